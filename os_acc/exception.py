@@ -1,0 +1,278 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What can go wrong, as types.
+
+Every error says what happened (the message), what to do about it (``hint``)
+and whether the same call may succeed later without anybody's doing
+(``retryable``). Whatever caused it is chained (``raise ... from``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class OsAccError(Exception):
+    """The base of every error that os_acc raises on purpose.
+
+    :param message: what happened, with the offending value in it.
+    :param hint: what a person can do about it.
+    """
+
+    #: Whether the same call may succeed later without a change by anybody.
+    retryable: ClassVar[bool] = False
+    #: What to do about it where the place that raises says nothing better.
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+# -- what the caller passed ------------------------------------------------
+
+
+class InvalidInput(OsAccError, ValueError):
+    """A value that the caller passed is not what the API takes."""
+
+
+class InvalidPciAddress(InvalidInput):
+    """Not a PCI address of the form ``dddd:bb:ss.f``."""
+
+    default_hint = "a PCI address looks like 0000:3b:02.1"
+
+
+class InvalidInstanceInfo(InvalidInput):
+    """``instance_info`` is not a mapping with at least a ``uuid``."""
+
+
+class InvalidExtraSpec(InvalidInput):
+    """A flavor extra spec that is malformed or contradicts another one."""
+
+
+class InvalidSelectedProvider(InvalidInput):
+    """``selected_rp`` has none of the forms that :func:`os_acc.plug` takes."""
+
+
+class InvalidConfiguration(InvalidInput):
+    """An option of os_acc has a value that cannot be used."""
+
+
+class InvalidDeviceSpec(InvalidConfiguration):
+    """A value of ``[os_acc] device_spec`` cannot be understood."""
+
+
+# -- the library cannot serve ----------------------------------------------
+
+
+class CyborgAgentUnavailable(OsAccError):
+    """os_acc cannot serve at all; the name is the specification's.
+
+    There is no agent: what is missing is named by the subclasses.
+    """
+
+
+class NotInitialized(CyborgAgentUnavailable):
+    """The API was used before :func:`os_acc.initialize` succeeded."""
+
+    default_hint = "call os_acc.initialize() first"
+
+
+class HelperUnavailable(CyborgAgentUnavailable):
+    """The privileged helper cannot be started or does not answer."""
+
+    default_hint = "run 'os-acc check' as the user that nova-compute runs as"
+
+
+class StateUnavailable(CyborgAgentUnavailable):
+    """The state directory or the store in it cannot be used."""
+
+
+class InitializeTimeout(CyborgAgentUnavailable):
+    """Nothing was ready before ``[os_acc] initialize_timeout``."""
+
+    retryable = True
+
+
+# -- the store --------------------------------------------------------------
+
+
+class StoreError(StateUnavailable):
+    """The store refused an operation; nothing on the host was changed."""
+
+
+class StoreFull(StoreError):
+    """No space is left below ``[os_acc] state_path``."""
+
+    default_hint = "free space on the file system of [os_acc] state_path"
+
+
+class StoreBusy(StoreError):
+    """Another process held the store for longer than the deadline."""
+
+    retryable = True
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer os_acc than this one."""
+
+    default_hint = "upgrade os_acc, or restore the state of this version"
+
+
+class LockTimeout(OsAccError):
+    """Somebody else held a lock for longer than the deadline."""
+
+    retryable = True
+    default_hint = "another plug or unplug is at work on the same thing"
+
+
+# -- plug and unplug --------------------------------------------------------
+
+
+class ProviderNotFound(OsAccError):
+    """A selected provider is not one of this host's accelerators."""
+
+
+class NoDeviceAvailable(OsAccError):
+    """A selected provider has no free device for the request."""
+
+    retryable = True
+
+
+class ConsumerConflict(OsAccError):
+    """The consumer already holds accelerators of another request."""
+
+    default_hint = "unplug the consumer before plugging another request"
+
+
+class LeaseNotFound(OsAccError):
+    """No lease is recorded for what the caller named."""
+
+
+class DeviceNotFound(OsAccError):
+    """No such device is on this host."""
+
+
+class DeviceGone(OsAccError):
+    """A device that was there before has vanished from the host."""
+
+
+class DeviceChanged(OsAccError):
+    """The device at an address is not the one that was recorded there."""
+
+
+class DeviceQuarantined(OsAccError):
+    """A device that could not be given back clean; it is not offered."""
+
+    default_hint = "look at 'os-acc device show', then 'os-acc device release'"
+
+
+class DevicesUnreleased(OsAccError):
+    """An unplug could not give back everything; the rest is released.
+
+    :ivar released: what was given back, as PCI addresses.
+    :ivar unreleased: what was not, with the reason of each.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        released: Sequence[str],
+        unreleased: Sequence[tuple[str, OsAccError]],
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.released = tuple(released)
+        self.unreleased = tuple(unreleased)
+
+
+# -- what the host refused --------------------------------------------------
+
+
+class HostError(OsAccError):
+    """A privileged step did not do what it should.
+
+    :ivar address: the PCI address, empty where there is none.
+    :ivar errno: the kernel's error number, 0 where it reported none.
+    """
+
+    def __init__(
+        self, message: str, *, address: str = "", errno: int = 0, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.address = address
+        self.errno = errno
+
+
+class DeviceInUse(HostError):
+    """A process holds the device; it cannot be taken away from it.
+
+    :ivar holders: (pid, command) of who holds it, as far as can be told.
+    """
+
+    retryable = True
+    default_hint = "wait until the guest has ended, then unplug again"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        address: str = "",
+        errno: int = 0,
+        hint: str = "",
+        holders: Sequence[tuple[int, str]] = (),
+    ) -> None:
+        super().__init__(message, address=address, errno=errno, hint=hint)
+        self.holders = tuple(holders)
+
+
+class DeviceStuck(HostError):
+    """A write to the kernel did not return before its deadline.
+
+    It may still end. The lease stays until it has.
+    """
+
+    retryable = True
+    default_hint = "see the kernel's log; the write is still under way"
+
+
+class IommuUnavailable(HostError):
+    """The device is in no IOMMU group that can be given to a guest."""
+
+    default_hint = "switch on the IOMMU in firmware and kernel command line"
+
+
+class VfioUnavailable(HostError):
+    """The kernel has no vfio-pci driver loaded."""
+
+    default_hint = "run 'modprobe vfio-pci', and load it at boot"
+
+
+class BindRefused(HostError):
+    """A driver did not take the device."""
+
+
+class HostStepFailed(HostError):
+    """The kernel refused a step, or reported success without effect."""
+
+
+class HelperLost(HostError):
+    """The privileged helper ended or went silent during a call."""
+
+    retryable = True

@@ -1,0 +1,97 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Devices as os_acc offers them, and why it does not offer others."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from os_acc.objects.pci import PciAddress, PciIdentity
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Handle:
+    """What one accelerator is for a guest.
+
+    ``address`` is the function that the guest is given; ``members`` are all
+    functions that go to vfio-pci with it because the IOMMU cannot tell them
+    apart (sorted, ``address`` among them; bridges are not).
+    """
+
+    address: PciAddress
+    members: tuple[PciAddress, ...]
+    iommu_group: int
+    numa_node: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator card or function, as its plugin describes it.
+
+    ``resource_class`` and ``traits`` are Placement's names; the number of
+    handles is the capacity.
+    """
+
+    plugin: str
+    address: PciAddress
+    identity: PciIdentity
+    resource_class: str
+    traits: frozenset[str]
+    handles: tuple[Handle, ...]
+    numa_node: int | None
+
+    @property
+    def key(self) -> str:
+        """A name for this device that survives a reboot: serial or place."""
+        place = self.identity.serial or str(self.address)
+        safe = "".join(c if c.isalnum() else "_" for c in place)
+        return f"{self.identity.vendor:04x}_{self.identity.product:04x}_{safe}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Provider:
+    """A device under the name by which Placement knows it."""
+
+    uuid: str
+    name: str
+    device: Device
+
+
+class Refusal(enum.Enum):
+    """Why a device that the operator named is not offered."""
+
+    ABSENT = "no such device"
+    BRIDGE = "a bridge"
+    HOST_USES = "used by the host"
+    NOVA_CLAIMS = "claimed by Nova's own options"
+    NO_IOMMU = "in no IOMMU group"
+    UNSAFE_IOMMU = "in a group of VFIO's no-IOMMU mode"
+    RESERVED_REGION = "tied to memory by the firmware"
+    NOT_ISOLATED = "its IOMMU group cannot be isolated"
+    HAS_VFS = "a PF whose VFs are offered"
+    NO_RESET = "cannot be reset"
+    UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
+    PLUGIN_FAILED = "its plugin failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A device that is not offered, and why."""
+
+    address: PciAddress
+    reason: Refusal
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value

@@ -1,0 +1,73 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The instance for which accelerators are plugged."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from typing import Any, Self
+
+from os_acc import exception
+
+
+def canonical_uuid(value: object) -> str | None:
+    """The lower-case, hyphenated form; None where it is not a UUID."""
+    if not isinstance(value, str) or len(value) not in (32, 36):
+        return None
+    try:
+        parsed = uuid.UUID(value)
+    except ValueError:
+        return None
+    text = str(parsed)
+    return text if value.lower() in (text, parsed.hex) else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InstanceInfo:
+    """What os_acc needs to know of an instance; only ``uuid`` is required."""
+
+    uuid: str
+    name: str = ""
+    project_id: str = ""
+    image_id: str = ""
+
+    @classmethod
+    def from_api(cls, instance_info: object) -> Self:
+        """Check the mapping that Nova passes.
+
+        Keys that os_acc does not know are Nova's business and ignored.
+
+        :raises InvalidInstanceInfo: not a mapping, no uuid, or a wrong type.
+        """
+        if not isinstance(instance_info, Mapping):
+            raise exception.InvalidInstanceInfo(
+                f"instance_info is a {type(instance_info).__name__}, not a mapping",
+                hint="pass a dictionary with at least the key 'uuid'",
+            )
+        consumer = canonical_uuid(instance_info.get("uuid"))
+        if consumer is None:
+            raise exception.InvalidInstanceInfo(
+                f"instance_info['uuid'] is {instance_info.get('uuid')!r}",
+                hint="it has to be the instance's UUID, as text",
+            )
+        texts: dict[str, Any] = {}
+        for key in ("name", "project_id", "image_id"):
+            value = instance_info.get(key)
+            if not isinstance(value, str | None):
+                raise exception.InvalidInstanceInfo(
+                    f"instance_info[{key!r}] is a {type(value).__name__}, not text"
+                )
+            texts[key] = value or ""
+        return cls(uuid=consumer, **texts)

@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who holds what: the record that survives every crash."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from os_acc.objects.pci import PciAddress, PciIdentity
+
+
+class LeaseState(enum.Enum):
+    """How far a lease is.
+
+    PREPARING is the intent: written before the host is touched, rolled back
+    when its writer is gone. RELEASING rolls forward. QUARANTINED waits for
+    an operator.
+    """
+
+    PREPARING = "preparing"
+    HELD = "held"
+    RELEASING = "releasing"
+    QUARANTINED = "quarantined"
+
+
+class Owner(enum.Enum):
+    """On whose behalf a lease was made."""
+
+    NOVA = "nova"
+    COMMAND = "command"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PriorBinding:
+    """How a function was bound before os_acc touched it; None: not at all."""
+
+    address: PciAddress
+    identity: PciIdentity
+    driver: str | None
+    driver_override: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lease:
+    """One accelerator in the hands of one consumer.
+
+    :ivar uuid: of the accelerator request; the entry that plug returns.
+    :ivar consumer: the instance, or the migration while it is parked there.
+    :ivar group: suffix of the request group it answers.
+    :ivar provider: uuid of the resource provider.
+    :ivar address: the function that the guest is given.
+    :ivar prior: what to restore, for each member of the IOMMU group.
+    :ivar request: digest of the whole request, the same for all its leases.
+    :ivar boot_id: the boot in which ``prior`` was read.
+    :ivar epoch: number of the store's write that last changed this lease;
+        the helper refuses a call that carries a lower one than it has seen.
+    :ivar reason: why it is quarantined, or empty.
+    """
+
+    uuid: str
+    consumer: str
+    owner: Owner
+    state: LeaseState
+    group: str
+    provider: str
+    resource_class: str
+    address: PciAddress
+    iommu_group: int
+    numa_node: int | None
+    prior: tuple[PriorBinding, ...]
+    request: str
+    boot_id: str
+    instance_name: str = ""
+    project_id: str = ""
+    epoch: int = 0
+    reason: str = ""
+
+    @property
+    def members(self) -> tuple[PciAddress, ...]:
+        """Every function that this lease takes from the host."""
+        return tuple(prior.address for prior in self.prior)

@@ -1,0 +1,165 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""PCI functions and IOMMU groups, as Linux shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from typing import Self
+
+from os_acc import exception
+
+# The domain is up to 32 bits wide: VMD puts its devices into domains above
+# FFFF (Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/controller/vmd.c).
+_ADDRESS = re.compile(
+    r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2})"
+    r":(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class PciAddress:
+    """Where a PCI function is: domain, bus, slot (device), function.
+
+    :raises InvalidPciAddress: a part is out of its range.
+    """
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    def __post_init__(self) -> None:
+        limits = (0xFFFF_FFFF, 0xFF, 0x1F, 0x7)
+        for part, limit in zip(dataclasses.astuple(self), limits, strict=True):
+            if type(part) is not int or not 0 <= part <= limit:
+                raise exception.InvalidPciAddress(
+                    f"{dataclasses.astuple(self)!r} is not a PCI address"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``dddd:bb:ss.f``; the domain may have up to eight digits.
+
+        :raises InvalidPciAddress: the text is not such an address.
+        """
+        match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise exception.InvalidPciAddress(f"{text!r} is not a PCI address")
+        return cls(*(int(part, 16) for part in match.groups()))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
+        )
+
+    @property
+    def parts(self) -> tuple[int, int, int, int]:
+        """The four numbers, as the privileged helper takes them."""
+        return (self.domain, self.bus, self.slot, self.function)
+
+    def same_slot(self, other: PciAddress) -> bool:
+        """Whether both are functions of one multi-function device."""
+        return self.parts[:3] == other.parts[:3]
+
+
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class PciIdentity:
+    """Which device it is, wherever it is plugged in.
+
+    The address alone does not identify a card: another one may sit there
+    after a reboot. ``serial`` is empty where nothing readable carries one.
+    """
+
+    vendor: int
+    product: int
+    subsystem_vendor: int
+    subsystem_product: int
+    revision: int
+    serial: str = ""
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.vendor:04x}:{self.product:04x}"
+            f":{self.subsystem_vendor:04x}:{self.subsystem_product:04x}"
+            f":{self.revision:02x}"
+        )
+        return f"{text}:{self.serial}" if self.serial else text
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int, int]:
+        """The five numbers, as the privileged helper takes them."""
+        return (
+            self.vendor,
+            self.product,
+            self.subsystem_vendor,
+            self.subsystem_product,
+            self.revision,
+        )
+
+
+class PciRole(enum.Enum):
+    """What a function is in SR-IOV's terms."""
+
+    PLAIN = "plain"
+    PF = "PF"
+    VF = "VF"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One PCI function as sysfs shows it at one moment.
+
+    ``numa_node`` is None where the kernel says -1 (unknown, never node 0);
+    ``driver_override`` is None where none is set; ``class_code`` has 24 bits.
+    """
+
+    address: PciAddress
+    identity: PciIdentity
+    class_code: int
+    driver: str | None
+    driver_override: str | None
+    iommu_group: int | None
+    numa_node: int | None
+    reset_methods: tuple[str, ...]
+    physfn: PciAddress | None
+    total_vfs: int
+    vfs: tuple[PciAddress, ...]
+
+    @property
+    def role(self) -> PciRole:
+        if self.physfn is not None:
+            return PciRole.VF
+        return PciRole.PF if self.total_vfs else PciRole.PLAIN
+
+    @property
+    def is_bridge(self) -> bool:
+        """PCI class 06: host, PCI and other bridges; no guest gets them."""
+        return self.class_code >> 16 == 0x06
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class IommuGroup:
+    """The smallest set of functions that the IOMMU can isolate.
+
+    ``reserved`` are the lines of ``reserved_regions``: (start, end, type).
+    ``unsafe`` marks a group made by VFIO's no-IOMMU mode.
+    """
+
+    number: int
+    members: tuple[PciAddress, ...]
+    reserved: tuple[tuple[int, int, str], ...] = ()
+    unsafe: bool = False

@@ -1,0 +1,50 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a flavor asks for: granular request groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class GroupPolicy(enum.Enum):
+    """``group_policy``: may numbered groups share a provider?"""
+
+    NONE = "none"
+    ISOLATE = "isolate"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestGroup:
+    """One granular request group; the unnumbered one has suffix ''.
+
+    ``resources`` are (resource class, amount), sorted by class.
+    """
+
+    suffix: str
+    resources: tuple[tuple[str, int], ...] = ()
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+
+    def amount(self, resource_class: str) -> int:
+        """How many units of a resource class this group asks for."""
+        return dict(self.resources).get(resource_class, 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlavorRequest:
+    """All groups of one flavor, sorted by suffix, and their policy."""
+
+    groups: tuple[RequestGroup, ...] = ()
+    policy: GroupPolicy | None = None

@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The one place where a privileged write reaches the kernel.
+
+Everything else in this package decides *which* attribute; only
+:class:`Kernel` opens and writes. The fake kernel of :mod:`os_acc.testing`
+takes its place, so that the code above it is the same on both.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class Kernel:
+    """The running Linux kernel.
+
+    :ivar root: where ``/sys``, ``/proc``, ``/dev`` and ``/run`` are found;
+        ``/`` but in tests.
+    """
+
+    root: str = "/"
+
+    def path(self, *parts: str) -> str:
+        """An absolute path below the root."""
+        return os.path.join(self.root, *parts)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a sysfs attribute with one ``write(2)``.
+
+        :raises OSError: as the kernel refused it.
+        """
+        # Without O_CREAT a missing attribute is ENOENT, not EACCES.
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self._check_is_sysfs(fd, path)
+            os.write(fd, text.encode("ascii"))
+        finally:
+            os.close(fd)
+
+    def read(self, path: str) -> str:
+        """Read a small attribute.
+
+        :raises OSError: as the kernel refused it.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return os.read(fd, 4096).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
+
+    def probe_vfio_group(self, group: int) -> int:
+        """Open and close ``/dev/vfio/<group>``; 0, or the error number.
+
+        EBUSY: a process holds the group or one of its devices. Opening the
+        group resets nothing (drivers/vfio/group.c).
+        """
+        try:
+            fd = os.open(
+                self.path("dev/vfio", str(group)),
+                os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW,
+            )
+        except OSError as error:
+            return error.errno or errno.EIO
+        os.close(fd)
+        return 0
+
+    def _check_is_sysfs(self, fd: int, path: str) -> None:
+        # Every sysfs attribute lives on the one device number of sysfs.
+        if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
+            raise OSError(errno.EINVAL, "not a sysfs attribute", path)
+
+
+#: The kernel that privileged code talks to; tests put a fake one here.
+current: Kernel = Kernel()
