@@ -1,0 +1,98 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What the machine of :mod:`.lane` runs as root: prepare it, then pytest.
+
+``inside.py <results folder> [pytest arguments]``. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MODULES = ("vfio-pci", "vfio_iommu_type1", "nvme", "virtio_console")
+
+#: Who runs Nova (may use sudo) and who runs QEMU (may not): name, uid.
+COMPUTE = ("compute", 2001)
+VM = ("vm", 2002)
+
+
+def load_modules() -> None:
+    """Load what the tests need; ``modprobe`` tells what it could not."""
+    subprocess.run(["modprobe", "--all", *MODULES], check=True)
+
+
+def add_account(name: str, uid: int) -> None:
+    """Add an ordinary user with a home; ``/etc`` is an overlay here."""
+    home = Path("/home") / name
+    for table, line in (
+        ("passwd", f"{name}:x:{uid}:{uid}::{home}:/bin/sh"),
+        ("group", f"{name}:x:{uid}:"),
+        ("shadow", f"{name}:*:19000:0:99999:7:::"),
+    ):
+        with open(f"/etc/{table}", "a", encoding="ascii") as accounts:
+            accounts.write(line + "\n")
+    home.mkdir(mode=0o755)
+    os.chown(home, uid, uid)
+
+
+def allow_sudo(name: str) -> None:
+    """Let ``name`` become root without a password."""
+    rule = Path("/etc/sudoers.d") / name
+    rule.write_text(f"{name} ALL=(ALL) NOPASSWD: ALL\n", encoding="ascii")
+    rule.chmod(0o440)
+
+
+def run_pytest(results: Path, arguments: list[str]) -> int:
+    """Run the tests of this folder; pytest's exit status."""
+    binaries = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+    environment = {
+        "PATH": binaries,
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": "/var/tmp/hypothesis",
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v"]
+    command += [f"--junitxml={results}/junit.xml", "--durations=10"]
+    with open(results / "pytest.log", "wb") as log:
+        return subprocess.run(
+            [*command, *(arguments or [str(HERE)])],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            check=False,
+        ).returncode
+
+
+def main(results: Path, arguments: list[str]) -> int:
+    """Prepare, run, leave the status where :mod:`.lane` finds it."""
+    load_modules()
+    add_account(*COMPUTE)
+    add_account(*VM)
+    allow_sudo(COMPUTE[0])
+    (results / "began").touch()
+    status = run_pytest(results, arguments)
+    unfinished = results / "status.new"
+    unfinished.write_text(f"{status}\n", encoding="ascii")
+    unfinished.rename(results / "status")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

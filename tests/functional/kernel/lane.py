@@ -1,0 +1,264 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Run the tests of this folder as root on a real kernel, in a machine of QEMU.
+
+``python tests/functional/kernel/lane.py [pytest arguments]``
+
+The machine boots the newest kernel of ``/boot`` on this host's own file
+system (copy on write), always by software emulation: that works everywhere,
+nested KVM does not. It exits 0 when tests ran and all passed, as pytest does
+when they failed, and 70 when the machine gave no result. What the machine
+said stays in ``build/kernel-lane``.
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[2]
+RESULTS = CHECKOUT / "build" / "kernel-lane"
+
+#: Seconds until pytest begins, and until it has ended, on a slow machine.
+BOOT_DEADLINE = 300.0
+TESTS_DEADLINE = 2400.0
+POWEROFF_DEADLINE = 60.0
+#: EX_SOFTWARE of sysexits.h: no test failed, the lane did.
+NO_RESULT = 70
+
+#: Physical slots (``/sys/bus/pci/slots``) of the root ports; numbers above
+#: those that ACPI gives to the slots of the root bus.
+SLOT_NVME_NODE1 = 101
+SLOT_EDU_NODE1 = 102
+SLOT_NVME_NODE0 = 103
+SLOT_HOTPLUG = 104
+SLOT_LEGACY = 105
+#: Functions that sit on the root bus, which has no NUMA node.
+PLAIN_EDU = "0000:00:10.0"
+CARD_EDU = "0000:00:11.0"
+CARD_NVME = "0000:00:11.1"
+#: QEMU's names of what is hot-plugged, and where.
+HOTPLUG_ID = "spare"
+HOTPLUG_BUS = f"slot{SLOT_HOTPLUG}"
+#: The virtio port on which the machine talks QMP to its own hypervisor.
+QMP_PORT = "os-acc.qmp"
+
+
+def _root_port(slot: int, bus: str) -> str:
+    return (
+        f"-device pcie-root-port,id=slot{slot},chassis={slot},slot={slot},bus={bus}"
+    )
+
+
+def _sriov_nvme(name: str, slot: int) -> str:
+    return (
+        f"-device nvme-subsys,id=subsys-{name} "
+        f"-device nvme,id={name},serial={name},subsys=subsys-{name},"
+        "sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4,"
+        f"max_ioqpairs=10,msix_qsize=6,bus=slot{slot}"
+    )
+
+
+def qemu_options(results: Path) -> str:
+    """The devices of the machine, as options of QEMU 7.2 or newer."""
+    # An abstract name: a path in a deep checkout exceeds sun_path.
+    monitor = f"path=os-acc-kernel-lane-{os.getpid()},abstract=on"
+    return " ".join(
+        (
+            "-machine q35,kernel-irqchip=split",
+            "-device intel-iommu,intremap=on,caching-mode=on",
+            "-device pxb-pcie,id=node0,bus_nr=64,numa_node=0,bus=pcie.0",
+            "-device pxb-pcie,id=node1,bus_nr=128,numa_node=1,bus=pcie.0",
+            _root_port(SLOT_NVME_NODE1, "node1"),
+            _root_port(SLOT_EDU_NODE1, "node1"),
+            _root_port(SLOT_NVME_NODE0, "node0"),
+            _root_port(SLOT_HOTPLUG, "pcie.0"),
+            _root_port(SLOT_LEGACY, "pcie.0"),
+            _sriov_nvme("nvme-node1", SLOT_NVME_NODE1),
+            _sriov_nvme("nvme-node0", SLOT_NVME_NODE0),
+            f"-device edu,bus=slot{SLOT_EDU_NODE1}",
+            f"-device edu,id={HOTPLUG_ID},bus={HOTPLUG_BUS}",
+            "-device edu,bus=pcie.0,addr=0x10",
+            # A card of two functions without ACS: one IOMMU group, and the
+            # second function has a driver and a disk on the host.
+            "-device edu,bus=pcie.0,addr=0x11.0x0,multifunction=on",
+            f"-drive if=none,id=disk,format=raw,file={results}/disk.img",
+            "-device nvme,serial=card,drive=disk,bus=pcie.0,addr=0x11.0x1",
+            # All behind a conventional bridge share its requester id.
+            f"-device pcie-pci-bridge,id=legacy,bus=slot{SLOT_LEGACY}",
+            "-device edu,bus=legacy,addr=1 -device edu,bus=legacy,addr=2",
+            # QEMU connects the port to its own monitor: hot plug from inside.
+            f"-chardev socket,id=qmp0,{monitor},server=on,wait=off",
+            "-mon chardev=qmp0,mode=control",
+            f"-chardev socket,id=qmp1,{monitor}",
+            f"-device virtio-serial-pci,id=ports,bus=pcie.0 "
+            f"-device virtserialport,bus=ports.0,chardev=qmp1,name={QMP_PORT}",
+        )
+    )
+
+
+def newest_kernel() -> Path:
+    """The newest installed kernel image.
+
+    :raises SystemExit: none is installed.
+    """
+
+    def version(image: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", image.name)]
+
+    images = sorted(Path("/boot").glob("vmlinuz-*"), key=version)
+    if not images:
+        sys.exit("kernel lane: no /boot/vmlinuz-*; install linux-image-amd64")
+    return images[-1]
+
+
+def machine_command(kernel: Path, results: Path, script: list[str]) -> list[str]:
+    """How virtme-ng boots ``kernel`` and runs ``script`` there as root."""
+    return [
+        str(Path(sys.executable).parent / "vng"),
+        *("--run", str(kernel), "--disable-kvm", "--user", "root"),
+        *("--cpus", "2", "--memory", "2G"),
+        *("--numa", "1G,cpus=0", "--numa", "1G,cpus=1"),
+        *("--append", "intel_iommu=on"),
+        *("--cwd", str(CHECKOUT), "--rwdir", str(results)),
+        f"--qemu-opts={qemu_options(results)}",
+        *("--", *script),
+    ]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One boot of the machine, and what came of it."""
+
+    began: bool = False
+    status: int | None = None
+
+
+class Machine:
+    """The running machine, followed through the files that it writes."""
+
+    def __init__(self, kernel: Path, results: Path, pytest_args: list[str]) -> None:
+        self._results = results
+        self._shown = 0
+        inside = [sys.executable, str(HERE / "inside.py"), str(results), *pytest_args]
+        # virtme-ng looks for its own programs on PATH.
+        path = f"{Path(sys.executable).parent}:/usr/sbin:{os.environ['PATH']}"
+        with open(results / "console.log", "wb") as console:
+            self._process = subprocess.Popen(
+                machine_command(kernel, results, inside),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PATH": path},
+                start_new_session=True,
+            )
+
+    def follow(self) -> Attempt:
+        """Show pytest's output as it comes, until the machine has ended."""
+        attempt = Attempt()
+        deadline = time.monotonic() + BOOT_DEADLINE
+        while time.monotonic() < deadline and attempt.status is None:
+            ended = self._wait(1.0)
+            if not attempt.began and (self._results / "began").exists():
+                attempt.began = True
+                deadline = time.monotonic() + TESTS_DEADLINE
+            self._show()
+            attempt.status = self._status()
+            if ended:
+                break
+        self._wait(POWEROFF_DEADLINE if attempt.status is not None else 0)
+        return attempt
+
+    def end(self) -> None:
+        """Kill what is left of the machine."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _wait(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _status(self) -> int | None:
+        # Renamed into place by the machine, so it is never half written.
+        path = self._results / "status"
+        return int(path.read_text()) if path.exists() else None
+
+    def _show(self) -> None:
+        path = self._results / "pytest.log"
+        if path.exists():
+            with open(path, "rb") as log:
+                log.seek(self._shown)
+                sys.stdout.buffer.write(log.read())
+                sys.stdout.buffer.flush()
+                self._shown = log.tell()
+
+
+def boot(kernel: Path, pytest_args: list[str]) -> Attempt:
+    """Boot the machine once, with an empty results folder."""
+    shutil.rmtree(RESULTS, ignore_errors=True)
+    RESULTS.mkdir(parents=True)
+    with open(RESULTS / "disk.img", "wb") as disk:
+        disk.truncate(64 << 20)
+    machine = Machine(kernel, RESULTS, pytest_args)
+    try:
+        return machine.follow()
+    finally:
+        machine.end()
+
+
+def counts(kernel: Path) -> str:
+    """One line with what pytest counted."""
+    suites = list(ElementTree.parse(RESULTS / "junit.xml").iter("testsuite"))
+
+    def total(name: str) -> int:
+        return sum(int(suite.get(name, "0")) for suite in suites)
+
+    failed, skipped = total("failures") + total("errors"), total("skipped")
+    passed = total("tests") - failed - skipped
+    release = kernel.name.removeprefix("vmlinuz-")
+    return f"{passed} passed, {failed} failed, {skipped} skipped on Linux {release}"
+
+
+def main(pytest_args: list[str]) -> int:
+    """Boot, run, report; the exit status of the lane."""
+    kernel = newest_kernel()
+    # The checkout is read-only in there, and emulation compiles slowly.
+    compileall.compile_dir(CHECKOUT / "os_acc", quiet=2)
+    attempt = boot(kernel, pytest_args)
+    if not attempt.began:
+        print("kernel lane: the machine did not boot; trying once more", flush=True)
+        attempt = boot(kernel, pytest_args)
+    if attempt.status is None or not (RESULTS / "junit.xml").exists():
+        print(f"kernel lane: no result; see {RESULTS}/console.log and pytest.log")
+        return attempt.status or NO_RESULT
+    print(f"kernel lane: {counts(kernel)}")
+    return attempt.status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
