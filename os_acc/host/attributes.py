@@ -1,0 +1,136 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Small reads below ``/sys`` and ``/proc`` that tell missing from unreadable.
+
+A missing attribute is an answer (None). Any other refusal of the kernel is an
+error: taking it for an absence would be guessing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+from os_acc.exception import HostStepFailed, InvalidPciAddress
+from os_acc.objects.pci import PciAddress
+
+# A device that is being removed answers ENODEV to a read of an open attribute.
+_MISSING = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+# sysfs gives a whole attribute at once, never more than a page
+# (Documentation/filesystems/sysfs.rst).
+_PAGE = 4096
+_NUMBER = re.compile(r"-?[0-9]{1,19}|0x[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
+
+
+def read_text(path: str, *, dir_fd: int | None = None) -> str | None:
+    """The stripped text of one sysfs attribute; None where it is missing.
+
+    :raises HostStepFailed: it is there and cannot be read.
+    """
+    try:
+        fd = os.open(path, _FLAGS | os.O_NOFOLLOW, dir_fd=dir_fd)
+        try:
+            data = os.read(fd, _PAGE)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        _raise_unless_missing(error, path)
+        return None
+    return data.decode("utf-8", "replace").strip()
+
+
+def read_lines(path: str) -> list[str]:
+    """All lines of a ``/proc`` file of any length; none where it is missing.
+
+    :raises HostStepFailed: it is there and cannot be read.
+    """
+    data = bytearray()
+    try:
+        fd = os.open(path, _FLAGS)
+        try:
+            while chunk := os.read(fd, 16 * _PAGE):
+                data += chunk
+        finally:
+            os.close(fd)
+    except OSError as error:
+        _raise_unless_missing(error, path)
+    # str.splitlines() would also split at characters that a path may contain.
+    return [line for line in data.decode("utf-8", "replace").split("\n") if line]
+
+
+def link_target(path: str, *, dir_fd: int | None = None) -> str | None:
+    """The target of a symbolic link; None where it is missing.
+
+    :raises HostStepFailed: it is there and cannot be read, or is no link.
+    """
+    try:
+        return os.readlink(path, dir_fd=dir_fd)
+    except OSError as error:
+        _raise_unless_missing(error, path)
+        return None
+
+
+def link_name(path: str, *, dir_fd: int | None = None) -> str | None:
+    """The last component of a link's target; None where it is missing.
+
+    :raises HostStepFailed: it is there and cannot be read, or is no link.
+    """
+    target = link_target(path, dir_fd=dir_fd)
+    return None if target is None else target.rpartition("/")[2]
+
+
+def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
+    """The PCI function to which a link leads; None where it is missing.
+
+    :raises HostStepFailed: it cannot be read or leads to something else.
+    """
+    name = link_name(path, dir_fd=dir_fd)
+    if name is None:
+        return None
+    try:
+        return PciAddress.parse(name)
+    except InvalidPciAddress as error:
+        raise HostStepFailed(f"{path} leads to {name!r}, no PCI function") from error
+
+
+def names(directory: str | int) -> list[str]:
+    """The sorted names in a directory (path or descriptor); none if missing.
+
+    :raises HostStepFailed: it is there and cannot be listed.
+    """
+    try:
+        return sorted(os.listdir(directory))
+    except OSError as error:
+        _raise_unless_missing(error, str(directory))
+        return []
+
+
+def number(text: str, what: str) -> int:
+    """A decimal number, or a hexadecimal one with its 0x.
+
+    :raises HostStepFailed: the text is neither; ``what`` names its source.
+    """
+    if _NUMBER.fullmatch(text) is None:
+        raise HostStepFailed(f"{what} says {text[:80]!r}, not a number")
+    return int(text, 16 if text[:2].lower() == "0x" else 10)
+
+
+def _raise_unless_missing(error: OSError, path: str) -> None:
+    if error.errno in _MISSING:
+        return
+    raise HostStepFailed(
+        f"cannot read {path}: {error.strerror}", errno=error.errno or 0
+    ) from error

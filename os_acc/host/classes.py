@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What drivers made of the functions: the devices in ``/sys/class``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from os_acc.exception import HostStepFailed, InvalidPciAddress
+from os_acc.host.attributes import link_target
+from os_acc.objects.pci import PciAddress
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClassDevice:
+    """One device of a class.
+
+    :ivar path: its directory, below the root.
+    :ivar owner: the PCI function it belongs to; None for a virtual one.
+    :ivar ancestors: the names of the devices above it, from the top.
+    """
+
+    name: str
+    path: str
+    owner: PciAddress | None
+    ancestors: tuple[str, ...]
+
+
+def class_devices(root: str, class_name: str) -> list[ClassDevice]:
+    """The devices of one class, sorted by name; none where it is missing.
+
+    :raises HostStepFailed: the class is there and cannot be read.
+    """
+    directory = os.path.join(root, "sys/class", class_name)
+    found = []
+    for name in _links(directory):
+        path = os.path.join(directory, name)
+        target = link_target(path)
+        if target is not None:
+            ancestors = tuple(target.split("/")[:-1])
+            found.append(ClassDevice(name, path, _owner(ancestors), ancestors))
+    return found
+
+
+def _links(directory: str) -> list[str]:
+    # A class may hold plain files, too: /sys/class/net/bonding_masters.
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_symlink())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HostStepFailed(
+            f"cannot list {directory}: {error.strerror}", errno=error.errno or 0
+        ) from error
+
+
+def _owner(ancestors: tuple[str, ...]) -> PciAddress | None:
+    """The nearest PCI function above; those above it are bridges."""
+    for name in reversed(ancestors):
+        # Cheaper than an exception for each of the many other names.
+        if ":" in name and "." in name:
+            try:
+                return PciAddress.parse(name)
+            except InvalidPciAddress:
+                continue
+    return None

@@ -1,0 +1,220 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""One PCI function, from ``/sys/bus/pci/devices``.
+
+Neither ``sriov_numvfs`` nor ``uevent`` is ever read: both take the device's
+lock (drivers/pci/iov.c; uevent_show() in drivers/base/core.c of many kernels
+from 6.1 to 6.14), which an unbind that waits for a guest may hold for hours.
+``modalias`` and the ``driver`` link say the same as ``uevent`` without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+from collections.abc import Mapping
+
+from os_acc.exception import HostStepFailed
+from os_acc.host.attributes import (
+    link_address,
+    link_name,
+    names,
+    number,
+    read_text,
+)
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+
+DEVICES = "sys/bus/pci/devices"
+
+# file2alias.c and pci-sysfs.c (modalias_show) agree on this form.
+_MODALIAS = re.compile(
+    r"pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})"
+    r"sd0000([0-9A-F]{4})bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})",
+    re.ASCII,
+)
+_VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
+_OTHERS_MAY_READ = 0o004
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binding:
+    """Which driver a function has, and which one it is told to take."""
+
+    driver: str | None
+    driver_override: str | None
+
+
+def read_function(
+    root: str,
+    address: PciAddress,
+    under_write: Mapping[PciAddress, str | None] | None = None,
+) -> PciFunction | None:
+    """One function as it is now; None where there is none (any more).
+
+    :param under_write: functions on which a write may be stuck, with the
+        driver override last known: before Linux 7.0 a read of
+        ``driver_override`` takes the device's lock and would be stuck as well.
+    :raises HostStepFailed: the kernel refuses, or says what nobody understands.
+    """
+    fd = _open(root, address)
+    if fd is None:
+        return None
+    try:
+        if under_write is not None and address in under_write:
+            override = under_write[address]
+        else:
+            override = _override(fd)
+        return _read(fd, address, override)
+    except HostStepFailed as error:
+        raise HostStepFailed(
+            f"{address}: {error.message}", address=str(address), errno=error.errno
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def read_binding(root: str, address: PciAddress) -> Binding | None:
+    """Driver and override as they are now; None where the function is gone.
+
+    It may block while a write to this function is stuck.
+
+    :raises HostStepFailed: the kernel refuses to say.
+    """
+    fd = _open(root, address)
+    if fd is None:
+        return None
+    try:
+        binding = Binding(link_name("driver", dir_fd=fd), _override(fd))
+        # Without this a function that went meanwhile would look unbound.
+        return None if read_text("revision", dir_fd=fd) is None else binding
+    finally:
+        os.close(fd)
+
+
+def _open(root: str, address: PciAddress) -> int | None:
+    path = os.path.join(root, DEVICES, str(address))
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            return None
+        raise HostStepFailed(
+            f"cannot open {path}: {error.strerror}",
+            address=str(address),
+            errno=error.errno or 0,
+        ) from error
+
+
+def _read(fd: int, address: PciAddress, override: str | None) -> PciFunction | None:
+    modalias = read_text("modalias", dir_fd=fd)
+    if modalias is None:
+        return None
+    match = _MODALIAS.fullmatch(modalias)
+    if match is None:
+        raise HostStepFailed(f"modalias says {modalias[:80]!r}")
+    *ids, base, sub, interface = match.groups()
+    vendor, product, subvendor, subproduct = (int(part, 16) for part in ids)
+    total_vfs = _number(fd, "sriov_totalvfs") or 0
+    group = link_name("iommu_group", dir_fd=fd)
+    driver = link_name("driver", dir_fd=fd)
+    physfn = link_address("physfn", dir_fd=fd)
+    vfs = _vfs(fd) if total_vfs else ()
+    reset_methods = _reset_methods(fd)
+    numa_node = _number(fd, "numa_node")
+    serial = _serial(fd)
+    # Every function has a revision. Read last, its absence tells that the
+    # function went away meanwhile and that other absences mean nothing.
+    revision = _number(fd, "revision")
+    if revision is None:
+        return None
+    return PciFunction(
+        address=address,
+        identity=PciIdentity(vendor, product, subvendor, subproduct, revision, serial),
+        class_code=int(base + sub + interface, 16),
+        driver=driver,
+        driver_override=override,
+        iommu_group=None if group is None else number(group, "iommu_group"),
+        numa_node=None if numa_node is None or numa_node < 0 else numa_node,
+        reset_methods=reset_methods,
+        physfn=physfn,
+        total_vfs=total_vfs,
+        vfs=vfs,
+    )
+
+
+def _number(fd: int, name: str) -> int | None:
+    text = read_text(name, dir_fd=fd)
+    return None if text is None else number(text, name)
+
+
+def _override(fd: int) -> str | None:
+    text = read_text("driver_override", dir_fd=fd)
+    # printf's "%s" of a null pointer: what the kernel says when none is set.
+    return None if text in (None, "", "(null)") else text
+
+
+def _reset_methods(fd: int) -> tuple[str, ...]:
+    methods = read_text("reset_method", dir_fd=fd)
+    if methods is not None:
+        return tuple(methods.split())
+    # Before Linux 5.15 only the existence of "reset" tells anything; it is
+    # write-only, so it cannot be opened here.
+    try:
+        os.stat("reset", dir_fd=fd, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            return ()
+        raise HostStepFailed(
+            f"reset: {error.strerror}", errno=error.errno or 0
+        ) from error
+    return ("unknown",)
+
+
+def _vfs(fd: int) -> tuple[PciAddress, ...]:
+    """The VFs of a PF in the order of their index."""
+    found: dict[int, PciAddress] = {}
+    for name in names(fd):
+        match = _VIRTFN.fullmatch(name)
+        if match is not None:
+            address = link_address(name, dir_fd=fd)
+            if address is not None:
+                found[int(match[1])] = address
+    return tuple(found[index] for index in sorted(found))
+
+
+def _serial(fd: int) -> str:
+    """The Device Serial Number where Linux (6.18) lets everybody read it.
+
+    An identity must not depend on who asks: where only root may read the
+    number, root does not take it either.
+    """
+    try:
+        mode = os.stat("serial_number", dir_fd=fd, follow_symlinks=False).st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            return ""
+        raise HostStepFailed(
+            f"serial_number: {error.strerror}", errno=error.errno or 0
+        ) from error
+    if not mode & _OTHERS_MAY_READ:
+        return ""
+    try:
+        return read_text("serial_number", dir_fd=fd) or ""
+    except HostStepFailed as error:
+        # How serial_number_show() says that the function carries none.
+        if error.errno == errno.EIO:
+            return ""
+        raise

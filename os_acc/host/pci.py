@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The PCI functions of the host: all at once, or one again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from os_acc.exception import HostStepFailed, InvalidPciAddress, OsAccError
+from os_acc.host import iommu
+from os_acc.host.attributes import names
+from os_acc.host.classes import class_devices
+from os_acc.host.function import (
+    DEVICES,
+    Binding,
+    read_binding,
+    read_function,
+)
+from os_acc.host.view import Host
+from os_acc.objects.pci import PciAddress, PciFunction
+
+__all__ = ["Binding", "read_binding", "read_function", "scan"]
+
+
+def scan(root: str, under_write: Mapping[PciAddress, str | None] | None = None) -> Host:
+    """Read every PCI function, IOMMU group and PCI network interface.
+
+    What vanishes meanwhile is left out; what cannot be understood is left out
+    and told in ``Host.unreadable``, so that one bad device stops no other.
+
+    :param under_write: see :func:`read_function`.
+    :raises HostStepFailed: not even the names of the devices can be read.
+    """
+    unreadable: dict[str, OsAccError] = {}
+    functions: dict[PciAddress, PciFunction] = {}
+    for address in _addresses(root):
+        try:
+            function = read_function(root, address, under_write)
+        except HostStepFailed as error:
+            unreadable[str(address)] = error
+            continue
+        if function is not None:
+            functions[address] = function
+    return Host(
+        functions=MappingProxyType(functions),
+        groups=MappingProxyType(iommu.read_groups(root, unreadable)),
+        netdevs=MappingProxyType(_netdevs(root)),
+        unreadable=MappingProxyType(unreadable),
+    )
+
+
+def _addresses(root: str) -> list[PciAddress]:
+    found = []
+    for name in names(os.path.join(root, DEVICES)):
+        try:
+            found.append(PciAddress.parse(name))
+        except InvalidPciAddress:
+            # Whatever it is, it is not a function.
+            continue
+    return sorted(found)
+
+
+def _netdevs(root: str) -> dict[str, PciAddress]:
+    return {
+        device.name: device.owner
+        for device in class_devices(root, "net")
+        if device.owner is not None
+    }

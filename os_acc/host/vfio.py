@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What VFIO will take, and why it will not."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc.exception import VfioUnavailable
+from os_acc.host.attributes import read_text
+from os_acc.objects.pci import PciFunction
+
+# vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata let
+# a guest harm the host. PF and VF of QAT C3xxx, C62x and DH895xCC; DSA and
+# IAX of Sapphire Rapids (since Linux 6.9).
+_DENYLIST = frozenset(
+    {
+        (0x8086, product)
+        for product in (
+            0x19E2,
+            0x19E3,
+            0x37C8,
+            0x37C9,
+            0x0435,
+            0x0443,
+            0x0B25,
+            0x0CFE,
+        )
+    }
+)
+# Drivers that set driver_managed_dma: they do no DMA of their own, so VFIO
+# tolerates them beside a guest's device (drivers/pci/pcie/portdrv.c,
+# drivers/pci/pci-stub.c).
+_TOLERATED = frozenset({"pcieport", "pci-stub"})
+
+
+def vfio_ready(root: str) -> None:
+    """Check that the vfio-pci driver is there.
+
+    :raises VfioUnavailable: it is not.
+    """
+    if not os.path.isdir(os.path.join(root, "sys/bus/pci/drivers/vfio-pci")):
+        raise VfioUnavailable("the kernel has no vfio-pci driver")
+
+
+def is_vfio_driver(driver: str | None) -> bool:
+    """Whether a driver is vfio-pci or one of its variants (mlx5_vfio_pci)."""
+    return driver is not None and "vfio" in driver.replace("-", "_").split("_")
+
+
+def denylisted(root: str, function: PciFunction) -> bool:
+    """Whether vfio-pci refuses this device for its errata.
+
+    :raises HostStepFailed: the kernel refuses to say how vfio-pci was loaded.
+    """
+    identity = function.identity
+    if (identity.vendor, identity.product) not in _DENYLIST:
+        return False
+    path = os.path.join(root, "sys/module/vfio_pci/parameters/disable_denylist")
+    return read_text(path) != "Y"
+
+
+def leaves_group_viable(function: PciFunction) -> bool:
+    """Whether VFIO can open the IOMMU group with this member as it is.
+
+    A group can go to a guest if each member is unbound, VFIO's, or bound to a
+    driver that does no DMA (Documentation/driver-api/vfio.rst, "group
+    viability").
+    """
+    driver = function.driver
+    return driver is None or driver in _TOLERATED or is_vfio_driver(driver)

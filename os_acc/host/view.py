@@ -1,0 +1,69 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host at one moment, as one immutable value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from os_acc.exception import DeviceNotFound, IommuUnavailable, OsAccError
+from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """What one scan found; the mappings are read-only and sorted by key.
+
+    :ivar netdevs: the PCI function of each network interface that has one.
+    :ivar unreadable: what was there and could not be understood, by name (a
+        PCI address or ``iommu group <n>``): left out of the rest, not fatal.
+    """
+
+    functions: Mapping[PciAddress, PciFunction]
+    groups: Mapping[int, IommuGroup]
+    netdevs: Mapping[str, PciAddress]
+    unreadable: Mapping[str, OsAccError] = dataclasses.field(compare=False)
+
+    def function(self, address: PciAddress) -> PciFunction:
+        """One function.
+
+        :raises DeviceNotFound: there was none at this address.
+        """
+        try:
+            return self.functions[address]
+        except KeyError as error:
+            if (reason := self.unreadable.get(str(address))) is not None:
+                raise DeviceNotFound(f"{address} is unreadable: {reason}") from reason
+            raise DeviceNotFound(f"no PCI function {address} on this host") from error
+
+    def group_of(self, address: PciAddress) -> IommuGroup:
+        """The IOMMU group of one function.
+
+        :raises DeviceNotFound: there was no function at this address.
+        :raises IommuUnavailable: it is in no group, or in an unreadable one.
+        """
+        number = self.function(address).iommu_group
+        if number is None:
+            raise IommuUnavailable(
+                f"{address} is in no IOMMU group", address=str(address)
+            )
+        try:
+            return self.groups[number]
+        except KeyError as error:
+            raise IommuUnavailable(
+                f"IOMMU group {number} of {address} cannot be read",
+                address=str(address),
+                hint=str(self.unreadable.get(f"iommu group {number}", "")),
+            ) from error
