@@ -72,7 +72,7 @@ def read_group(root: str, group: int) -> IommuGroup | None:
     :raises HostStepFailed: the kernel refuses, or says what nobody understands.
     """
     path = os.path.join(root, GROUPS, str(group))
-    reserved = read_text(f"{path}/reserved_regions")
+    reserved = read_text(f"{path}/reserved_regions") or ""
     members = _members(f"{path}/devices")
     # The kernel drops a group with its last device.
     if not members:
@@ -80,7 +80,7 @@ def read_group(root: str, group: int) -> IommuGroup | None:
     return IommuGroup(
         number=group,
         members=members,
-        reserved=tuple(_region(line) for line in (reserved or "").splitlines()),
+        reserved=tuple(_region(line) for line in reserved.split("\n") if line),
         unsafe=read_text(f"{path}/name") == _NO_IOMMU,
     )
 

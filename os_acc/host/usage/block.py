@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -63,7 +64,10 @@ def read_uses(root: str) -> Iterator[tuple[PciAddress, str]]:
     paths = _multipath(devices)
     for device in devices:
         owners = _owners(device, paths)
-        if owners and (use := judge(device, busy.use)) is not None:
+        if not owners:
+            continue
+        use = judge(device.name, functools.partial(busy.use, device))
+        if use is not None:
             for owner in owners:
                 yield owner, f"block device {use}"
 

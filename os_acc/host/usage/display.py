@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 
@@ -44,15 +45,23 @@ def read_uses(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
 def _boot_displays(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
     for address, function in host.functions.items():
         if function.class_code >> 16 == _DISPLAY_CLASS:
-            path = os.path.join(root, DEVICES, str(address), "boot_vga")
-            if read_text(path) == "1":
-                yield address, "it is the display that the firmware used to boot"
+            path = os.path.join(root, DEVICES, str(address))
+            use = judge(str(address), functools.partial(_boot_vga, path))
+            if use is not None:
+                yield address, use
+
+
+def _boot_vga(path: str) -> str | None:
+    # The VGA arbiter's choice, also where no driver has taken the function.
+    if read_text(f"{path}/boot_vga") == "1":
+        return "it is the display that the firmware booted with"
+    return None
 
 
 def _connectors(root: str) -> Iterator[tuple[PciAddress, str]]:
     for device in class_devices(root, "drm"):
         if device.owner is not None:
-            use = judge(device, _screen)
+            use = judge(device.name, functools.partial(_screen, device))
             if use is not None:
                 yield device.owner, f"display output {use}"
 

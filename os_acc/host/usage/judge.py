@@ -18,16 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from os_acc.exception import HostStepFailed
-from os_acc.host.classes import ClassDevice
 
 
-def judge(device: ClassDevice, use: Callable[[ClassDevice], str | None]) -> str | None:
+def judge(name: str, use: Callable[[], str | None]) -> str | None:
     """How the host uses a device; an error is told as a use of its own.
 
     One broken device must neither be taken from the host by mistake nor keep
     all others from being judged.
     """
     try:
-        return use(device)
+        return use()
     except HostStepFailed as error:
-        return f"{device.name} cannot be judged: {error.message}"
+        return f"{name} cannot be judged: {error.message}"

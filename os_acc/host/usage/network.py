@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from os_acc.host.attributes import link_name, names, number, read_text
@@ -32,7 +33,7 @@ def read_uses(root: str) -> Iterator[tuple[PciAddress, str]]:
     """
     for device in class_devices(root, "net"):
         if device.owner is not None:
-            use = judge(device, _use)
+            use = judge(device.name, functools.partial(_use, device))
             if use is not None:
                 yield device.owner, f"network interface {use}"
 

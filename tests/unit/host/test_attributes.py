@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.exception import HostStepFailed
+from os_acc.host import attributes
+
+
+def test_a_missing_attribute_is_none(tmp_path: Path) -> None:
+    assert attributes.read_text(f"{tmp_path}/none") is None
+    assert attributes.link_name(f"{tmp_path}/none") is None
+    assert attributes.link_address(f"{tmp_path}/none") is None
+    assert attributes.names(f"{tmp_path}/none") == []
+    assert attributes.read_lines(f"{tmp_path}/none") == []
+
+
+def test_below_a_file_nothing_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert attributes.read_text(f"{tmp_path}/file/attribute") is None
+
+
+def test_an_unreadable_attribute_is_an_error_with_the_kernels_number(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(HostStepFailed) as caught:
+        attributes.read_text(str(tmp_path))
+    assert caught.value.errno == errno.EISDIR
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_an_attribute_is_never_followed_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc/version")
+    with pytest.raises(HostStepFailed):
+        attributes.read_text(f"{tmp_path}/link")
+
+
+def test_a_file_in_the_place_of_a_link_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "driver").touch()
+    with pytest.raises(HostStepFailed):
+        attributes.link_name(f"{tmp_path}/driver")
+
+
+def test_a_link_to_no_function_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "physfn").symlink_to("../nowhere")
+    with pytest.raises(HostStepFailed, match="nowhere"):
+        attributes.link_address(f"{tmp_path}/physfn")
+
+
+def test_long_files_are_read_to_their_end(tmp_path: Path) -> None:
+    lines = [f"line {n}" for n in range(20_000)]
+    (tmp_path / "mountinfo").write_text("\n".join(lines))
+    assert attributes.read_lines(f"{tmp_path}/mountinfo") == lines
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n")
+    before = os.listdir("/proc/self/fd")
+    attributes.read_text(f"{tmp_path}/a")
+    attributes.read_lines(f"{tmp_path}/a")
+    with pytest.raises(HostStepFailed):
+        attributes.read_text(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0), ("-1", -1), ("0x1f", 31), ("0XAB", 171)]
+)
+def test_numbers_are_read_as_the_kernel_writes_them(text: str, value: int) -> None:
+    assert attributes.number(text, "it") == value
+
+
+@given(st.text() | st.from_regex(r"-?[0-9_x]+"))
+def test_whatever_is_no_number_is_a_typed_error(text: str) -> None:
+    base = 16 if text.lower().startswith("0x") else 10
+    if re.fullmatch("-?[0-9]{1,19}|0[xX][0-9a-fA-F]{1,16}", text):
+        assert attributes.number(text, "it") == int(text, base)
+    else:
+        with pytest.raises(HostStepFailed, match="it says"):
+            attributes.number(text, "it")

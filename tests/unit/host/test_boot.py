@@ -1,0 +1,41 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc.exception import HostStepFailed
+from os_acc.host.boot import boot_id
+from tests.unit.host.tree import Sysfs
+
+PATH = "proc/sys/kernel/random/boot_id"
+
+
+def test_the_boot_has_a_uuid(sysfs: Sysfs) -> None:
+    sysfs.put(PATH, "0e2d3f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6")
+    assert boot_id(sysfs.root) == "0e2d3f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"
+
+
+def test_the_running_boot_keeps_its_uuid() -> None:
+    assert boot_id("/") == boot_id("/")
+
+
+@pytest.mark.parametrize("text", [None, "", "yesterday"])
+def test_without_a_uuid_nobody_knows_which_boot_it_is(
+    sysfs: Sysfs, text: str | None
+) -> None:
+    if text is not None:
+        sysfs.put(PATH, text)
+    with pytest.raises(HostStepFailed, match="boot_id"):
+        boot_id(sysfs.root)

@@ -1,0 +1,224 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from os_acc.exception import DeviceNotFound
+from os_acc.host.pci import scan
+from os_acc.host.usage import host_uses, read_usage
+from tests.unit.host.tree import PLAIN, Sysfs, address
+
+NVME, OTHER = "0000:5e:00.0", "0000:5f:00.0"
+
+
+def use(sysfs: Sysfs, text: str) -> str | None:
+    return host_uses(sysfs.root, scan(sysfs.root), address(text))
+
+
+def mount(sysfs: Sysfs, number: str, source: str = "none", where: str = "/srv") -> None:
+    line = f"30 1 {number} / {where} rw shared:1 - xfs {source} rw"
+    sysfs.put("proc/self/mountinfo", "22 1 0:21 / /proc rw - proc proc rw\n" + line)
+
+
+@pytest.fixture
+def disk(sysfs: Sysfs) -> Path:
+    """An NVMe disk of its own, behind a bridge, with one partition."""
+    function = sysfs.function(NVME, above="0000:5d:00.0", class_code=0x010802)
+    disk = function / "nvme/nvme0/nvme0n1"
+    sysfs.class_device("block", disk, dev="259:0")
+    (disk / "holders").mkdir()
+    sysfs.class_device("block", disk / "nvme0n1p1", dev="259:1")
+    (disk / "nvme0n1p1/holders").mkdir()
+    return disk
+
+
+@pytest.fixture
+def nic(sysfs: Sysfs) -> Path:
+    function = sysfs.function(PLAIN, class_code=0x020000)
+    return sysfs.class_device(
+        "net", function / "net/ens1", flags="0x1002", operstate="down"
+    )
+
+
+@pytest.fixture
+def gpu(sysfs: Sysfs) -> Path:
+    return sysfs.function(PLAIN, class_code=0x030000, boot_vga="0")
+
+
+def test_an_idle_disk_is_not_used(sysfs: Sysfs, disk: Path) -> None:
+    mount(sysfs, "8:1")
+    assert use(sysfs, NVME) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [("259:0", "nvme0n1"), ("259:1", "nvme0n1p1")]
+)
+def test_a_mounted_disk_or_partition_is_used(
+    sysfs: Sysfs, disk: Path, number: str, name: str
+) -> None:
+    mount(sysfs, number)
+    assert use(sysfs, NVME) == f"block device {name} is mounted at /srv"
+
+
+def test_a_bridge_does_not_answer_for_what_is_behind_it(
+    sysfs: Sysfs, disk: Path
+) -> None:
+    sysfs.link(sysfs.devices / "0000:5d:00.0", disk.parents[3])
+    (disk.parents[3] / "modalias").write_text(
+        "pci:v00008086d00000001sv00000000sd00000000bc06sc04i00\n"
+    )
+    (disk.parents[3] / "revision").write_text("0x00\n")
+    mount(sysfs, "259:0")
+    assert use(sysfs, "0000:5d:00.0") is None
+
+
+def test_a_file_system_with_a_number_of_its_own_is_found_by_its_source(
+    sysfs: Sysfs, disk: Path
+) -> None:
+    mount(sysfs, "0:47", source="/dev/nvme0n1p1")
+    assert use(sysfs, NVME) == "block device nvme0n1p1 is mounted at /srv"
+
+
+def test_every_member_of_a_mounted_btrfs_is_used(sysfs: Sysfs, disk: Path) -> None:
+    (sysfs.path / "sys/fs/btrfs/0e2d/devices/nvme0n1").mkdir(parents=True)
+    assert use(sysfs, NVME) == "block device nvme0n1 is part of a mounted btrfs"
+
+
+@pytest.mark.parametrize("part", [".", "nvme0n1p1"])
+def test_a_disk_below_device_mapper_or_md_is_used(
+    sysfs: Sysfs, disk: Path, part: str
+) -> None:
+    dm = sysfs.path / "sys/devices/virtual/block/dm-0"
+    sysfs.class_device("block", dm, dev="254:0")
+    sysfs.link(disk / part / "holders/dm-0", dm)
+    assert "is held by dm-0" in (use(sysfs, NVME) or "")
+
+
+def test_swap_space_is_used(sysfs: Sysfs, disk: Path) -> None:
+    sysfs.put(
+        "proc/swaps",
+        "Filename\tType\tSize\tUsed\tPriority\n"
+        "/dev/nvme0n1p1                          partition\t1\t0\t-2",
+    )
+    assert use(sysfs, NVME) == "block device nvme0n1p1 is swap space"
+
+
+def test_a_multipath_disk_is_a_use_of_every_function_that_leads_to_it(
+    sysfs: Sysfs,
+) -> None:
+    for text, controller in ((NVME, 0), (OTHER, 1)):
+        path = sysfs.function(text) / f"nvme/nvme{controller}/nvme3c{controller}n1"
+        sysfs.class_device("block", path)
+    head = sysfs.path / "sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme3n1"
+    sysfs.class_device("block", head, dev="259:4")
+    sysfs.class_device("block", head / "nvme3n1p2", dev="259:5")
+    sysfs.function(PLAIN)
+    mount(sysfs, "259:5")
+    usage = read_usage(sysfs.root, scan(sysfs.root))
+    assert usage.of(address(NVME)) == usage.of(address(OTHER))
+    assert usage.of(address(NVME)) == "block device nvme3n1p2 is mounted at /srv"
+    assert usage.of(address(PLAIN)) is None
+
+
+def test_a_disk_that_cannot_be_judged_counts_as_used(sysfs: Sysfs, disk: Path) -> None:
+    (disk / "dev").unlink()
+    (disk / "dev").mkdir()
+    sysfs.function(PLAIN)
+    assert "cannot be judged" in (use(sysfs, NVME) or "")
+    assert use(sysfs, PLAIN) is None
+
+
+def test_an_interface_that_is_down_is_not_used(sysfs: Sysfs, nic: Path) -> None:
+    assert use(sysfs, PLAIN) is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text"), [("flags", "0x1003"), ("operstate", "up")]
+)
+def test_an_interface_that_is_up_is_used(
+    sysfs: Sysfs, nic: Path, attribute: str, text: str
+) -> None:
+    (nic / attribute).write_text(text + "\n")
+    assert use(sysfs, PLAIN) == "network interface ens1 is up"
+
+
+@pytest.mark.parametrize(
+    ("link", "sentence"), [("master", "is part of br0"), ("upper_br0", "carries br0")]
+)
+def test_an_interface_below_another_one_is_used(
+    sysfs: Sysfs, nic: Path, link: str, sentence: str
+) -> None:
+    sysfs.link(nic / link, "sys/devices/virtual/net/br0")
+    assert use(sysfs, PLAIN) == f"network interface ens1 {sentence}"
+
+
+def test_an_interface_with_strange_flags_counts_as_used(
+    sysfs: Sysfs, nic: Path
+) -> None:
+    (nic / "flags").write_text("some\n")
+    assert "cannot be judged" in (use(sysfs, PLAIN) or "")
+
+
+def test_the_display_that_the_host_booted_with_is_used(sysfs: Sysfs, gpu: Path) -> None:
+    assert use(sysfs, PLAIN) is None
+    (gpu / "boot_vga").write_text("1\n")
+    assert "booted" in (use(sysfs, PLAIN) or "")
+
+
+@pytest.mark.parametrize(
+    ("status", "enabled", "used"),
+    [
+        ("connected", "enabled", True),
+        ("connected", "disabled", False),
+        ("disconnected", "disabled", False),
+    ],
+)
+def test_a_screen_that_shows_something_is_a_use(
+    sysfs: Sysfs, gpu: Path, status: str, enabled: str, used: bool
+) -> None:
+    sysfs.class_device("drm", gpu / "drm/card0")
+    sysfs.class_device(
+        "drm", gpu / "drm/card0/card0-DP-1", status=status, enabled=enabled
+    )
+    assert (use(sysfs, PLAIN) is not None) is used
+
+
+@pytest.mark.parametrize(("bind", "used"), [("1", True), ("0", False)])
+def test_a_framebuffer_is_used_while_the_console_is_on_it(
+    sysfs: Sysfs, gpu: Path, bind: str, used: bool
+) -> None:
+    sysfs.class_device("graphics", gpu / "graphics/fb0")
+    console = sysfs.path / "sys/devices/virtual/vtconsole"
+    sysfs.class_device(
+        "vtconsole", console / "vtcon0", name="(S) dummy device", bind="1"
+    )
+    sysfs.class_device(
+        "vtconsole", console / "vtcon1", name="(M) frame buffer device", bind=bind
+    )
+    assert (use(sysfs, PLAIN) is not None) is used
+
+
+def test_nothing_is_said_about_a_function_that_is_not_there(sysfs: Sysfs) -> None:
+    with pytest.raises(DeviceNotFound):
+        use(sysfs, PLAIN)
+
+
+def test_the_real_host_can_be_judged() -> None:
+    host = scan("/")
+    usage = read_usage("/", host)
+    assert set(usage.by_function) <= set(host.functions)
+    assert all(usage.of(found) for found in usage.by_function)
