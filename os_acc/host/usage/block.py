@@ -21,6 +21,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from os_acc.exception import HostStepFailed
 from os_acc.host.attributes import names, read_lines, read_text
 from os_acc.host.classes import ClassDevice, class_devices
 from os_acc.host.usage.judge import judge
@@ -49,7 +50,8 @@ class _Busy:
             return f"{device.name} is swap space"
         if device.name in self.btrfs:
             return f"{device.name} is part of a mounted btrfs"
-        where = self.mounts.get(read_text(f"{device.path}/dev") or "")
+        number = read_text(f"{device.path}/dev")
+        where = self.mounts.get(number) if number else None
         where = where or self.sources.get(device.name)
         return f"{device.name} is mounted at {where}" if where else None
 
@@ -97,15 +99,39 @@ def _multipath(devices: list[ClassDevice]) -> dict[str, list[PciAddress]]:
 def _read_busy(root: str) -> _Busy:
     mounts: dict[str, str] = {}
     sources: dict[str, str] = {}
-    for line in read_lines(os.path.join(root, "proc/self/mountinfo")):
+    for number, source, where in _mounts(root):
+        mounts.setdefault(number, where)
+        # A file system may have a number of its own, as btrfs does.
+        if source.startswith("/dev/"):
+            sources.setdefault(os.path.basename(source), where)
+    return _Busy(mounts, sources, _swaps(root), _btrfs(root))
+
+
+def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
+    """``major:minor`` (empty if unknown), source and place of each mount.
+
+    Documentation/filesystems/proc.rst, "/proc/<pid>/mountinfo".
+    """
+    proc = os.path.join(root, "proc/self")
+    lines = read_lines(f"{proc}/mountinfo")
+    for line in lines:
         before, _, after = line.partition(" - ")
         match before.split(" "), after.split(" "):
             case [_, _, number, _, where, *_], [_, source, *_]:
-                mounts.setdefault(number, where)
-                # A file system may have a number of its own, as btrfs does.
-                if source.startswith("/dev/"):
-                    sources.setdefault(os.path.basename(source), where)
-    return _Busy(mounts, sources, _swaps(root), _btrfs(root))
+                yield number, source, where
+    if lines:
+        return
+    # Every process sees its root mounted: no mount at all means no /proc, and
+    # then nobody knows what is in use.
+    lines = read_lines(f"{proc}/mounts")
+    if not lines:
+        raise HostStepFailed(
+            f"{proc}/mountinfo shows no mount", hint="is /proc mounted?"
+        )
+    for line in lines:
+        match line.split(" "):
+            case [source, where, *_]:
+                yield "", source, where
 
 
 def _swaps(root: str) -> frozenset[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.exception import DeviceNotFound
+from os_acc.exception import DeviceNotFound, HostStepFailed
 from os_acc.host.pci import scan
 from os_acc.host.usage import host_uses, read_usage
 from tests.unit.host.tree import PLAIN, Sysfs, address
@@ -27,6 +27,12 @@ NVME, OTHER = "0000:5e:00.0", "0000:5f:00.0"
 
 def use(sysfs: Sysfs, text: str) -> str | None:
     return host_uses(sysfs.root, scan(sysfs.root), address(text))
+
+
+@pytest.fixture
+def sysfs(sysfs: Sysfs) -> Sysfs:
+    mount(sysfs, "8:1")
+    return sysfs
 
 
 def mount(sysfs: Sysfs, number: str, source: str = "none", where: str = "/srv") -> None:
@@ -60,7 +66,6 @@ def gpu(sysfs: Sysfs) -> Path:
 
 
 def test_an_idle_disk_is_not_used(sysfs: Sysfs, disk: Path) -> None:
-    mount(sysfs, "8:1")
     assert use(sysfs, NVME) is None
 
 
@@ -91,6 +96,18 @@ def test_a_file_system_with_a_number_of_its_own_is_found_by_its_source(
 ) -> None:
     mount(sysfs, "0:47", source="/dev/nvme0n1p1")
     assert use(sysfs, NVME) == "block device nvme0n1p1 is mounted at /srv"
+
+
+def test_without_mountinfo_the_source_still_tells(sysfs: Sysfs, disk: Path) -> None:
+    (sysfs.path / "proc/self/mountinfo").unlink()
+    sysfs.put("proc/self/mounts", "/dev/nvme0n1p1 /srv ext4 rw 0 0")
+    assert use(sysfs, NVME) == "block device nvme0n1p1 is mounted at /srv"
+
+
+def test_without_proc_nobody_knows_what_is_used(sysfs: Sysfs, disk: Path) -> None:
+    (sysfs.path / "proc/self/mountinfo").unlink()
+    with pytest.raises(HostStepFailed, match="mountinfo"):
+        use(sysfs, NVME)
 
 
 def test_every_member_of_a_mounted_btrfs_is_used(sysfs: Sysfs, disk: Path) -> None:
