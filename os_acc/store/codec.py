@@ -1,0 +1,123 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A lease as canonical JSON, and back.
+
+Canonical means that equal leases give equal text, so that a digest of the
+text proves the record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from os_acc import exception
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.pci import PciAddress, PciIdentity
+
+#: Version of the payload. A higher one only adds fields to this one.
+VERSION = 1
+
+
+class Unreadable(Exception):
+    """A record that does not prove itself, or says nothing we know."""
+
+
+def digest(payload: str) -> str:
+    """SHA-256 of a payload, as hexadecimal text."""
+    # What a damaged file gave us need not be text that can be encoded.
+    return hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def encode(lease: Lease, previous: str | None = None) -> str:
+    """The payload of a lease.
+
+    :param previous: the payload that it takes the place of; what a newer
+        os_acc wrote into it beyond our fields is kept.
+    """
+    fields: dict[str, Any] = json.loads(previous) if previous else {}
+    newest = max(VERSION, int(fields.get("version", VERSION)))
+    fields |= {
+        "version": newest,
+        "uuid": lease.uuid,
+        "consumer": lease.consumer,
+        "owner": lease.owner.value,
+        "state": lease.state.value,
+        "group": lease.group,
+        "provider": lease.provider,
+        "resource_class": lease.resource_class,
+        "address": str(lease.address),
+        "iommu_group": lease.iommu_group,
+        "numa_node": lease.numa_node,
+        "prior": [_encode_prior(prior) for prior in lease.prior],
+        "request": lease.request,
+        "boot_id": lease.boot_id,
+        "instance_name": lease.instance_name,
+        "project_id": lease.project_id,
+        "epoch": lease.epoch,
+        "reason": lease.reason,
+    }
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def decode(payload: str) -> Lease:
+    """The lease that a payload records.
+
+    :raises Unreadable: it is not the record of a lease.
+    """
+    try:
+        fields = json.loads(payload)
+        return Lease(
+            uuid=fields["uuid"],
+            consumer=fields["consumer"],
+            owner=Owner(fields["owner"]),
+            state=LeaseState(fields["state"]),
+            group=fields["group"],
+            provider=fields["provider"],
+            resource_class=fields["resource_class"],
+            address=PciAddress.parse(fields["address"]),
+            iommu_group=fields["iommu_group"],
+            numa_node=fields["numa_node"],
+            prior=tuple(_decode_prior(prior) for prior in fields["prior"]),
+            request=fields["request"],
+            boot_id=fields["boot_id"],
+            instance_name=fields["instance_name"],
+            project_id=fields["project_id"],
+            epoch=fields["epoch"],
+            reason=fields["reason"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unreadable(f"not the record of a lease: {error}") from error
+    except exception.InvalidPciAddress as error:
+        raise Unreadable(error.message) from error
+
+
+def _encode_prior(prior: PriorBinding) -> dict[str, Any]:
+    return {
+        "address": str(prior.address),
+        "identity": [*prior.identity.numbers, prior.identity.serial],
+        "driver": prior.driver,
+        "driver_override": prior.driver_override,
+    }
+
+
+def _decode_prior(fields: Mapping[str, Any]) -> PriorBinding:
+    return PriorBinding(
+        address=PciAddress.parse(fields["address"]),
+        identity=PciIdentity(*fields["identity"]),
+        driver=fields["driver"],
+        driver_override=fields["driver_override"],
+    )

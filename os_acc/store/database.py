@@ -1,0 +1,287 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The SQLite file: opened for one transaction at a time, and then closed.
+
+Every transaction of every thread and process runs under one lock of ours,
+and each opens its own connection. So no connection outlives a transaction:
+none is carried across a fork (https://www.sqlite.org/howtocorrupt.html,
+section 2.6), and none goes on writing into a file that another process has
+set aside. As nobody reads while somebody writes, a write-ahead log would buy
+nothing; with a rollback journal a committed row is in the file itself,
+whereas a damaged write-ahead log loses committed rows silently. ``EXTRA``
+makes the end of a transaction durable, not only its content
+(https://www.sqlite.org/pragma.html#pragma_synchronous).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import glob
+import os
+import pathlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.store import refusals, salvage, schema
+from os_acc.store.locks import Locks
+
+LOG = log.getLogger(__name__)
+
+_FILE = "os_acc.sqlite"
+_LOCK = "9-store"
+#: What SQLite may keep beside a file; meaningless beside another one.
+_COMPANIONS = ("-journal", "-wal", "-shm")
+
+# SQLite keeps the books of its own POSIX locks in the memory of the process,
+# and a child inherits the books without the locks. So no thread forks while
+# another one has a connection open.
+_no_fork = threading.RLock()
+os.register_at_fork(
+    before=_no_fork.acquire,
+    after_in_parent=_no_fork.release,
+    after_in_child=_no_fork.release,
+)
+
+
+class StoreDamaged(exception.StoreError):
+    """The store was damaged; what could be read of it is in a new one.
+
+    Raised once in each process, by the operation that finds out; that
+    operation changed nothing.
+
+    :ivar path: where the damaged file is now.
+    """
+
+    default_hint = (
+        "leases may be missing: look at 'os-acc device list' for devices in an"
+        " unknown state"
+    )
+
+    def __init__(self, message: str, *, path: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class _Damage(Exception):
+    """The file is not a sound store."""
+
+
+def owner_of(state_path: str) -> tuple[int, int]:
+    """User and group id of the owner of the state directory.
+
+    :raises StateUnavailable: there is no such directory.
+    """
+    try:
+        state = os.stat(state_path)
+    except OSError as error:
+        raise refusals.from_os_error(error, state_path) from error
+    return state.st_uid, state.st_gid
+
+
+class Database:
+    """The store's file below one state directory.
+
+    :param busy_timeout: how long to wait for other threads and processes,
+        in seconds.
+    """
+
+    def __init__(self, state_path: str, busy_timeout: float) -> None:
+        self._directory = os.path.abspath(state_path)
+        self._busy_timeout = busy_timeout
+        self._locks = Locks(os.path.join(self._directory, "locks"))
+        # Which file it was: another one in its place is a loss to report.
+        self._known: str | None = None
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._directory, _FILE)
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """Files that were set aside and that nobody has removed yet."""
+        return tuple(sorted(glob.glob(f"{glob.escape(self.path)}.damaged-*")))
+
+    @contextlib.contextmanager
+    def transaction(self, *, thorough: bool = False) -> Iterator[sqlite3.Connection]:
+        """One transaction, alone on the store; committed if nothing is raised.
+
+        :param thorough: read and check the whole file first.
+        :raises StoreBusy: others held the store longer than the timeout.
+        :raises StoreFull: no space is left.
+        :raises StoreTooNew: a newer os_acc made the store.
+        :raises StoreDamaged: the store was, and has been replaced.
+        :raises StateUnavailable: the directory or file cannot be used.
+        """
+        deadline = time.monotonic() + self._busy_timeout
+        with self._alone(deadline):
+            try:
+                if not os.path.exists(self.path):
+                    self._create(deadline)
+                with _connect(self.path, deadline) as connection:
+                    self._check(connection, thorough=thorough)
+                    connection.execute("BEGIN IMMEDIATE")
+                    with connection:
+                        self._identify(connection)
+                        yield connection
+            except sqlite3.Error as error:
+                if not refusals.is_damage(error):
+                    raise refusals.from_sqlite(error, self.path) from error
+                raise self._replace(str(error), deadline) from error
+            except _Damage as error:
+                raise self._replace(str(error), deadline) from error
+
+    @contextlib.contextmanager
+    def _alone(self, deadline: float) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            try:
+                os.makedirs(self._directory, mode=0o750, exist_ok=True)
+                stack.enter_context(self._locks.hold((_LOCK,), deadline))
+            except OSError as error:
+                raise refusals.from_os_error(error, self._directory) from error
+            except exception.LockTimeout as error:
+                raise exception.StoreBusy(
+                    f"another process is using {self.path}"
+                ) from error
+            yield
+
+    def _check(self, connection: sqlite3.Connection, *, thorough: bool) -> None:
+        if not schema.is_store(connection):
+            raise _Damage("it is not a store of os_acc")
+        version = schema.version_of(connection)
+        if version > len(schema.STEPS):
+            raise exception.StoreTooNew(
+                f"{self.path} has version {version} of the schema, this os_acc"
+                f" knows {len(schema.STEPS)}"
+            )
+        if thorough:
+            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":
+                raise _Damage(str(verdict))
+        schema.migrate(connection)
+
+    def _identify(self, connection: sqlite3.Connection) -> None:
+        found = connection.execute("SELECT store FROM meta").fetchall()
+        if len(found) != 1:
+            raise _Damage("it does not say which store it is")
+        known, self._known = self._known, str(found[0][0])
+        if known not in (None, self._known):
+            raise StoreDamaged(
+                f"{self.path} has been replaced by another process",
+                path=self.damaged[-1] if self.damaged else "",
+            )
+
+    def _create(self, deadline: float) -> None:
+        """Put an empty store where none is."""
+        if any(os.path.exists(self.path + suffix) for suffix in _COMPANIONS):
+            aside = self._move_companions()
+            LOG.error(
+                "%s is gone, but not what SQLite kept beside it (now %s-*);"
+                " leases are lost, devices in an unknown state are not offered",
+                self.path,
+                aside,
+            )
+        try:
+            fresh, _ = self._build(deadline, salvage.Remains())
+            os.replace(fresh, self.path)
+            _sync(self._directory)
+        except OSError as error:
+            raise refusals.from_os_error(error, self.path) from error
+
+    def _replace(self, why: str, deadline: float) -> StoreDamaged:
+        """Set the file aside, and put a store in its place atomically."""
+        try:
+            fresh, saved = self._build(deadline, self._remains(deadline))
+            aside = self._aside()
+            os.link(self.path, aside)
+            self._move_companions(aside)
+            os.replace(fresh, self.path)
+            _sync(self._directory)
+        except sqlite3.Error as error:
+            raise refusals.from_sqlite(error, self.path) from error
+        except OSError as error:
+            raise refusals.from_os_error(error, self.path) from error
+        self._known = None
+        damage = StoreDamaged(
+            f"{self.path} was damaged ({why}) and is now {aside};"
+            f" {saved.kept} leases were saved from it,"
+            f" {saved.damaged} could not be read",
+            path=aside,
+        )
+        LOG.error("%s", damage)
+        return damage
+
+    def _build(
+        self, deadline: float, remains: salvage.Remains
+    ) -> tuple[str, salvage.Salvaged]:
+        """A complete store under another name, so that none is half made."""
+        fresh = f"{self.path}.new"
+        for suffix in ("", *_COMPANIONS):
+            pathlib.Path(fresh + suffix).unlink(missing_ok=True)
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
+        with _connect(fresh, deadline) as connection:
+            schema.migrate(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            with connection:
+                return fresh, salvage.write(connection, remains)
+
+    def _remains(self, deadline: float) -> salvage.Remains:
+        try:
+            with _connect(self.path, deadline) as connection:
+                return salvage.read(connection)
+        except sqlite3.DatabaseError as error:
+            if refusals.is_passing(error):
+                raise
+            return salvage.Remains()
+
+    def _aside(self) -> str:
+        now = datetime.datetime.now(datetime.UTC)
+        return f"{self.path}.damaged-{now:%Y%m%dT%H%M%S.%fZ}"
+
+    def _move_companions(self, aside: str | None = None) -> str:
+        aside = aside or self._aside()
+        for suffix in _COMPANIONS:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.path + suffix, aside + suffix)
+        return aside
+
+
+@contextlib.contextmanager
+def _connect(path: str, deadline: float) -> Iterator[sqlite3.Connection]:
+    with _no_fork:
+        connection = sqlite3.connect(
+            f"{pathlib.Path(path).as_uri()}?mode=rw",
+            uri=True,
+            timeout=max(0.0, deadline - time.monotonic()),
+            isolation_level=None,
+        )
+        with contextlib.closing(connection):
+            # A damaged text must not make the rows around it unreadable.
+            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("PRAGMA synchronous = EXTRA")
+            yield connection
+
+
+def _sync(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

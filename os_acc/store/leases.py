@@ -1,0 +1,323 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Who holds what, durable before the host is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.store import codec, journal, rows
+from os_acc.store.database import Database, StoreDamaged
+from os_acc.store.journal import Event, Operation
+
+LOG = log.getLogger(__name__)
+
+
+class AlreadyLeased(exception.NoDeviceAvailable):
+    """Somebody else's lease claims a function that this one needs."""
+
+    default_hint = "another plug was faster: choose among the free devices again"
+
+
+class StaleLease(exception.OsAccError):
+    """The lease was changed after the caller had read it."""
+
+    retryable = True
+    default_hint = "read the lease again before changing it"
+
+
+class Store:
+    """The leases of this host; safe for many threads and processes.
+
+    Each method is one transaction, durable when it returns. Each of them may
+    raise :class:`os_acc.exception.StateUnavailable` and its subclasses
+    (``StoreBusy``, ``StoreFull``, ``StoreTooNew``, :class:`StoreDamaged`)
+    and has then changed nothing.
+
+    :param clock: nanoseconds since 1970, UTC.
+    """
+
+    def __init__(
+        self, database: Database, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._database = database
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls,
+        state_path: str,
+        busy_timeout: float,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> Self:
+        """Open the store below a directory; make what is missing.
+
+        A damaged store is set aside and replaced here without an error: see
+        :attr:`damaged`.
+
+        :param busy_timeout: how long an operation waits for others, in
+            seconds.
+        :raises StateUnavailable: the store cannot be used.
+        """
+        store = cls(Database(state_path, busy_timeout), clock)
+        try:
+            store._check()
+        except StoreDamaged:
+            store._check()
+        return store
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """Damaged files, as paths, until somebody removes them."""
+        return self._database.damaged
+
+    def leases(self, consumer: str | None = None) -> tuple[Lease, ...]:
+        """All leases, or a consumer's, in the order in which they were added."""
+        with self._database.transaction() as connection:
+            if consumer is None:
+                return self._load(connection, rows.select(connection))
+            return self._of(connection, consumer)
+
+    def lease_of(self, address: PciAddress) -> Lease | None:
+        """The lease that takes this function from the host, if one does."""
+        with self._database.transaction() as connection:
+            found = rows.select(
+                connection,
+                "uuid = (SELECT lease FROM claims WHERE address = ?)",
+                str(address),
+            )
+            return next(iter(self._load(connection, found)), None)
+
+    def add(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+        """Record new leases, all or none; they return with their epoch.
+
+        :raises AlreadyLeased: a function, or a lease's uuid, is taken.
+        """
+        with self._database.transaction() as connection:
+            fresh = self._stamped(connection, leases)
+            for lease in fresh:
+                if rows.select(connection, "uuid = ?", lease.uuid):
+                    raise AlreadyLeased(f"lease {lease.uuid} exists already")
+                self._claim(connection, lease)
+                rows.insert(connection, lease)
+                self._record(connection, Operation.ADD, lease)
+            return fresh
+
+    def replace(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+        """Change leases, all or none; they return with their new epoch.
+
+        :param leases: with the epoch with which they were read.
+        :raises LeaseNotFound: one of them is not recorded.
+        :raises StaleLease: one of them was changed by somebody else.
+        :raises AlreadyLeased: a function that one now needs is taken.
+        """
+        with self._database.transaction() as connection:
+            read = tuple(leases)
+            places = [self._current(connection, lease) for lease in read]
+            fresh = self._stamped(connection, read)
+            for row in places:
+                rows.release(connection, row)
+            for row, lease in zip(places, fresh, strict=True):
+                self._claim(connection, lease)
+                rows.update(connection, row, lease)
+                self._record(connection, _operation(lease), lease)
+            return fresh
+
+    def delete(self, leases: Iterable[Lease]) -> None:
+        """Forget leases, all or none.
+
+        :param leases: with the epoch with which they were read.
+        :raises LeaseNotFound: one of them is not recorded.
+        :raises StaleLease: one of them was changed by somebody else.
+        """
+        with self._database.transaction() as connection:
+            for lease in leases:
+                rows.delete(connection, self._current(connection, lease))
+                self._record(connection, Operation.DELETE, lease)
+
+    def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
+        """Give all leases of one consumer to another; they return changed.
+
+        :raises LeaseNotFound: the old consumer has none.
+        :raises ConsumerConflict: the new consumer has some already.
+        """
+        with self._database.transaction() as connection:
+            if rows.select(connection, "consumer = ?", new_consumer):
+                raise exception.ConsumerConflict(
+                    f"consumer {new_consumer} already holds accelerators"
+                )
+            before = self._of(connection, old_consumer)
+            if not before:
+                raise exception.LeaseNotFound(
+                    f"consumer {old_consumer} holds no accelerators"
+                )
+            fresh = self._stamped(connection, before, consumer=new_consumer)
+            for lease in fresh:
+                (row,) = rows.select(connection, "uuid = ?", lease.uuid)
+                rows.update(connection, row, lease)
+                self._record(
+                    connection, Operation.REKEY, lease, f"from {old_consumer}"
+                )
+            return fresh
+
+    def raise_epoch(self, at_least: int) -> None:
+        """Let every epoch from now on be above a number seen elsewhere."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE meta SET epoch = max(epoch, ?)", (at_least,)
+            )
+
+    def events(self, limit: int) -> tuple[Event, ...]:
+        """The newest events, the latest of them last."""
+        with self._database.transaction() as connection:
+            return journal.newest(connection, limit)
+
+    def damaged_claims(self) -> tuple[PciAddress, ...]:
+        """Functions of leases whose records are damaged; not to be offered."""
+        with self._database.transaction() as connection:
+            self._load(connection, rows.select(connection))
+            return tuple(sorted(rows.orphans(connection)))
+
+    def forget_damaged(self, address: PciAddress) -> None:
+        """Drop the damaged record that claims a function: the way out.
+
+        :raises LeaseNotFound: no damaged record claims it.
+        """
+        with self._database.transaction() as connection:
+            healthy = self._load(connection, rows.select(connection))
+            if not rows.forget_orphans(connection, address):
+                raise exception.LeaseNotFound(
+                    f"no damaged lease claims {address}"
+                )
+            for lease in healthy:
+                rows.restore_claims(connection, lease)
+            journal.record(
+                connection, self._now(), Operation.FORGET, address=str(address)
+            )
+
+    def _check(self) -> None:
+        with self._database.transaction(thorough=True) as connection:
+            for lease in self._load(connection, rows.select(connection)):
+                rows.restore_claims(connection, lease)
+
+    def _of(
+        self, connection: sqlite3.Connection, consumer: str
+    ) -> tuple[Lease, ...]:
+        return self._load(
+            connection, rows.select(connection, "consumer = ?", consumer)
+        )
+
+    def _load(
+        self, connection: sqlite3.Connection, found: list[rows.Row]
+    ) -> tuple[Lease, ...]:
+        """The leases that prove themselves; the others are set aside."""
+        leases = []
+        for row in found:
+            try:
+                leases.append(rows.lease_of(row))
+            except codec.Unreadable as error:
+                self._set_aside(connection, row, str(error))
+        return tuple(leases)
+
+    def _set_aside(
+        self, connection: sqlite3.Connection, row: rows.Row, why: str
+    ) -> None:
+        rows.set_aside(connection, row, why)
+        journal.record(
+            connection,
+            self._now(),
+            Operation.DAMAGED,
+            consumer=str(row.consumer),
+            detail=f"lease {row.uuid}: {why}",
+        )
+        LOG.error(
+            "The record of lease %s of consumer %s is damaged: %s. Its devices"
+            " are not offered until an operator releases them.",
+            row.uuid,
+            row.consumer,
+            why,
+        )
+
+    def _current(self, connection: sqlite3.Connection, lease: Lease) -> rows.Row:
+        found = rows.select(connection, "uuid = ?", lease.uuid)
+        if not found:
+            raise exception.LeaseNotFound(
+                f"no lease {lease.uuid} of consumer {lease.consumer} is recorded"
+            )
+        try:
+            recorded = rows.lease_of(found[0])
+        except codec.Unreadable as error:
+            raise exception.LeaseNotFound(
+                f"the record of lease {lease.uuid} is damaged: {error}"
+            ) from error
+        if recorded.epoch != lease.epoch:
+            raise StaleLease(
+                f"lease {lease.uuid} is at epoch {recorded.epoch}, was read at"
+                f" {lease.epoch}"
+            )
+        return found[0]
+
+    def _stamped(
+        self,
+        connection: sqlite3.Connection,
+        leases: Iterable[Lease],
+        consumer: str | None = None,
+    ) -> tuple[Lease, ...]:
+        epoch = rows.next_epoch(connection, self._now())
+        return tuple(
+            dataclasses.replace(
+                lease, epoch=epoch, consumer=consumer or lease.consumer
+            )
+            for lease in leases
+        )
+
+    def _claim(self, connection: sqlite3.Connection, lease: Lease) -> None:
+        taken = rows.claim(connection, lease)
+        if taken is not None:
+            raise AlreadyLeased(f"{taken} is leased to somebody else")
+
+    def _record(
+        self,
+        connection: sqlite3.Connection,
+        operation: Operation,
+        lease: Lease,
+        detail: str = "",
+    ) -> None:
+        journal.record(
+            connection,
+            self._now(),
+            operation,
+            consumer=lease.consumer,
+            address=str(lease.address),
+            state=lease.state.value,
+            detail=detail or lease.reason,
+        )
+
+    def _now(self) -> int:
+        return self._clock() // 1000
+
+
+def _operation(lease: Lease) -> Operation:
+    if lease.state is LeaseState.QUARANTINED:
+        return Operation.QUARANTINE
+    return Operation.REPLACE

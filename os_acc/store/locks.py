@@ -1,0 +1,256 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Locks that hold across threads and processes, each with a deadline.
+
+A lock is a file in one directory, locked as a whole with a POSIX record lock
+(fcntl(2), F_SETLK): the kernel drops it when its process ends, however it
+ends, and a forked child does not inherit it. Such a lock belongs to the
+process, and closing *any* descriptor of the file drops it. So the threads of
+one process queue for a file first, and only the thread whose turn it is opens
+it.
+
+Lock files of devices and IOMMU groups stay: a host has a fixed number of
+them. Those of consumers are removed by whoever holds them, before letting go;
+who waited then holds a lock on a file that has no name any more, sees that
+the name means another file or none, and starts over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+import fasteners
+
+from os_acc import exception
+from os_acc.objects.pci import PciAddress
+from os_acc.store import refusals
+
+#: The longest pause between two attempts at a lock, in seconds.
+POLL_INTERVAL = 0.02
+
+_CONSUMER = "1-consumer-"
+_NAME = re.compile(r"[0-9]-[0-9a-z.:-]{1,100}", re.ASCII)
+
+
+def consumer_lock(uuid: str) -> str:
+    """The lock of an instance or migration; taken before all others.
+
+    :raises InvalidInput: the name cannot be that of a lock file.
+    """
+    return _checked(f"{_CONSUMER}{uuid}")
+
+
+def device_lock(address: PciAddress) -> str:
+    """The lock of a card, or of one of its regions."""
+    return f"2-device-{address.domain:08x}{str(address)[-8:]}"
+
+
+def group_lock(number: int) -> str:
+    """The lock of an IOMMU group."""
+    return f"3-group-{number:010d}"
+
+
+class Locks:
+    """The locks below one directory, which is made when it is missing.
+
+    The leading digit of a lock's name is its place in the order in which
+    locks are taken, so sorting the names is enough to rule out deadlocks
+    within one :meth:`hold`. A thread that takes a lock which it already
+    holds waits for itself until the deadline.
+
+    :param directory: absolute path; readable by the owner's group at most.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    @contextlib.contextmanager
+    def hold(self, names: Iterable[str], deadline: float) -> Iterator[None]:
+        """Hold every named lock, or none of them.
+
+        :param deadline: on the clock of :func:`time.monotonic`, in seconds.
+        :raises LockTimeout: one of them was not free before the deadline.
+        :raises StateUnavailable: the lock files cannot be used.
+        """
+        with contextlib.ExitStack() as held:
+            for path in self._paths(names):
+                if not held.enter_context(_attempt(path, deadline)):
+                    raise exception.LockTimeout(
+                        f"the lock {os.path.basename(path)} was not free in time"
+                    )
+            yield
+
+    @contextlib.contextmanager
+    def try_hold(self, names: Iterable[str]) -> Iterator[bool]:
+        """Hold every named lock if all are free now; yields whether they are.
+
+        :raises StateUnavailable: the lock files cannot be used.
+        """
+        with contextlib.ExitStack() as held:
+            now = time.monotonic()
+            yield all(
+                held.enter_context(_attempt(path, now))
+                for path in self._paths(names)
+            )
+
+    def _paths(self, names: Iterable[str]) -> list[str]:
+        wanted = sorted({_checked(name) for name in names})
+        try:
+            os.makedirs(self._directory, mode=0o750, exist_ok=True)
+        except OSError as error:
+            raise refusals.from_os_error(error, self._directory) from error
+        return [os.path.join(self._directory, name) for name in wanted]
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise exception.InvalidInput(f"{name!r} is not the name of a lock")
+    return name
+
+
+@dataclasses.dataclass(slots=True)
+class _Queue:
+    """The threads of this process that want one lock file."""
+
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    users: int = 0
+
+
+class _Process:
+    """What this process, not its parent, holds and waits for."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._queues: dict[str, _Queue] = {}
+        self.files: set[fasteners.InterProcessLock] = set()
+
+    @contextlib.contextmanager
+    def turn(self, path: str, deadline: float) -> Iterator[bool]:
+        """Wait among the threads of this process; yields whether it came."""
+        with self._guard:
+            queue = self._queues.setdefault(path, _Queue())
+            queue.users += 1
+        patience = min(_left(deadline), threading.TIMEOUT_MAX)
+        mine = False
+        try:
+            mine = queue.lock.acquire(timeout=patience)
+            yield mine
+        finally:
+            if mine:
+                queue.lock.release()
+            with self._guard:
+                queue.users -= 1
+                if not queue.users:
+                    del self._queues[path]
+
+
+_process = _Process()
+
+
+def _forget_parent() -> None:
+    # A thread that the child does not have may have held the parent's guard.
+    # The files are closed now, because closing one later, when garbage is
+    # collected, would drop the lock that the child itself took on it.
+    global _process
+    inherited, _process = _process.files, _Process()
+    for lock in inherited:
+        _close(lock)
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+@contextlib.contextmanager
+def _attempt(path: str, deadline: float) -> Iterator[bool]:
+    process = _process
+    with process.turn(path, deadline) as mine:
+        lock = _acquire(process, path, deadline) if mine else None
+        try:
+            yield lock is not None
+        finally:
+            # A child that was forked in here leaves the parent's lock alone.
+            if lock is not None and process is _process:
+                _release(process, lock, path)
+
+
+def _acquire(
+    process: _Process, path: str, deadline: float
+) -> fasteners.InterProcessLock | None:
+    while True:
+        lock = fasteners.InterProcessLock(path)
+        process.files.add(lock)
+        acquired = False
+        try:
+            acquired = lock.acquire(
+                delay=POLL_INTERVAL / 4,
+                max_delay=POLL_INTERVAL,
+                timeout=_left(deadline),
+            )
+            if acquired and _is_named(lock, path):
+                return lock
+        except OSError as error:
+            acquired = False
+            _discard(process, lock)
+            raise refusals.from_os_error(error, path) from error
+        except threading.ThreadError as error:
+            _discard(process, lock)
+            raise exception.StateUnavailable(
+                f"{path} cannot be locked: {error}",
+                hint="the state directory has to be on a file system with locks",
+            ) from error
+        _discard(process, lock)
+        if not acquired:
+            return None
+
+
+def _is_named(lock: fasteners.InterProcessLock, path: str) -> bool:
+    """Whether the locked file is the one that others find under its name."""
+    held = os.fstat(lock.lockfile.fileno())
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(held, named)
+
+
+def _release(
+    process: _Process, lock: fasteners.InterProcessLock, path: str
+) -> None:
+    if os.path.basename(path).startswith(_CONSUMER):
+        # Only who holds the lock may do this: see the top of this module.
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    _discard(process, lock)
+
+
+def _discard(process: _Process, lock: fasteners.InterProcessLock) -> None:
+    process.files.discard(lock)
+    _close(lock)
+
+
+def _close(lock: fasteners.InterProcessLock) -> None:
+    # Closing drops the lock; fasteners itself leaves the file open where it
+    # did not get it.
+    if lock.lockfile is not None:
+        lock.lockfile.close()
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

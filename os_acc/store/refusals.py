@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What the file system and SQLite refuse, as errors of os_acc."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+
+from os_acc import exception
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_ACCESS = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_AUTH,
+    }
+)
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PASSING = _BUSY | _NO_ACCESS | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+_OWNER_HINT = (
+    "the user that runs os_acc has to own [os_acc] state_path and be able to"
+    " write there"
+)
+
+
+def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
+    """The error for a system call on ``path`` that failed."""
+    if error.errno in _NO_SPACE:
+        return exception.StoreFull(f"no space is left for {path}")
+    return exception.StateUnavailable(
+        f"{path} cannot be used: {error.strerror or error}", hint=_OWNER_HINT
+    )
+
+
+def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
+    """The error for an operation on the store at ``path`` that failed.
+
+    See https://www.sqlite.org/rescode.html for the codes.
+    """
+    code = _primary_code(error)
+    if code in _BUSY:
+        return exception.StoreBusy(f"another process is using {path}")
+    if code == sqlite3.SQLITE_FULL or _is_full(path):
+        return exception.StoreFull(f"no space is left for {path}")
+    if code in _NO_ACCESS:
+        return exception.StateUnavailable(
+            f"{path} cannot be used: {error}", hint=_OWNER_HINT
+        )
+    return exception.StoreError(f"{path}: {error}")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite says that the file is not a sound database."""
+    return _primary_code(error) in _DAMAGED
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    """Whether the error says nothing about what is in the file."""
+    return _primary_code(error) in _PASSING
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    # Errors of the sqlite3 module itself carry no code. The lowest byte is
+    # the primary code of an extended one.
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _is_full(path: str) -> bool:
+    # SQLite reports a full disk as an input/output error or a file that
+    # cannot be opened where it is its journal that does not fit.
+    try:
+        state = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return state.f_blocks > 0 and state.f_bavail == 0

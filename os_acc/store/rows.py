@@ -1,0 +1,192 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Leases as rows of an open transaction; no policy and no locks here."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from os_acc import exception
+from os_acc.objects.lease import Lease
+from os_acc.objects.pci import PciAddress
+from os_acc.store import codec
+
+COLUMNS = "rowid, uuid, consumer, epoch, payload, digest"
+
+
+class Row(NamedTuple):
+    """One row as SQLite gives it; in a damaged file, anything may be in it."""
+
+    rowid: int
+    uuid: object
+    consumer: object
+    epoch: object
+    payload: object
+    digest: object
+
+
+def lease_of(row: Row) -> Lease:
+    """The lease of a row that proves itself.
+
+    :raises codec.Unreadable: the row is not what was once written.
+    """
+    if not isinstance(row.payload, str):
+        raise codec.Unreadable("its payload is not text")
+    if codec.digest(row.payload) != row.digest:
+        raise codec.Unreadable("its payload does not match its digest")
+    lease = codec.decode(row.payload)
+    if (row.uuid, row.consumer, row.epoch) != (
+        lease.uuid,
+        lease.consumer,
+        lease.epoch,
+    ):
+        raise codec.Unreadable("its columns do not match its payload")
+    return lease
+
+
+def select(
+    connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
+) -> list[Row]:
+    """Rows in the order in which they were added."""
+    cursor = connection.execute(
+        f"SELECT {COLUMNS} FROM leases WHERE {condition} ORDER BY rowid",
+        arguments,
+    )
+    return [Row(*values) for values in cursor]
+
+
+def next_epoch(connection: sqlite3.Connection, now: int) -> int:
+    """A number above all that this store gave out, and near ``now``.
+
+    :param now: microseconds; makes the number rise even if the store is lost.
+    """
+    epoch = max(last_epoch(connection) + 1, now)
+    connection.execute("UPDATE meta SET epoch = ?", (epoch,))
+    return epoch
+
+
+def last_epoch(connection: sqlite3.Connection) -> int:
+    """The highest number that this store gave out."""
+    (epoch,) = connection.execute(
+        "SELECT max((SELECT epoch FROM meta),"
+        " (SELECT coalesce(max(epoch), 0) FROM leases))"
+    ).fetchone()
+    return int(epoch)
+
+
+def insert(connection: sqlite3.Connection, lease: Lease) -> None:
+    """Write a new row; its addresses have to be claimed separately."""
+    payload = codec.encode(lease)
+    connection.execute(
+        "INSERT INTO leases (uuid, consumer, epoch, payload, digest)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (lease.uuid, lease.consumer, lease.epoch, payload, codec.digest(payload)),
+    )
+
+
+def update(connection: sqlite3.Connection, row: Row, lease: Lease) -> None:
+    """Write a lease in the place of one that was read before."""
+    payload = codec.encode(lease, previous=str(row.payload))
+    connection.execute(
+        "UPDATE leases SET consumer = ?, epoch = ?, payload = ?, digest = ?"
+        " WHERE rowid = ?",
+        (
+            lease.consumer,
+            lease.epoch,
+            payload,
+            codec.digest(payload),
+            row.rowid,
+        ),
+    )
+
+
+def delete(connection: sqlite3.Connection, row: Row) -> None:
+    """Remove a row, and what its lease claims."""
+    connection.execute("DELETE FROM leases WHERE rowid = ?", (row.rowid,))
+    release(connection, row)
+
+
+def release(connection: sqlite3.Connection, row: Row) -> None:
+    """Remove what a lease claims."""
+    connection.execute("DELETE FROM claims WHERE lease = ?", (row.uuid,))
+
+
+def claim(connection: sqlite3.Connection, lease: Lease) -> str | None:
+    """Claim all addresses of a lease; the first one that is taken, or None."""
+    for address in addresses_of(lease):
+        taken = connection.execute(
+            "INSERT OR IGNORE INTO claims VALUES (?, ?)", (address, lease.uuid)
+        )
+        if not taken.rowcount:
+            return address
+    return None
+
+
+def restore_claims(connection: sqlite3.Connection, lease: Lease) -> None:
+    """Claim what a lease has to hold, wherever nobody else holds it."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO claims VALUES (?, ?)",
+        [(address, lease.uuid) for address in addresses_of(lease)],
+    )
+
+
+def addresses_of(lease: Lease) -> list[str]:
+    """All addresses that a lease takes from the host, sorted."""
+    return [str(address) for address in sorted({lease.address, *lease.members})]
+
+
+def set_aside(connection: sqlite3.Connection, row: Row, found: str) -> None:
+    """Move a damaged row out of the way; what it claims stays claimed.
+
+    :param found: when and why, for people.
+    """
+    # Within SQL, so that the bytes stay as they are, text or not.
+    connection.execute(
+        "INSERT INTO damaged"
+        " SELECT uuid, consumer, epoch, payload, digest, ?"
+        " FROM leases WHERE rowid = ?",
+        (found, row.rowid),
+    )
+    connection.execute("DELETE FROM leases WHERE rowid = ?", (row.rowid,))
+
+
+_ORPHANS = "lease NOT IN (SELECT uuid FROM leases)"
+
+
+def orphans(connection: sqlite3.Connection) -> Iterator[PciAddress]:
+    """Addresses that are claimed by leases which cannot be read any more."""
+    for (text,) in connection.execute(
+        f"SELECT address FROM claims WHERE {_ORPHANS} ORDER BY address"
+    ):
+        try:
+            yield PciAddress.parse(text)
+        except exception.InvalidPciAddress:
+            continue
+
+
+def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:
+    """Drop the damaged lease that claims an address; how many claims it had."""
+    condition = (
+        f"{_ORPHANS} AND lease = (SELECT lease FROM claims WHERE address = ?)"
+    )
+    connection.execute(
+        "DELETE FROM damaged WHERE uuid IN"
+        f" (SELECT lease FROM claims WHERE {condition})",
+        (str(address),),
+    )
+    return connection.execute(
+        f"DELETE FROM claims WHERE {condition}", (str(address),)
+    ).rowcount

@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What can still be read of a damaged store goes into the new one."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+from os_acc.store import codec, refusals, rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remains:
+    """What a damaged store still says; nothing where it says nothing."""
+
+    leases: tuple[rows.Row, ...] = ()
+    claims: tuple[tuple[str, str], ...] = ()
+    epoch: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Salvaged:
+    """How many leases were kept, and how many were there but unreadable."""
+
+    kept: int = 0
+    damaged: int = 0
+
+
+def read(connection: sqlite3.Connection) -> Remains:
+    """Read a damaged store as far as it can be read.
+
+    :raises sqlite3.Error: it cannot be read now, for a reason that passes.
+    """
+    leases = {row[0]: rows.Row(*row) for row in _scan(connection, "leases")}
+    return Remains(
+        leases=tuple(leases[rowid] for rowid in sorted(leases)),
+        claims=tuple(
+            (address, lease)
+            for _, address, lease in _scan(connection, "claims")
+            if isinstance(address, str) and isinstance(lease, str)
+        ),
+        epoch=max(
+            (
+                epoch
+                for _, _, epoch in _scan(connection, "meta")
+                if isinstance(epoch, int)
+            ),
+            default=0,
+        ),
+    )
+
+
+def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
+    """Copy every lease that proves itself, and every claim that is left.
+
+    A claim whose lease is not among them keeps its device out of use.
+
+    :param connection: a new store, in a transaction.
+    """
+    kept: set[str] = set()
+    damaged = 0
+    for row in remains.leases:
+        try:
+            lease = rows.lease_of(row)
+        except codec.Unreadable as error:
+            damaged += 1
+            connection.execute(
+                "INSERT INTO damaged VALUES (?, ?, ?, ?, ?, ?)",
+                (*row[1:], str(error)),
+            )
+            continue
+        if lease.uuid not in kept:
+            kept.add(lease.uuid)
+            rows.insert(connection, lease)
+            rows.restore_claims(connection, lease)
+    connection.executemany(
+        "INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims
+    )
+    connection.execute(
+        "UPDATE meta SET epoch = ?",
+        (max(rows.last_epoch(connection), remains.epoch),),
+    )
+    return Salvaged(len(kept), damaged)
+
+
+def _scan(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    # A damaged page ends a scan; what lies behind it is reached from the
+    # other end. An index may lie, so none is asked.
+    for direction in ("ASC", "DESC"):
+        try:
+            yield from connection.execute(
+                f"SELECT rowid, * FROM {table} NOT INDEXED ORDER BY rowid {direction}"
+            )
+        except sqlite3.DatabaseError as error:
+            if refusals.is_passing(error):
+                raise

@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The tables of the store, and how an older store becomes a newer one.
+
+Plain columns are what SQL searches by; the payload is the record, and its
+digest proves it. A newer os_acc of the same schema may add fields to the
+payload, which an older one keeps; whatever else changes needs a new step
+here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+#: "osac": tells a store of os_acc from any other SQLite file.
+APPLICATION_ID = 0x6F736163
+
+#: Step *n* brings a store from version *n* to version *n + 1*.
+STEPS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE meta (store TEXT NOT NULL, epoch INTEGER NOT NULL)",
+        "INSERT INTO meta VALUES (lower(hex(randomblob(16))), 0)",
+        "CREATE TABLE leases ("
+        " uuid TEXT NOT NULL PRIMARY KEY, consumer TEXT NOT NULL,"
+        " epoch INTEGER NOT NULL, payload TEXT NOT NULL, digest TEXT NOT NULL)",
+        "CREATE INDEX leases_by_consumer ON leases (consumer)",
+        # The lease that a claim names may be among the damaged ones: the
+        # device stays claimed.
+        "CREATE TABLE claims ("
+        " address TEXT NOT NULL PRIMARY KEY, lease TEXT NOT NULL)",
+        "CREATE INDEX claims_by_lease ON claims (lease)",
+        "CREATE TABLE damaged ("
+        " uuid, consumer, epoch, payload, digest, found TEXT NOT NULL)",
+        "CREATE TABLE events ("
+        " id INTEGER PRIMARY KEY, at INTEGER NOT NULL, operation TEXT NOT NULL,"
+        " consumer TEXT NOT NULL, address TEXT NOT NULL, state TEXT NOT NULL,"
+        " detail TEXT NOT NULL)",
+    ),
+)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of the schema that the file has; 0: not yet a store."""
+    return _pragma(connection, "user_version")
+
+
+def is_store(connection: sqlite3.Connection) -> bool:
+    """Whether this os_acc, or another version of it, made the file."""
+    return _pragma(connection, "application_id") == APPLICATION_ID
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a store, or an empty file, to this version, or change nothing."""
+    version = version_of(connection)
+    if version >= len(STEPS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        for step in STEPS[version:]:
+            for statement in step:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
