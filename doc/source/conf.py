@@ -1,0 +1,39 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from importlib import metadata
+
+project = "os_acc"
+copyright = "the os_acc authors"
+version = release = metadata.version("os-acc")
+
+extensions = [
+    "openstackdocstheme",
+    "oslo_config.sphinxconfiggen",
+    "oslo_config.sphinxext",
+    "reno.sphinxext",
+    "sphinx.ext.autodoc",
+]
+
+html_theme = "openstackdocs"
+html_theme_options = {"display_badge": False}
+# A clone has no tags and may have no remote: the theme's own guesses at name
+# and version would fail there.
+openstackdocs_auto_name = False
+openstackdocs_auto_version = False
+
+config_generator_config_file = "../../etc/os-acc-config-generator.conf"
+sample_config_basename = "_static/os-acc"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+python_use_unqualified_type_names = True

@@ -1,0 +1,299 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What an installed os_acc brings, and what its documents promise."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg, generator
+from oslo_privsep import priv_context
+from oslo_rootwrap import filters, wrapper
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "os_acc").rglob("*.py"))
+FILTERS = ROOT / "etc/os-acc/rootwrap.d"
+CONTEXTS = ("os_acc.privsep.base", "os_acc.privsep.inspect")
+
+
+def modules_loaded_by(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has after a statement."""
+    program = f"{statement}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+
+def entry_points(group: str) -> list[metadata.EntryPoint]:
+    """The entry points that setup.cfg declares, whatever is installed."""
+    config = configparser.ConfigParser(strict=False)
+    config.optionxform = str  # type: ignore[assignment,method-assign]
+    config.read(ROOT / "setup.cfg")
+    lines = config["entry_points"][group].strip().splitlines()
+    pairs = (line.split("=", 1) for line in lines)
+    return [metadata.EntryPoint(n.strip(), v.strip(), group) for n, v in pairs]
+
+
+def readme_command(name: str) -> str:
+    """A command of the README, found as .ci/run finds it."""
+    text = (ROOT / "README.rst").read_text()
+    found = re.search(rf":name: {name}\n\n +(.+)\n\n", text)
+    assert found, f"README.rst has no command {name}"
+    return found[1]
+
+
+def test_importing_the_library_loads_no_oslo_module() -> None:
+    loaded = modules_loaded_by("import os_acc")
+    assert {name for name in loaded if name.startswith("oslo_")} == set()
+
+
+def test_using_every_module_never_loads_eventlet() -> None:
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in SOURCES
+        if path.name not in ("__init__.py", "__main__.py")
+    ]
+    loaded = modules_loaded_by(f"import {', '.join(names)}")
+    assert "os_acc" in loaded
+    assert "eventlet" not in loaded
+
+
+def test_no_file_imports_eventlet_even_where_it_is_rarely_run() -> None:
+    named = {
+        (path.relative_to(ROOT), name.partition(".")[0])
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+    assert named
+    assert [path for path, name in named if name in ("eventlet", "greenlet")] == []
+
+
+def test_every_directory_with_code_is_a_package() -> None:
+    bare = {
+        path.parent for path in SOURCES if not (path.parent / "__init__.py").exists()
+    }
+    assert bare == set()
+
+
+@pytest.mark.parametrize(
+    "group", ["console_scripts", "oslo.config.opts", "os_acc", "os_acc.cli"]
+)
+def test_every_entry_point_leads_somewhere(group: str) -> None:
+    for point in entry_points(group):
+        assert callable(point.load()), point
+
+
+def test_the_types_and_the_files_for_etc_are_shipped() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    sources = [
+        line.strip()
+        for line in config["files"]["data_files"].splitlines()
+        if line.strip() and "=" not in line
+    ]
+    assert {Path(each).name for each in sources} == {"os-acc", "os-acc.filters"}
+    assert all((ROOT / each).is_file() for each in sources)
+    # pbr ships what lies in the package's own directory.
+    assert config["files"]["packages"].split() == ["os_acc"]
+    assert (ROOT / "os_acc/py.typed").is_file()
+
+
+def all_options() -> list[tuple[str, cfg.Opt]]:
+    """(group, option) of everything that the library lets one configure."""
+    (point,) = entry_points("oslo.config.opts")
+    return [
+        (getattr(group, "name", group), option)
+        for group, options in point.load()()
+        for option in options
+    ]
+
+
+def test_every_option_is_in_the_sample() -> None:
+    conf = cfg.ConfigOpts()
+    generator.register_cli_opts(conf)
+    conf(["--namespace", "os_acc"], default_config_files=[])
+    sample = io.StringIO()
+    generator.generate(conf, sample)
+    section, found = "", set()
+    for line in sample.getvalue().splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif match := re.match(r"#(\w+) =", line):
+            found.add((section, match[1]))
+    wanted = {(group, option.dest) for group, option in all_options()}
+    assert ("os_acc", "device_spec") in wanted
+    assert wanted <= found
+
+
+def test_every_option_is_explained() -> None:
+    assert [option.name for _, option in all_options() if not option.help] == []
+
+
+@pytest.mark.parametrize("name", ["run-the-demo", "run-the-tests"])
+def test_each_readme_command_is_one_line_that_needs_python_only(name: str) -> None:
+    steps = readme_command(name).split(" && ")
+    assert shlex.split(steps[0]) == ["python3", "-m", "venv", ".venv"]
+    assert all(shlex.split(step)[0].startswith(".venv/bin/") for step in steps[1:])
+
+
+def test_readme_commands_run_tox_environments_that_exist() -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    demo = shlex.split(readme_command("run-the-demo").split(" && ")[-1])
+    assert f"testenv:{demo[demo.index('-e') + 1]}" in tox
+    assert tox["tox"]["env_list"].split() == ["py3"]
+    assert "pytest tests/unit" in tox["testenv"]["commands"]
+
+
+def test_ci_knows_every_lane_that_it_lists() -> None:
+    script = (ROOT / ".ci/run").read_text()
+    first = re.search(r"^FIRST=\((.*)\)$", script, re.M)
+    queues = re.search(r"^QUEUES=\((.*)\)$", script, re.M)
+    assert first
+    assert queues
+    lanes = set(first[1].split()) | set(queues[1].replace('"', " ").split())
+    assert lanes == set(re.findall(r"^lane_(\w+)\(\)", script, re.M))
+    assert lanes == set(re.findall(r"\[(\w+)\]=\d+", script))
+
+
+# -- the privileged helper's filters ----------------------------------------
+
+
+@pytest.fixture
+def rootwrap() -> list[filters.CommandFilter]:
+    """The shipped filters, with a helper that can be found and run.
+
+    Without the one that oslo.rootwrap adds by itself, which allows any.
+    """
+    loaded = wrapper.load_filters([str(FILTERS)])
+    ours = [each for each in loaded if each.name.startswith("privsep-os_acc")]
+    assert len(ours) == 2 * len(CONTEXTS)
+    for each in ours:
+        each.real_exec = sys.executable
+    return ours
+
+
+def allows(loaded: list[filters.CommandFilter], command: list[str]) -> bool:
+    """Whether rootwrap would run a command."""
+    try:
+        wrapper.match_filter(loaded, command)
+    except (wrapper.NoFilterMatched, wrapper.FilterMatchNotExecutable):
+        return False
+    return True
+
+
+def helper_command(
+    monkeypatch: pytest.MonkeyPatch, context: str, *config_files: str
+) -> list[str]:
+    """What oslo.privsep hands to the root helper, for an ordinary user."""
+    module, _, name = context.rpartition(".")
+    pctxt: priv_context.PrivContext = getattr(importlib.import_module(module), name)
+    monkeypatch.setattr(priv_context, "_HELPER_COMMAND_PREFIX", [])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    conf = cfg.ConfigOpts()
+    conf([], project="nothing", default_config_files=[], default_config_dirs=[])
+    conf.set_override("config_file", list(config_files))
+    conf.register_opts(priv_context.OPTS, group=pctxt.cfg_section)
+    monkeypatch.setattr(cfg, "CONF", conf)
+    return pctxt.helper_command("/tmp/tmpq2_x/privsep.sock")
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize(
+    "config_files",
+    [
+        ["/etc/nova/nova.conf"],
+        ["/etc/nova/nova.conf", "/etc/nova/nova-compute.conf"],
+    ],
+    ids=["one file", "two files"],
+)
+def test_rootwrap_lets_each_context_start_as_privsep_starts_it(
+    rootwrap: list[filters.CommandFilter],
+    monkeypatch: pytest.MonkeyPatch,
+    context: str,
+    config_files: list[str],
+) -> None:
+    assert allows(rootwrap, helper_command(monkeypatch, context, *config_files))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"--config-file": "/tmp/evil.conf"},
+        {"--config-file": "/etc/../tmp/evil.conf"},
+        {"--config-file": "/etc/nova/../../tmp/evil.conf"},
+        {"--privsep_context": "os_acc.privsep.base.evil"},
+        {"--privsep_context": "evil.privsep.base"},
+        {"--privsep_context": "os_accXprivsepXbase"},
+        {"--privsep_sock_path": "/run/privsep.sock"},
+    ],
+    ids=lambda changed: " ".join(changed.values()),
+)
+def test_rootwrap_refuses_anything_else(
+    rootwrap: list[filters.CommandFilter],
+    changed: dict[str, str],
+) -> None:
+    arguments = {
+        "--config-file": "/etc/nova/nova.conf",
+        "--privsep_context": CONTEXTS[0],
+        "--privsep_sock_path": "/tmp/tmpq2_x/privsep.sock",
+    }
+
+    def command(values: dict[str, str]) -> list[str]:
+        return ["privsep-helper", *(word for pair in values.items() for word in pair)]
+
+    assert allows(rootwrap, command(arguments))
+    assert not allows(rootwrap, command(arguments | changed))
+
+
+def sudoers_pattern() -> str:
+    """The regular expression for the arguments in the sudoers example."""
+    text = (ROOT / "etc/os-acc/sudoers.d/os-acc").read_text()
+    return text[text.index("^") :].strip()
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_sudoers_example_lets_each_context_start(
+    monkeypatch: pytest.MonkeyPatch, context: str
+) -> None:
+    command = helper_command(monkeypatch, context, "/etc/nova/nova.conf")
+    assert re.match(sudoers_pattern(), " ".join(command[1:]))
+
+
+def test_sudoers_example_takes_no_second_context_after_the_first() -> None:
+    words = (
+        "--config-file /etc/nova/nova.conf --privsep_context os_acc.privsep.base "
+        "--privsep_sock_path /tmp/x --privsep_context evil "
+        "--privsep_sock_path /tmp/y/privsep.sock"
+    )
+    assert not re.match(sudoers_pattern(), words)
