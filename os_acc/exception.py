@@ -65,6 +65,12 @@ class InvalidExtraSpec(InvalidInput):
     """A flavor extra spec that is malformed or contradicts another one."""
 
 
+class UnsupportedExtraSpec(InvalidExtraSpec):
+    """A flavor extra spec that os_acc knows but this version cannot serve."""
+
+    default_hint = "take it out of the flavor, or upgrade os_acc"
+
+
 class InvalidSelectedProvider(InvalidInput):
     """``selected_rp`` has none of the forms that :func:`os_acc.plug` takes."""
 
@@ -200,6 +206,12 @@ class DevicesUnreleased(OsAccError):
         super().__init__(message, hint=hint)
         self.released = tuple(released)
         self.unreleased = tuple(unreleased)
+
+
+class PluginFailed(OsAccError):
+    """A plugin raised an error of its own; it is chained."""
+
+    default_hint = "this is a fault of the plugin: tell its vendor"
 
 
 # -- what the host refused --------------------------------------------------

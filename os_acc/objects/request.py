@@ -16,6 +16,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
+from typing import Final
+
+#: The largest amount of a resource that Placement can store.
+MAX_AMOUNT: Final = 0x7FFF_FFFF
+#: What Placement accepts as the name of a resource class or trait.
+PLACEMENT_NAME: Final = re.compile(r"[A-Z0-9_]{1,255}")
+#: What Placement accepts as the suffix of a numbered group, since 1.33.
+NUMBERED_SUFFIX: Final = "[a-zA-Z0-9_-]{1,64}"
 
 
 class GroupPolicy(enum.Enum):

@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What Nova's own options claim; a device must not have two masters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from oslo_log import log as logging
+
+from os_acc import exception
+from os_acc.device_spec.parser import entry_of, objects_of
+from os_acc.device_spec.spec import NOVA_HIGHEST_DOMAIN, DeviceSpec, Entry
+from os_acc.device_spec.tags import Tags
+from os_acc.objects.pci import PciAddress
+
+LOG = logging.getLogger(__name__)
+
+
+def nova_claims(device_spec_values: Sequence[str]) -> DeviceSpec:
+    """Read Nova's ``[pci] device_spec`` to see which devices are Nova's.
+
+    Unknown keys are tags, as they are to Nova. What Nova itself would refuse
+    is ignored with a warning: it claims nothing. Domains above FFFF never
+    match, since Nova cannot express them.
+    """
+    entries = [
+        entry for value in device_spec_values for entry in _readable_entries(value)
+    ]
+    return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
+
+
+def _readable_entries(value: object) -> Iterator[Entry]:
+    try:
+        specs = objects_of(value)
+    except exception.InvalidDeviceSpec as error:
+        LOG.warning("A value of Nova's [pci] device_spec is ignored: %s", error)
+        return
+    for spec in specs:
+        try:
+            yield entry_of(spec, Tags())
+        except exception.InvalidDeviceSpec as error:
+            LOG.warning("A part of Nova's [pci] device_spec is ignored: %s", error)
+
+
+def nova_mdev_addresses(values: Sequence[str]) -> frozenset[PciAddress]:
+    """The PCI functions in Nova's ``[mdev_*] device_addresses``.
+
+    Other parents of mediated devices (``mtty_mtty``) are no PCI functions
+    and left out.
+    """
+    addresses = set()
+    for value in values:
+        try:
+            addresses.add(PciAddress.parse(value))
+        except exception.InvalidPciAddress:
+            continue
+    return frozenset(addresses)

@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Matching a PCI function against a device specification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from os_acc.device_spec.address import LIMITS, Place
+from os_acc.device_spec.tags import Tags
+from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+
+#: Nova cannot match a device in a domain above this.
+NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One specification; ``vendor`` and ``product`` None mean any."""
+
+    vendor: int | None
+    product: int | None
+    place: Place
+    tags: Tags
+
+    def matches(
+        self,
+        function: PciFunction,
+        netdevs: Mapping[str, PciAddress],
+        functions: Mapping[PciAddress, PciFunction],
+    ) -> bool:
+        """Whether this names the function, directly or through its PF.
+
+        Vendor and product are always those of the function itself. An entry
+        that names a single address names its VFs as well if it is a PF.
+        """
+        identity = function.identity
+        if self.vendor not in (None, identity.vendor):
+            return False
+        if self.product not in (None, identity.product):
+            return False
+        if self.place.matches(function.address):
+            return True
+        single = self.place.single(netdevs)
+        if single is None:
+            return False
+        if single == function.address:
+            return True
+        named = functions.get(single)
+        is_pf = named is not None and named.role is PciRole.PF
+        return is_pf and function.physfn == single
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """Specifications in the order in which they were given."""
+
+    entries: tuple[Entry, ...] = ()
+    highest_domain: int = LIMITS["domain"]
+
+    def match(
+        self,
+        function: PciFunction,
+        netdevs: Mapping[str, PciAddress],
+        functions: Mapping[PciAddress, PciFunction],
+    ) -> Tags | None:
+        """The tags of the first entry that names the function, or None.
+
+        A VF has no VFs of its own: ``num_vfs`` is None for it even where the
+        entry that names it has one.
+
+        :param netdevs: the PCI function behind each network interface.
+        :param functions: all PCI functions of the host.
+        """
+        if function.address.domain > self.highest_domain:
+            return None
+        for entry in self.entries:
+            if entry.matches(function, netdevs, functions):
+                if function.role is PciRole.VF:
+                    return dataclasses.replace(entry.tags, num_vfs=None)
+                return entry.tags
+        return None

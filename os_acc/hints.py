@@ -1,0 +1,51 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How errors show a value that somebody passed, and what they may have meant."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Iterable
+
+
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        # repr() raises ValueError for integers of more than 4300 digits.
+        if x.bit_length() > 256:
+            return f"an integer of {x.bit_length()} bits"
+        return super().repr_int(x, level)
+
+
+def shown(value: object) -> str:
+    """The value as an error message shows it: short, whatever it is."""
+    return _Shown().repr(value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that this one is probably a misspelling of."""
+    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.75)
+    return near[0] if near else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint for a word that is none of the known ones."""
+    candidates = sorted(known)
+    near = nearest(word, candidates)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return f"it has to be one of: {', '.join(candidates)}"

@@ -1,0 +1,217 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which request group gets its accelerators from which provider.
+
+Placement has decided already; here its decision is read back, never made
+anew. Providers of others are always part of it (the compute node itself,
+under evacuation the source host's) and are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from os_acc import exception
+from os_acc.objects.request import FlavorRequest, GroupPolicy
+from os_acc.objects.selection import Allocations, Selection, SingleProvider, Wanted
+
+_PASS_MAPPINGS = "pass the allocation request together with its 'mappings'"
+
+
+def match_groups(
+    request: FlavorRequest, selection: Selection, ours: Mapping[str, str]
+) -> tuple[Wanted, ...]:
+    """Attribute what was selected to the request's groups.
+
+    :param ours: this host's providers: uuid to resource class.
+    :returns: one entry for each group and provider, sorted; empty where the
+        allocations hold no provider of ours.
+    :raises ProviderNotFound: a single provider that is not ours.
+    :raises InvalidSelectedProvider: selection and request contradict each
+        other, or leave more than one way.
+    """
+    if isinstance(selection, SingleProvider):
+        wanted = _from_single(request, selection.uuid, ours)
+    else:
+        allocated = _of_ours(selection, ours)
+        if selection.mappings is None:
+            wanted = _without_mappings(request, allocated, ours)
+        elif allocated:
+            wanted = _with_mappings(request, allocated, selection.mappings, ours)
+        else:
+            wanted = []
+    _check_isolation(request, wanted)
+    return tuple(sorted(wanted))
+
+
+def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]]:
+    """(suffix, amount) of each group that asks for a resource class."""
+    amounts = [(group.suffix, group.amount(resource_class)) for group in request.groups]
+    return [(suffix, amount) for suffix, amount in amounts if amount]
+
+
+def _name(suffix: str) -> str:
+    return f"group {suffix!r}" if suffix else "the unnumbered group"
+
+
+def _from_single(
+    request: FlavorRequest, provider: str, ours: Mapping[str, str]
+) -> list[Wanted]:
+    if provider not in ours:
+        raise exception.ProviderNotFound(
+            f"resource provider {provider} is none of this host's accelerators",
+            hint="'os-acc provider list' shows them",
+        )
+    resource_class = ours[provider]
+    # One provider is the whole request: a guest must not start without the
+    # accelerators that another provider of this host would have to give.
+    for other in sorted(set(ours.values()) - {resource_class}):
+        for suffix, amount in _asking(request, other):
+            raise exception.InvalidSelectedProvider(
+                f"{_name(suffix)} asks for {amount} {other}, but the only selected "
+                f"provider {provider} has {resource_class}",
+                hint="pass the whole allocation request instead of one provider",
+            )
+    asking = _asking(request, resource_class)
+    if not asking:
+        raise exception.InvalidSelectedProvider(
+            f"no request group asks for {resource_class}, "
+            f"which is what the selected provider {provider} has"
+        )
+    return [Wanted(suffix, provider, resource_class, n) for suffix, n in asking]
+
+
+def _of_ours(selection: Allocations, ours: Mapping[str, str]) -> list[tuple[str, int]]:
+    """(provider, amount) of each allocation on a provider of ours."""
+    allocated = []
+    for provider, resources in selection.entries:
+        if provider not in ours:
+            continue
+        for resource_class, amount in resources:
+            if resource_class != ours[provider]:
+                raise exception.InvalidSelectedProvider(
+                    f"the allocation of {amount} {resource_class} on provider "
+                    f"{provider} cannot be served: it has {ours[provider]}"
+                )
+            allocated.append((provider, amount))
+    return allocated
+
+
+def _with_mappings(
+    request: FlavorRequest,
+    allocated: Iterable[tuple[str, int]],
+    mappings: Sequence[tuple[str, tuple[str, ...]]],
+    ours: Mapping[str, str],
+) -> list[Wanted]:
+    wanted = []
+    for provider, amount in allocated:
+        suffixes = [suffix for suffix, members in mappings if provider in members]
+        parts = _parts(request, provider, amount, suffixes, ours[provider])
+        wanted += [Wanted(s, provider, ours[provider], n) for s, n in parts]
+    named = {suffix for suffix, _members in mappings}
+    for resource_class in sorted(set(ours.values())):
+        for suffix, amount in _asking(request, resource_class):
+            if suffix not in named:
+                raise exception.InvalidSelectedProvider(
+                    f"{_name(suffix)} asks for {amount} {resource_class}, "
+                    "but the mappings do not name it"
+                )
+    return wanted
+
+
+def _parts(
+    request: FlavorRequest,
+    provider: str,
+    allocated: int,
+    suffixes: Sequence[str],
+    resource_class: str,
+) -> list[tuple[str, int]]:
+    """How one provider's allocation is divided among its groups."""
+    if not suffixes:
+        raise exception.InvalidSelectedProvider(
+            f"the mappings name no group for provider {provider}"
+        )
+    if not request.groups:
+        if len(suffixes) > 1:
+            raise exception.InvalidSelectedProvider(
+                f"provider {provider} serves the groups {', '.join(suffixes)}, "
+                "and nothing says how much is whose",
+                hint="pass the flavor's extra specs as well",
+            )
+        return [(suffixes[0], allocated)]
+    known = {group.suffix for group in request.groups}
+    for suffix in suffixes:
+        if suffix not in known:
+            raise exception.InvalidSelectedProvider(
+                f"the mappings give provider {provider} to {_name(suffix)}, "
+                "which the flavor does not have"
+            )
+    parts = [part for part in _asking(request, resource_class) if part[0] in suffixes]
+    _check_sum(provider, resource_class, allocated, parts)
+    return parts
+
+
+def _check_sum(
+    provider: str,
+    resource_class: str,
+    allocated: int,
+    parts: Sequence[tuple[str, int]],
+    hint: str = "",
+) -> None:
+    asked = sum(amount for _suffix, amount in parts)
+    if asked != allocated:
+        raise exception.InvalidSelectedProvider(
+            f"{allocated} {resource_class} are allocated on provider {provider}, "
+            f"but its groups ask for {asked}",
+            hint=hint,
+        )
+
+
+def _without_mappings(
+    request: FlavorRequest,
+    allocated: Sequence[tuple[str, int]],
+    ours: Mapping[str, str],
+) -> list[Wanted]:
+    if not request.groups:
+        return [Wanted("", provider, ours[provider], n) for provider, n in allocated]
+    wanted = []
+    for provider, amount in allocated:
+        resource_class = ours[provider]
+        asking = _asking(request, resource_class)
+        # A group never has one resource class from two providers, so several
+        # providers mean several groups, and which is whose cannot be told.
+        rivals = [other for other, _n in allocated if ours[other] == resource_class]
+        if len(rivals) > 1:
+            raise exception.InvalidSelectedProvider(
+                f"providers {', '.join(rivals)} have {resource_class}, and nothing "
+                "says which of them belongs to which request group",
+                hint=_PASS_MAPPINGS,
+            )
+        _check_sum(provider, resource_class, amount, asking, hint=_PASS_MAPPINGS)
+        wanted += [Wanted(s, provider, resource_class, n) for s, n in asking]
+    return wanted
+
+
+def _check_isolation(request: FlavorRequest, wanted: Iterable[Wanted]) -> None:
+    if request.policy is not GroupPolicy.ISOLATE:
+        return
+    holder: dict[str, str] = {}
+    for one in wanted:
+        if not one.group_suffix:
+            continue
+        first = holder.setdefault(one.provider_uuid, one.group_suffix)
+        if first != one.group_suffix:
+            raise exception.InvalidSelectedProvider(
+                f"group_policy is 'isolate', but the groups {first!r} and "
+                f"{one.group_suffix!r} are both on provider {one.provider_uuid}"
+            )

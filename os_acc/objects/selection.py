@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the scheduler selected: providers, or a whole allocation request."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SingleProvider:
+    """One provider for the whole request: the specification's form."""
+
+    uuid: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocations:
+    """One allocation request of Placement.
+
+    :ivar entries: (provider, ((resource class, amount), ...)), all sorted.
+    :ivar mappings: (suffix of the request group, (provider, ...)), all
+        sorted; None where the caller has none, as Nova compute has none for
+        the groups of a flavor.
+    """
+
+    entries: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    mappings: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+
+
+Selection: TypeAlias = SingleProvider | Allocations
+
+
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class Wanted:
+    """What one request group gets from one provider of ours.
+
+    ``amount`` counts accelerators.
+    """
+
+    group_suffix: str
+    provider_uuid: str
+    resource_class: str
+    amount: int

@@ -1,0 +1,324 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A flavor's extra specs become request groups, or are refused by name."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from os_acc import exception, extra_specs
+from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
+
+GPU = "CUSTOM_ACCELERATOR_GPU"
+FPGA = "CUSTOM_ACCELERATOR_FPGA"
+
+names = st.text("ABCXYZ019_", min_size=1, max_size=12).map("CUSTOM_{}".format)
+suffixes = st.text("abzAZ019_-", max_size=64)
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+keys = st.builds(
+    "{}{}:{}".format,
+    st.sampled_from(("resources", "trait", "accel", "os_acc", "bitstream", "hw")),
+    st.text("19a_.", max_size=2),
+    names | st.text(max_size=8) | st.sampled_from(("VCPU", "bitstream_id")),
+)
+
+
+@st.composite
+def groups(draw: st.DrawFn, suffix: str) -> RequestGroup:
+    resources = draw(st.dictionaries(names, st.integers(1, 9), min_size=1))
+    required = draw(st.frozensets(names))
+    return RequestGroup(
+        suffix=suffix,
+        resources=tuple(sorted(resources.items())),
+        required=required,
+        forbidden=draw(st.frozensets(names)) - required,
+    )
+
+
+@st.composite
+def flavor_requests(draw: st.DrawFn) -> FlavorRequest:
+    chosen = sorted(draw(st.sets(suffixes, max_size=4)))
+    return FlavorRequest(
+        groups=tuple(draw(groups(suffix)) for suffix in chosen),
+        policy=draw(st.sampled_from(GroupPolicy)),
+    )
+
+
+def as_extra_specs(request: FlavorRequest) -> dict[str, str]:
+    specs = {}
+    if request.policy is not None:
+        specs["group_policy"] = request.policy.value
+    for group in request.groups:
+        for name, amount in group.resources:
+            specs[f"resources{group.suffix}:{name}"] = str(amount)
+        for name in group.required:
+            specs[f"trait{group.suffix}:{name}"] = "required"
+        for name in group.forbidden:
+            specs[f"trait{group.suffix}:{name}"] = "forbidden"
+    return specs
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"hw:cpu_policy": "dedicated"}])
+def test_a_flavor_without_granular_keys_has_no_groups(nothing: object) -> None:
+    assert extra_specs.parse(nothing) == FlavorRequest()
+
+
+def test_the_specification_s_example_gives_its_groups() -> None:
+    request = extra_specs.parse(
+        {
+            "resources:VCPU": "2",
+            "trait:HW_CPU_X86_AVX": "required",
+            "resources1:SRIOV_NET_VF": "1",
+            "resources1:CUSTOM_BANDWIDTH": "10000",
+            "trait1:CUSTOM_PHYSNET_NET1": "required",
+            "resources2:SRIOV_NET_VF": "1",
+            "trait2:CUSTOM_PHYSNET_NET2": "required",
+            "trait2:HW_NIC_ACCEL_SSL": "forbidden",
+            "group_policy": "isolate",
+        }
+    )
+    assert request == FlavorRequest(
+        groups=(
+            RequestGroup("", (("VCPU", 2),), frozenset({"HW_CPU_X86_AVX"})),
+            RequestGroup(
+                "1",
+                (("CUSTOM_BANDWIDTH", 10000), ("SRIOV_NET_VF", 1)),
+                frozenset({"CUSTOM_PHYSNET_NET1"}),
+            ),
+            RequestGroup(
+                "2",
+                (("SRIOV_NET_VF", 1),),
+                frozenset({"CUSTOM_PHYSNET_NET2"}),
+                frozenset({"HW_NIC_ACCEL_SSL"}),
+            ),
+        ),
+        policy=GroupPolicy.ISOLATE,
+    )
+
+
+@given(flavor_requests())
+def test_every_request_survives_the_way_through_a_flavor(
+    request_: FlavorRequest,
+) -> None:
+    assert extra_specs.parse(as_extra_specs(request_)) == request_
+
+
+@given(flavor_requests(), st.randoms())
+def test_the_order_of_the_keys_does_not_matter(request_: FlavorRequest, random) -> None:
+    items = list(as_extra_specs(request_).items())
+    random.shuffle(items)
+    assert extra_specs.parse(dict(items)) == request_
+
+
+@pytest.mark.parametrize("amount", ["2", 2, " 2 ", "+2"])
+def test_amounts_are_read_as_nova_reads_them(amount: object) -> None:
+    (group,) = extra_specs.parse({f"resources1:{GPU}": amount}).groups
+    assert group.amount(GPU) == 2
+    assert group.amount(FPGA) == 0
+
+
+@pytest.mark.parametrize("key", [f"resources{'a' * 65}:{GPU}", f"resources.1:{GPU}"])
+def test_a_suffix_that_placement_cannot_have_makes_a_foreign_key(key: str) -> None:
+    assert extra_specs.parse({key: "1"}) == FlavorRequest()
+
+
+@pytest.mark.parametrize(
+    ("dropped", "warning"),
+    [
+        (
+            {"resources1:NO_SUCH_CLASS": "1"},
+            "Received an invalid ResourceClass 'NO_SUCH_CLASS' in extra_specs.",
+        ),
+        (
+            {f"resources1:{FPGA}": "-1"},
+            "Resource amounts must be nonnegative integers. Received '-1' for key "
+            "resources1.",
+        ),
+        (
+            {f"resources:{FPGA}": "one"},
+            "Resource amounts must be nonnegative integers. Received 'one' for key "
+            "resources.",
+        ),
+        (
+            {"trait1:CUSTOM_X": "preferred"},
+            "Only (required, forbidden) traits are supported. Received 'preferred' "
+            "for key trait1.",
+        ),
+        (
+            {"group_policy": "Isolate"},
+            "Invalid group_policy 'Isolate'. Valid values are 'none' and 'isolate'.",
+        ),
+    ],
+)
+def test_what_nova_drops_with_a_warning_is_dropped_with_it(
+    dropped: dict[str, str], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = {f"resources1:{GPU}": "1"}
+    with caplog.at_level(logging.WARNING):
+        assert extra_specs.parse(kept | dropped) == extra_specs.parse(kept)
+    assert warning in caplog.messages
+
+
+def test_an_amount_of_zero_is_stripped_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert extra_specs.parse({"resources:VCPU": "0"}) == FlavorRequest()
+    assert caplog.messages == []
+
+
+def test_traits_of_the_unnumbered_group_need_no_resources() -> None:
+    (group,) = extra_specs.parse({"trait:HW_CPU_X86_AVX": "required"}).groups
+    assert group == RequestGroup("", (), frozenset({"HW_CPU_X86_AVX"}))
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ({"trait1:CUSTOM_X": "required"}, "CUSTOM_X"),
+        ({"trait1:CUSTOM_X": "required", f"resources1:{GPU}": "0"}, "CUSTOM_X"),
+        ({"trait1:CUSTOM_X": "forbidden", f"resources2:{GPU}": "1"}, "'1'"),
+        ({f"resources1:{GPU}": "1", f"resources2:{GPU}": "1"}, "1, 2"),
+        (
+            {f"resources1:{GPU}": "1", "resources2:VCPU": "1", "group_policy": "x"},
+            "group_policy",
+        ),
+        ({"resources:CUSTOM_gpu": "1"}, "CUSTOM_gpu"),
+        ({"trait:": "required"}, "trait:"),
+        ({f"resources:{GPU}": str(2**31)}, str(2**31)),
+    ],
+)
+def test_what_placement_refuses_is_an_error(specs: dict[str, str], named: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        extra_specs.parse(specs)
+    assert named in str(caught.value)
+
+
+def test_a_trait_both_required_and_forbidden_is_an_error() -> None:
+    # Only names that differ as keys and not as names can bring this about.
+    specs = {
+        "resources1:VCPU": "1",
+        "trait1:CUSTOM_X": "required",
+        "trait1:CUSTOM_X\n": "forbidden",
+    }
+    with pytest.raises(exception.InvalidExtraSpec, match="CUSTOM_X"):
+        extra_specs.parse(specs)
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ("resources:VCPU=1", "str"),
+        ([("resources:VCPU", "1")], "list"),
+        ({1: "x"}, "1"),
+        ({None: "x"}, "None"),
+        ({f"resources:{GPU}": None}, "None"),
+        ({f"resources:{GPU}": True}, "True"),
+        ({f"resources:{GPU}": 1.0}, "1.0"),
+        ({"trait:CUSTOM_X": 1}, "trait:CUSTOM_X"),
+        ({"group_policy": None}, "group_policy"),
+    ],
+)
+def test_wrong_types_are_named(specs: object, named: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        extra_specs.parse(specs)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("namespace", ["accel", "accel1", "os_acc", "os_acc1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bitstream_id",
+        "bitstream_name",
+        "function_id",
+        "function_name",
+        "numa_policy",
+        "attach_target",
+    ],
+)
+def test_keys_that_cannot_be_served_yet_are_refused(namespace: str, name: str) -> None:
+    key = f"{namespace}:{name}"
+    with pytest.raises(exception.UnsupportedExtraSpec) as caught:
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: "x"})
+    assert key in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "bitstream:d5ca2f11-3108-4426-a11c-a959987565df",
+        "function:CUSTOM_FPGA_INTEL_FUNCTION_X",
+        "function_name:compress",
+    ],
+)
+def test_the_specification_s_own_keys_are_refused(key: str) -> None:
+    with pytest.raises(exception.UnsupportedExtraSpec) as caught:
+        extra_specs.parse({key: "required"})
+    assert key.partition(":")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", ["os_acc:bitsream_id", "os_acc1:Bitstream_ID", "accel9:bitstream-id"]
+)
+def test_a_misspelt_key_of_ours_gets_a_hint(key: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec, match="did you mean 'bitstream_id'"):
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: "x"})
+
+
+@pytest.mark.parametrize("key", ["os_acc:color", "accel:color", "os_acc1:color"])
+def test_an_unknown_key_of_ours_is_an_error(key: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec, match="color"):
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: "x"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "accel:device_profile",
+        "accelerator:size",
+        "os_account:size",
+        "bitstream_id",
+        "function",
+        "hw:numa_nodes",
+        "pci_passthrough:alias",
+    ],
+)
+def test_keys_of_others_are_not_judged(key: str) -> None:
+    assert extra_specs.parse({key: None}) == FlavorRequest()
+
+
+@given(json_like | st.dictionaries(keys | st.integers(), st.text() | json_like))
+def test_any_input_gives_groups_or_an_invalid_extra_spec(specs: object) -> None:
+    try:
+        request = extra_specs.parse(specs)
+    except exception.InvalidExtraSpec:
+        return
+    assert list(request.groups) == sorted(request.groups, key=lambda g: g.suffix)
+
+
+@given(flavor_requests(), st.frozensets(names))
+def test_accelerators_are_requested_if_any_group_asks_for_an_offered_class(
+    request_: FlavorRequest, others: frozenset[str]
+) -> None:
+    asked = {name for group in request_.groups for name, _amount in group.resources}
+    assume(asked)
+    assert extra_specs.requests_accelerators(request_, others | {min(asked)})
+    assert not extra_specs.requests_accelerators(request_, others - asked)
