@@ -1,0 +1,141 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A host that boots: everything in the tree but what other rooms put there."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+
+from os_acc.objects import pci
+from os_acc.testing import drivers, functions, holders, records, sriov
+from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
+from os_acc.testing.tree import PRIVATE, Transaction
+
+_HOST = f"{PRIVATE}/host"
+_NODES = "sys/devices/system/node"
+_PARAMETERS = "sys/module/vfio_pci/parameters"
+
+
+def build(tree: Transaction, host: HostSpec) -> None:
+    """Boot a host for the first time."""
+    tree.put(_HOST, records.dump(host))
+    _boot(tree, host, host.functions)
+
+
+def reboot(tree: Transaction) -> None:
+    """Boot again with the functions that are plugged in now.
+
+    What only the kernel's memory held is gone: VFs, bindings, overrides,
+    ``/run``, and with the processes whoever held a device.
+    """
+    host = records.load(HostSpec, tree.read(_HOST))
+    texts = (f"{functions.FUNCTIONS}/{a}" for a in tree.list(functions.FUNCTIONS))
+    plugged = tuple(records.load(FunctionSpec, tree.read(path)) for path in texts)
+    for name in ("sys", "proc", "dev", "run"):
+        tree.drop(name)
+    holders.forget(tree)
+    _boot(tree, host, plugged)
+
+
+def plug(tree: Transaction, function: FunctionSpec) -> None:
+    """Add a function, as at boot or by hot plug."""
+    _teach(tree, function)
+    functions.add(tree, function, functions.numbers(tree))
+    drivers.attach(tree, function.address)
+    if function.sriov and function.sriov.boot_vfs:
+        sriov.make_vfs(tree, function, function.sriov.boot_vfs)
+
+
+def unplug(tree: Transaction, address: str) -> FunctionSpec:
+    """Take a function away, with its VFs and what is below it.
+
+    :raises OSError: ENODEV, there is no such function; EINVAL, it is a VF.
+    :raises Blocked: a process holds one of them.
+    """
+    function = functions.spec(tree, address)
+    if functions.physfn(tree, address) is not None:
+        raise drivers.refuse(errno.EINVAL, address)
+    for below in functions.children(tree, address):
+        unplug(tree, below)
+    if functions.vfs(tree, address):
+        sriov.remove_vfs(tree, address)
+    drivers.detach(tree, address)
+    functions.remove(tree, address)
+    return function
+
+
+def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) -> None:
+    for name in ("run", "dev", "sys/module", functions.DEVICES, functions.GROUPS):
+        tree.mkdir(name)
+    for name in ("net", "block", "drm", "nvme", "iommu"):
+        tree.mkdir(f"sys/class/{name}")
+    tree.put("sys/bus/pci/drivers_probe", "", 0o200)
+    if host.iommu:
+        tree.mkdir(functions.IOMMU)
+    _proc(tree, host)
+    _nodes(tree, host.nodes)
+    for driver in host.drivers:
+        drivers.register(tree, driver)
+    if host.vfio:
+        _load_vfio(tree, host)
+    for function in sorted(plugged, key=lambda f: pci.PciAddress.parse(f.address)):
+        plug(tree, function)
+
+
+def _proc(tree: Transaction, host: HostSpec) -> None:
+    tree.put("proc/sys/kernel/random/boot_id", f"{uuid.uuid4()}\n")
+    tree.put("proc/cmdline", "quiet intel_iommu=on\n" if host.iommu else "quiet\n")
+    tree.put("proc/self/mounts", "".join(f"{line}\n" for line in host.mounts))
+    tree.link("proc/mounts", "proc/self/mounts")
+    lines = [f"{node:<40}partition\t1048572\t0\t-2" for node in host.swaps]
+    heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority"
+    tree.put("proc/swaps", "".join(f"{line}\n" for line in [heading, *lines]))
+
+
+def _nodes(tree: Transaction, cpulists: tuple[str, ...]) -> None:
+    count = len(cpulists)
+    span = "0" if count == 1 else f"0-{count - 1}"
+    for name in ("online", "possible"):
+        tree.put(f"{_NODES}/{name}", f"{span}\n")
+    for number, cpulist in enumerate(cpulists):
+        distances = ("10" if other == number else "21" for other in range(count))
+        tree.put(f"{_NODES}/node{number}/cpulist", f"{cpulist}\n")
+        tree.put(f"{_NODES}/node{number}/distance", " ".join(distances) + "\n")
+
+
+def _load_vfio(tree: Transaction, host: HostSpec) -> None:
+    rejects = () if host.disable_denylist else host.denylist
+    vfio = DriverSpec(drivers.VFIO, rejects=rejects, manages_dma=True)
+    drivers.register(tree, vfio)
+    disabled = "Y" if host.disable_denylist else "N"
+    tree.put(f"{_PARAMETERS}/disable_denylist", f"{disabled}\n")
+    tree.put(f"{_PARAMETERS}/enable_sriov", "N\n", 0o644)
+    tree.put(f"{_PARAMETERS}/disable_idle_d3", "N\n")
+    tree.link(f"sys/bus/pci/drivers/{drivers.VFIO}/module", "sys/module/vfio_pci")
+    tree.mkdir("sys/class/vfio")
+    tree.put("dev/vfio/vfio", "", 0o666)
+
+
+def _teach(tree: Transaction, function: FunctionSpec) -> None:
+    """Load the drivers of a function and of its VFs."""
+    pf, sr = function.driver, function.sriov
+    if pf:
+        can_make = sr is not None and sr.configurable
+        bridge = function.is_bridge
+        driver = DriverSpec(pf, (function.ids,), can_make, manages_dma=bridge)
+        drivers.register(tree, driver)
+    if sr is not None and sr.driver:
+        vf_ids = (function.vendor, sr.product)
+        drivers.register(tree, DriverSpec(sr.driver, (vf_ids,)))

@@ -1,0 +1,209 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Drivers and the functions they are bound to (drivers/base, vfio-pci)."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from os_acc.testing import functions, holders, records
+from os_acc.testing.specs import DriverSpec
+from os_acc.testing.tree import PRIVATE, Transaction
+
+DRIVERS = "sys/bus/pci/drivers"
+VFIO = "vfio-pci"
+_TABLE = f"{PRIVATE}/drivers"
+_VFIO_CLASS = "sys/devices/virtual/vfio"
+
+
+def refuse(number: int, about: str) -> OSError:
+    """The error that the kernel answers with."""
+    return OSError(number, os.strerror(number), about)
+
+
+def register(tree: Transaction, driver: DriverSpec) -> None:
+    """Load a driver, or teach one that is loaded to take more."""
+    path = f"{_TABLE}/{driver.name}"
+    if tree.exists(path):
+        driver = driver | load(tree, driver.name)
+    tree.put(path, records.dump(driver))
+    for name in ("bind", "unbind"):
+        tree.put(f"{DRIVERS}/{driver.name}/{name}", "", 0o200)
+
+
+def load(tree: Transaction, name: str) -> DriverSpec:
+    """What a driver is."""
+    return records.load(DriverSpec, tree.read(f"{_TABLE}/{name}"))
+
+
+def bound(tree: Transaction, address: str) -> str | None:
+    """The name of a function's driver."""
+    path = tree.follow(f"{functions.place(tree, address)}/driver")
+    return None if path is None else os.path.basename(path)
+
+
+def override(tree: Transaction, address: str) -> str | None:
+    """The driver that alone may take a function."""
+    path = f"{functions.place(tree, address)}/driver_override"
+    text = tree.read(path)
+    return None if text == functions.NO_OVERRIDE else text.removesuffix("\n")
+
+
+def set_override(tree: Transaction, address: str, text: str) -> None:
+    """driver_set_override() in drivers/base/driver.c."""
+    if len(text) >= 4095:
+        raise refuse(errno.EINVAL, address)
+    line = text.partition("\n")[0]
+    path = f"{functions.place(tree, address)}/driver_override"
+    tree.put(path, f"{line}\n" if line else functions.NO_OVERRIDE, 0o644)
+
+
+def bind(tree: Transaction, address: str, name: str) -> None:
+    """bind_store() in drivers/base/bus.c."""
+    driver = load(tree, name)
+    if not _matches(tree, address, driver):
+        raise refuse(errno.ENODEV, address)
+    if bound(tree, address) is not None:
+        raise refuse(errno.EBUSY, address)
+    if not _owner_allows(tree, address, driver):
+        raise refuse(errno.EBUSY, address)
+    error = _probe(tree, address, driver)
+    if error:
+        raise refuse(error, address)
+
+
+def attach(tree: Transaction, address: str) -> bool:
+    """Offer a function to the drivers (device_attach()).
+
+    A driver that refuses is passed over, and none at all is no failure; but
+    a group that a guest owns is (``dma_configure`` in really_probe()).
+    """
+    if bound(tree, address) is not None:
+        return True
+    only = override(tree, address)
+    names = tree.list(_TABLE) if only is None else [only]
+    for name in names:
+        if not tree.exists(f"{_TABLE}/{name}"):
+            continue
+        driver = load(tree, name)
+        if not _matches(tree, address, driver):
+            continue
+        if not _owner_allows(tree, address, driver):
+            return False
+        if not _probe(tree, address, driver):
+            return True
+    return True
+
+
+def probe(tree: Transaction, address: str) -> None:
+    """drivers_probe_store() in drivers/base/bus.c."""
+    if not attach(tree, address):
+        raise refuse(errno.EINVAL, address)
+
+
+def unbind(tree: Transaction, address: str, name: str) -> None:
+    """unbind_store() in drivers/base/bus.c."""
+    if bound(tree, address) != name:
+        raise refuse(errno.ENODEV, address)
+    detach(tree, address)
+
+
+def detach(tree: Transaction, address: str) -> None:
+    """Take a bound function from its driver.
+
+    :raises Blocked: a process holds it (vfio_unregister_group_dev()).
+    """
+    name = bound(tree, address)
+    if name is None:
+        return
+    if holders.holds(tree, address):
+        raise holders.Blocked(address)
+    path = functions.place(tree, address)
+    tree.drop(f"{DRIVERS}/{name}/{address}")
+    tree.drop(f"{path}/driver")
+    if name == VFIO:
+        _leave_vfio(tree, address)
+    function = functions.spec(tree, address)
+    if name == function.driver:
+        functions.hide_devices(tree, path, function.devices)
+
+
+def _matches(tree: Transaction, address: str, driver: DriverSpec) -> bool:
+    """pci_match_device(): an override is the only way in, and lets all in."""
+    only = override(tree, address)
+    if only is not None:
+        return only == driver.name
+    path = functions.place(tree, address)
+    ids = (
+        int(tree.read(f"{path}/vendor"), 16),
+        int(tree.read(f"{path}/device"), 16),
+    )
+    return ids in driver.ids
+
+
+def _owner_allows(tree: Transaction, address: str, driver: DriverSpec) -> bool:
+    """iommu_device_use_default_domain()."""
+    if driver.manages_dma:
+        return True
+    return not holders.holds_group(tree, functions.group_of(tree, address))
+
+
+def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
+    """Let a driver take a function; 0, or why it does not."""
+    path = functions.place(tree, address)
+    pf = functions.physfn(tree, address)
+    # pci_device_can_probe(): autoprobe off keeps out what has no override.
+    if pf is not None and override(tree, address) is None:
+        autoprobe = f"{functions.place(tree, pf)}/sriov_drivers_autoprobe"
+        if tree.read(autoprobe).strip() == "0":
+            return errno.ENODEV
+    function = functions.spec(tree, address)
+    if function.ids in driver.rejects:
+        return errno.EINVAL
+    if driver.name == VFIO:
+        error = _enter_vfio(tree, address)
+        if error:
+            return error
+    tree.link(f"{path}/driver", f"{DRIVERS}/{driver.name}")
+    tree.link(f"{DRIVERS}/{driver.name}/{address}", path)
+    if driver.name == function.driver:
+        functions.show_devices(tree, path, function.devices)
+    return 0
+
+
+def _enter_vfio(tree: Transaction, address: str) -> int:
+    """vfio_pci_core_register_device()."""
+    group = functions.group_of(tree, address)
+    if group is None or functions.spec(tree, address).is_bridge:
+        return errno.EINVAL
+    if functions.vfs(tree, address):
+        return errno.EBUSY
+    if not tree.exists(f"dev/vfio/{group}"):
+        tree.put(f"dev/vfio/{group}", "", 0o600)
+        tree.put(f"{_VFIO_CLASS}/{group}/dev", f"511:{group}\n")
+        tree.link(f"sys/class/vfio/{group}", f"{_VFIO_CLASS}/{group}")
+    return 0
+
+
+def _leave_vfio(tree: Transaction, address: str) -> None:
+    group = functions.group_of(tree, address)
+    if group is None:
+        return
+    if any(bound(tree, other) == VFIO for other in functions.members(tree, group)):
+        return
+    tree.drop(f"dev/vfio/{group}")
+    tree.drop(f"sys/class/vfio/{group}")
+    tree.drop(f"{_VFIO_CLASS}/{group}")
+    holders.chown(tree, group, back=True)

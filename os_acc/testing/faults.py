@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Faults: writes that are told to go wrong, for all processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from os_acc.testing import records
+from os_acc.testing.tree import PRIVATE, Transaction
+
+_PENDING = f"{PRIVATE}/faults/pending"
+_HANGING = f"{PRIVATE}/faults/hanging"
+_LAST = f"{PRIVATE}/faults/last"
+
+
+class Effect(enum.StrEnum):
+    """What happens to a write instead of, before or after its effect."""
+
+    FAIL = "fail"
+    HANG = "hang"
+    IGNORE = "ignore"
+    KILL_BEFORE = "kill before"
+    KILL_AFTER = "kill after"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault, and which writes it strikes.
+
+    :ivar address: the function; empty for any.
+    :ivar attribute: ``driver_override``, ``bind``, ``unbind``, ...; empty for
+        any.
+    :ivar skip: how many writes that match are still let through.
+    :ivar times: how many it then strikes; None for ever.
+    """
+
+    number: int
+    effect: str
+    address: str = ""
+    attribute: str = ""
+    errno: int = 0
+    skip: int = 0
+    times: int | None = 1
+
+    def strikes(self, address: str, attribute: str) -> bool:
+        """Whether a write is one that this fault is for."""
+        return self.address in ("", address) and self.attribute in ("", attribute)
+
+    def used(self) -> Fault | None:
+        """What is left of it after one more write."""
+        if self.skip:
+            return dataclasses.replace(self, skip=self.skip - 1)
+        if self.times is None:
+            return self
+        left = self.times - 1
+        return dataclasses.replace(self, times=left) if left else None
+
+
+def add(tree: Transaction, fault: Fault) -> None:
+    """Let a fault wait for its writes."""
+    _keep(tree, _PENDING, dataclasses.replace(fault, number=_next(tree)))
+
+
+def take(tree: Transaction, address: str, attribute: str) -> Fault | None:
+    """The fault that strikes this write; each that waits for it counts it."""
+    for name in tree.list(_PENDING):
+        fault = records.load(Fault, tree.read(f"{_PENDING}/{name}"))
+        if not fault.strikes(address, attribute):
+            continue
+        left = fault.used()
+        if left is None:
+            tree.drop(f"{_PENDING}/{name}")
+        else:
+            _keep(tree, _PENDING, left)
+        if fault.skip:
+            continue
+        if fault.effect == Effect.HANG:
+            # A write of its own to lift: others may be struck meanwhile.
+            fault = dataclasses.replace(
+                fault, number=_next(tree), address=address, attribute=attribute
+            )
+            _keep(tree, _HANGING, fault)
+        return fault
+    return None
+
+
+def hangs(tree: Transaction, fault: Fault) -> bool:
+    """Whether a write that was told to hang still does."""
+    return tree.exists(f"{_HANGING}/{fault.number:08}")
+
+
+def lift(tree: Transaction, address: str, attribute: str) -> None:
+    """Remove the faults that match and let what hangs go on."""
+    for where in (_PENDING, _HANGING):
+        for name in tree.list(where):
+            fault = records.load(Fault, tree.read(f"{where}/{name}"))
+            if address in ("", fault.address) and attribute in ("", fault.attribute):
+                tree.drop(f"{where}/{name}")
+
+
+def _keep(tree: Transaction, where: str, fault: Fault) -> None:
+    tree.put(f"{where}/{fault.number:08}", records.dump(fault))
+
+
+def _next(tree: Transaction) -> int:
+    number = int(tree.read(_LAST)) + 1 if tree.exists(_LAST) else 1
+    tree.put(_LAST, str(number))
+    return number

@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Processes that hold functions open through VFIO, as QEMU does."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from os_acc.testing import functions
+from os_acc.testing.tree import PRIVATE, Transaction
+
+HOLDS = f"{PRIVATE}/holds"
+_CHOWNED = f"{PRIVATE}/chowned"
+# Where QEMU's own descriptors end, more or less.
+_FIRST_FD = 20
+
+
+class Blocked(Exception):
+    """The kernel waits until whoever holds a function closes it."""
+
+
+def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
+    """Let a process open a function.
+
+    :raises OSError: ENODEV, it cannot be reached through VFIO.
+    """
+    group = functions.group_of(tree, address)
+    node = f"dev/vfio/{group}"
+    if not tree.exists(node):
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
+    tree.put(f"proc/{pid}/comm", f"{command[:15]}\n")
+    tree.put(f"proc/{pid}/cmdline", f"{command}\0")
+    fds = {int(name) for name in tree.list(f"proc/{pid}/fd")}
+    fd = max(fds, default=_FIRST_FD - 1) + 1
+    tree.link_text(f"proc/{pid}/fd/{fd}", f"/{node}")
+    tree.put(f"{HOLDS}/{address}", f"{pid} {fd}")
+
+
+def let_go(tree: Transaction, address: str) -> None:
+    """Let the process close a function; it ends with its last one."""
+    if not holds(tree, address):
+        return
+    pid, fd = tree.read(f"{HOLDS}/{address}").split()
+    tree.drop(f"{HOLDS}/{address}")
+    tree.drop(f"proc/{pid}/fd/{fd}")
+    if not tree.list(f"proc/{pid}/fd"):
+        tree.drop(f"proc/{pid}")
+
+
+def holds(tree: Transaction, address: str) -> bool:
+    """Whether a process holds a function open."""
+    return tree.exists(f"{HOLDS}/{address}")
+
+
+def holds_group(tree: Transaction, group: int | None) -> bool:
+    """Whether a process holds any function of a group."""
+    held = set(tree.list(HOLDS))
+    if group is None or not held:
+        return False
+    return not held.isdisjoint(functions.members(tree, group))
+
+
+def chown(tree: Transaction, group: int, *, back: bool) -> None:
+    """Give a group's node to another user, or back to root."""
+    mark = f"{_CHOWNED}/{group}"
+    if not back:
+        tree.put(mark, "")
+    elif tree.exists(mark):
+        tree.drop(mark)
+
+
+def is_foreign(tree: Transaction, group: int) -> bool:
+    """Whether a group's node belongs to another user than root."""
+    return tree.exists(f"{_CHOWNED}/{group}")
+
+
+def forget(tree: Transaction) -> None:
+    """All of it is gone with a reboot."""
+    tree.drop(HOLDS)
+    tree.drop(_CHOWNED)

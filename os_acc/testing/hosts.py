@@ -1,0 +1,288 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Hosts worth testing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.testing.specs import (
+    FunctionSpec,
+    HostSpec,
+    SriovSpec,
+    drm,
+    netdev,
+    nvme,
+)
+
+_INTEL, _NVIDIA, _MATROX, _XILINX = 0x8086, 0x10DE, 0x102B, 0x10EE
+
+
+def root_port(address: str, numa_node: int = -1) -> FunctionSpec:
+    """A PCI Express root port, with a group of its own."""
+    return FunctionSpec(
+        address,
+        _INTEL,
+        0x347A,
+        0x060400,
+        "pcieport",
+        numa_node=numa_node,
+        reset_methods=("pm",),
+    )
+
+
+def gpu(
+    bus: str, numa_node: int = -1, *, parent: str = "", card: int = 1
+) -> tuple[FunctionSpec, FunctionSpec]:
+    """A GPU with its audio function in the same group.
+
+    :param bus: domain and bus, such as ``0000:17``.
+    """
+    display = FunctionSpec(
+        f"{bus}:00.0",
+        _NVIDIA,
+        0x2235,
+        0x030000,
+        "nouveau",
+        subsystem_vendor=_NVIDIA,
+        subsystem_product=0x145A,
+        revision=0xA1,
+        numa_node=numa_node,
+        parent=parent,
+        devices=(drm(card),),
+    )
+    audio = FunctionSpec(
+        f"{bus}:00.1",
+        _NVIDIA,
+        0x1AEF,
+        0x040300,
+        "snd_hda_intel",
+        subsystem_vendor=_NVIDIA,
+        subsystem_product=0x145A,
+        revision=0xA1,
+        numa_node=numa_node,
+        parent=parent,
+        group_of=display.address,
+        reset_methods=(),
+    )
+    return display, audio
+
+
+def nic(
+    bus: str,
+    numa_node: int = -1,
+    *,
+    name: str,
+    up: bool = False,
+    vfs: int = 8,
+    boot_vfs: int = 0,
+    parent: str = "",
+) -> FunctionSpec:
+    """An SR-IOV network card: PF driver ice, VF driver iavf."""
+    return FunctionSpec(
+        f"{bus}:00.0",
+        _INTEL,
+        0x1592,
+        0x020000,
+        "ice",
+        subsystem_vendor=_INTEL,
+        subsystem_product=0x0002,
+        revision=0x02,
+        numa_node=numa_node,
+        parent=parent,
+        devices=(netdev(name, up=up),),
+        sriov=SriovSpec(vfs, 0x1889, "iavf", boot_vfs=boot_vfs, netdev=name + "v{}"),
+    )
+
+
+def nvme_disk(
+    bus: str, number: int, numa_node: int = -1, *, partitions: int = 0
+) -> FunctionSpec:
+    """An NVMe disk."""
+    return FunctionSpec(
+        f"{bus}:00.0",
+        0x144D,
+        0xA824,
+        0x010802,
+        "nvme",
+        subsystem_vendor=0x144D,
+        subsystem_product=0xA801,
+        numa_node=numa_node,
+        devices=(nvme(number, f"S64HNE0R50{number:04}", partitions=partitions),),
+    )
+
+
+def nvme_sriov(bus: str, number: int, numa_node: int = -1) -> FunctionSpec:
+    """An NVMe controller with four VFs that outlive its driver, as QEMU's."""
+    sriov = SriovSpec(4, 0x0010, "nvme", offset=1, removed_with_driver=False)
+    return FunctionSpec(
+        f"{bus}:00.0",
+        0x1B36,
+        0x0010,
+        0x010802,
+        "nvme",
+        0x1AF4,
+        0x1100,
+        numa_node=numa_node,
+        sriov=sriov,
+        devices=(nvme(number, "QEMU"),),
+    )
+
+
+def qat(bus: str, numa_node: int = -1) -> FunctionSpec:
+    """A QAT C62x: its driver always makes all VFs, vfio-pci denies it."""
+    sriov = SriovSpec(16, 0x37C9, "c6xxvf", offset=8, makes_all=True)
+    return FunctionSpec(
+        f"{bus}:00.0",
+        _INTEL,
+        0x37C8,
+        0x0B4000,
+        "c6xx",
+        numa_node=numa_node,
+        sriov=sriov,
+    )
+
+
+def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
+    """A QAT 4xxx, which vfio-pci takes; its driver makes all VFs, too."""
+    sriov = SriovSpec(16, 0x4941, offset=8, makes_all=True)
+    return FunctionSpec(
+        f"{bus}:00.0",
+        _INTEL,
+        0x4940,
+        0x0B4000,
+        "4xxx",
+        numa_node=numa_node,
+        sriov=sriov,
+    )
+
+
+def fpga(bus: str, numa_node: int = -1) -> FunctionSpec:
+    """An FPGA card without a host driver."""
+    return FunctionSpec(
+        f"{bus}:00.0",
+        _XILINX,
+        0x5000,
+        0x120000,
+        subsystem_vendor=_XILINX,
+        subsystem_product=0x000E,
+        numa_node=numa_node,
+    )
+
+
+def boot_display(address: str = "0000:03:00.0") -> FunctionSpec:
+    """The display of the host's own console."""
+    return FunctionSpec(
+        address,
+        _MATROX,
+        0x0538,
+        0x030000,
+        "mgag200",
+        boot_vga=True,
+        numa_node=0,
+        reset_methods=(),
+        devices=(drm(0),),
+    )
+
+
+def two_socket_host() -> HostSpec:
+    """Two sockets, and a good deal of what one meets in a data centre.
+
+    Node 0: console 03:00.0, system disk 04:00.0 (mounted), GPU 17:00.0 and .1
+    below a root port, NIC 3b:00.0 (8 VFs), FPGA 5e:00.0. Node 1: GPU
+    b1:00.0 and .1, NIC af:00.0 (up, 8 VFs), QAT 4xxx d8:00.0, disk d9:00.0
+    (free). Without a node: FPGA e3:00.0.
+    """
+    return HostSpec(
+        functions=(
+            boot_display(),
+            nvme_disk("0000:04", 0, 0, partitions=2),
+            root_port("0000:16:00.0", 0),
+            *gpu("0000:17", 0, parent="0000:16:00.0"),
+            nic("0000:3b", 0, name="ens1f0"),
+            fpga("0000:5e", 0),
+            nic("0000:af", 1, name="ens2f0", up=True),
+            *gpu("0000:b1", 1, card=2),
+            qat_gen4("0000:d8", 1),
+            nvme_disk("0000:d9", 1, 1),
+            fpga("0000:e3"),
+        ),
+        mounts=("/dev/nvme0n1p1 / ext4 rw,relatime 0 0", "proc /proc proc rw 0 0"),
+        swaps=("/dev/nvme0n1p2",),
+    )
+
+
+def shared_group_host() -> HostSpec:
+    """A GPU, a NIC that is up and an FPGA in one group behind a plain bridge."""
+    bridge = dataclasses.replace(root_port("0000:00:1c.0"), driver="")
+    behind = (
+        *gpu("0000:01"),
+        nic("0000:02", name="eno1", up=True),
+        fpga("0000:04"),
+    )
+    return HostSpec(
+        (
+            bridge,
+            *(
+                dataclasses.replace(
+                    function, parent=bridge.address, group_of=bridge.address
+                )
+                for function in behind
+            ),
+        )
+    )
+
+
+def vmd_host() -> HostSpec:
+    """An NVMe disk in a domain beyond FFFF, below an Intel VMD."""
+    vmd = FunctionSpec("0000:00:0e.0", _INTEL, 0x467F, 0x010400, "vmd")
+    disk = dataclasses.replace(
+        nvme_disk("10000:01", 0), parent="10000:00:02.0", group_of=vmd.address
+    )
+    port = dataclasses.replace(
+        root_port("10000:00:02.0"), parent=vmd.address, group_of=vmd.address
+    )
+    return HostSpec((vmd, port, disk))
+
+
+def many_vfs_host() -> HostSpec:
+    """1,024 VFs, made at boot: four PFs with 256 each, two on each socket."""
+    buses = ("0000:10", "0000:20", "0000:90", "0000:a0")
+    return HostSpec(
+        tuple(
+            nic(bus, index // 2, name=f"ens{index}", vfs=256, boot_vfs=256)
+            for index, bus in enumerate(buses)
+        )
+    )
+
+
+def without_iommu() -> HostSpec:
+    """The two-socket host with its IOMMU off."""
+    return dataclasses.replace(two_socket_host(), iommu=False)
+
+
+def without_vfio() -> HostSpec:
+    """The two-socket host without vfio-pci."""
+    return dataclasses.replace(two_socket_host(), vfio=False)
+
+
+def denylist_host() -> HostSpec:
+    """A QAT C62x that vfio-pci refuses."""
+    return HostSpec((qat("0000:3d", 0),))
+
+
+def mapped_by_firmware() -> HostSpec:
+    """An FPGA that the firmware ties to memory (RMRR), so no guest gets it."""
+    region = "0x00000000000e8000 0x00000000000e8fff direct"
+    return HostSpec((dataclasses.replace(fpga("0000:05", 0), reserved=(region,)),))

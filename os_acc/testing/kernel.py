@@ -1,0 +1,401 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A kernel that is a directory tree and behaves like Linux when written to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Self
+
+from os_acc.objects import pci
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import boot, drivers, faults, functions, holders
+from os_acc.testing.faults import Effect, Fault
+from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
+from os_acc.testing.tree import Transaction, Tree
+from os_acc.testing.writes import (
+    Outcome,
+    Target,
+    Write,
+    carry_out,
+    name_of,
+    record,
+    revive,
+    target_of,
+)
+
+Address = str | pci.PciAddress
+
+# How often a write that is blocked looks whether it may go on, in seconds.
+_POLL = 0.005
+# What device_lock() guards in the kernel, reading included.
+_LOCKED_READS = ("driver_override", "sriov_numvfs")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionState:
+    """What os_acc could change about one function."""
+
+    address: str
+    driver: str | None
+    driver_override: str | None
+    numvfs: int | None
+    autoprobe: bool | None
+
+
+#: A host's functions, sorted by address.
+Snapshot = tuple[FunctionState, ...]
+
+
+class FakeKernel(privsep_kernel.Kernel):
+    """A simulated kernel; any number of processes may use one tree at once.
+
+    :param root: a tree that :meth:`build` made.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.realpath(root)
+        self._tree = Tree(self.root)
+        # What a killed process has begun is visible only when it is whole.
+        with self._tree.transaction():
+            pass
+
+    @classmethod
+    def build(cls, root: str | os.PathLike[str], host: HostSpec) -> Self:
+        """Make the tree of a host in an empty directory, and boot it."""
+        os.makedirs(root, exist_ok=True)
+        kernel = cls(root)
+        with kernel._tree.transaction() as tree:
+            boot.build(tree, host)
+        return kernel
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[Self]:
+        """Be the kernel that the privileged code of this process talks to."""
+        before = privsep_kernel.current
+        privsep_kernel.current = self
+        try:
+            yield self
+        finally:
+            privsep_kernel.current = before
+
+    # -- what os_acc calls ---------------------------------------------------
+
+    def write(self, path: str, text: str) -> None:
+        """Write an attribute, as Linux takes it or refuses it.
+
+        :raises OSError: with the error number that Linux gives.
+        """
+        try:
+            target = target_of(self.root, path, text)
+        except OSError as error:
+            with self._tree.transaction() as tree:
+                self._note(tree, path, text, name_of(error))
+            raise
+        with self._tree.lock(target.lock):
+            with self._tree.transaction() as tree:
+                fault = faults.take(tree, target.address, target.attribute)
+            first = True
+            while not self._attempt(target, path, text, fault, first=first):
+                first = False
+                time.sleep(_POLL)
+
+    def read(self, path: str) -> str:
+        """Read an attribute; some wait while the device is locked."""
+        directory, name = os.path.split(path)
+        if name not in _LOCKED_READS or not os.path.lexists(path):
+            return super().read(path)
+        with self._tree.lock(os.path.basename(os.path.realpath(directory))):
+            return super().read(path)
+
+    def probe_vfio_group(self, group: int) -> int:
+        """0, or ENOENT, EACCES (:meth:`chown`), EBUSY (:meth:`hold`)."""
+        with self._tree.transaction() as tree:
+            if not tree.exists(f"dev/vfio/{group}"):
+                return errno.ENOENT
+            if holders.is_foreign(tree, group):
+                return errno.EACCES
+            return errno.EBUSY if holders.holds_group(tree, group) else 0
+
+    # -- faults --------------------------------------------------------------
+
+    def fail(
+        self,
+        address: Address | None = None,
+        attribute: str = "",
+        error: int = errno.EIO,
+        *,
+        times: int | None = 1,
+        nth: int = 1,
+    ) -> None:
+        """Let a write fail with an error number and without effect.
+
+        :param address: the function that is written about; None for any.
+        :param attribute: ``driver_override``, ``bind``, ``unbind``,
+            ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``
+            or ``reset``; empty for any.
+        :param times: how many writes it strikes; None for ever.
+        :param nth: the first of them, counted from 1.
+        """
+        self._fault(Effect.FAIL, address, attribute, times, nth, error)
+
+    def hang(
+        self,
+        address: Address | None = None,
+        attribute: str = "",
+        *,
+        times: int | None = 1,
+        nth: int = 1,
+    ) -> None:
+        """Let a write wait until :meth:`lift`; the device is locked meanwhile."""
+        self._fault(Effect.HANG, address, attribute, times, nth)
+
+    def ignore(
+        self,
+        address: Address | None = None,
+        attribute: str = "",
+        *,
+        times: int | None = 1,
+        nth: int = 1,
+    ) -> None:
+        """Let a write report success without effect."""
+        self._fault(Effect.IGNORE, address, attribute, times, nth)
+
+    def kill(
+        self,
+        address: Address | None = None,
+        attribute: str = "",
+        *,
+        after: bool = False,
+        times: int | None = 1,
+        nth: int = 1,
+    ) -> None:
+        """Let the writing process die by SIGKILL before or after the effect."""
+        effect = Effect.KILL_AFTER if after else Effect.KILL_BEFORE
+        self._fault(effect, address, attribute, times, nth)
+
+    def lift(self, address: Address | None = None, attribute: str = "") -> None:
+        """Remove faults, all by default; writes that hang go on."""
+        with self._tree.transaction() as tree:
+            faults.lift(tree, str(address or ""), attribute)
+
+    # -- what happens around the kernel --------------------------------------
+
+    def hold(
+        self, address: Address, pid: int = 4711, command: str = "qemu-system-x86"
+    ) -> None:
+        """Let a process hold a function open, as a guest's QEMU does.
+
+        Until :meth:`let_go`, probing its group finds it busy and taking it
+        from vfio-pci blocks.
+
+        :raises OSError: ENODEV, it is not bound to vfio-pci.
+        """
+        function = str(address)
+        with self._tree.transaction() as tree:
+            if drivers.bound(tree, function) != drivers.VFIO:
+                raise drivers.refuse(errno.ENODEV, function)
+            holders.hold(tree, function, pid, command)
+
+    def let_go(self, address: Address) -> None:
+        """Let the process that holds a function close it."""
+        with self._tree.transaction() as tree:
+            holders.let_go(tree, str(address))
+
+    def chown(self, address: Address, *, back: bool = False) -> None:
+        """Let probing a function's group fail with EACCES, held or not.
+
+        This is what root without capabilities meets after libvirt has given
+        the node to QEMU's user; ``back`` gives it to root again.
+
+        :raises OSError: ENOENT, it is in no group.
+        """
+        with self._tree.transaction() as tree:
+            group = functions.group_of(tree, str(address))
+            if group is None:
+                raise drivers.refuse(errno.ENOENT, str(address))
+            holders.chown(tree, group, back=back)
+
+    def hot_plug(self, function: FunctionSpec) -> None:
+        """Plug in a function; it gets its host driver.
+
+        :raises OSError: EEXIST, there is one at this address.
+        """
+        with self._tree.transaction() as tree:
+            if tree.exists(f"{functions.DEVICES}/{function.address}"):
+                raise drivers.refuse(errno.EEXIST, function.address)
+            boot.plug(tree, function)
+
+    def hot_unplug(self, address: Address) -> FunctionSpec:
+        """Pull out a function with its VFs and what is below it.
+
+        :returns: what :meth:`hot_plug` puts in again.
+        :raises OSError: ENODEV, there is none; EINVAL, it is a VF; EBUSY, a
+            process holds it.
+        """
+        with self._tree.transaction() as tree:
+            return self._unplug(tree, str(address))
+
+    def swap(
+        self,
+        address: Address,
+        ids: Ids,
+        *,
+        subsystem: Ids | None = None,
+        revision: int | None = None,
+    ) -> None:
+        """Put a card with other ids at an address, in place of the one there.
+
+        :param ids: vendor and product; what else is not given stays the same.
+        :raises OSError: as :meth:`hot_unplug`.
+        """
+        with self._tree.transaction() as tree:
+            old = self._unplug(tree, str(address))
+            vendor, product = subsystem or (
+                old.subsystem_vendor,
+                old.subsystem_product,
+            )
+            new = dataclasses.replace(
+                old,
+                vendor=ids[0],
+                product=ids[1],
+                subsystem_vendor=vendor,
+                subsystem_product=product,
+                revision=old.revision if revision is None else revision,
+            )
+            boot.plug(tree, new)
+
+    def reboot(self) -> None:
+        """Boot again: another boot id, host drivers, no overrides, no VFs."""
+        with self._tree.transaction() as tree:
+            boot.reboot(tree)
+
+    # -- what tests look at --------------------------------------------------
+
+    def writes(self) -> list[Write]:
+        """Every write that reached the kernel, oldest first."""
+        return [revive(line) for line in self._tree.notes()]
+
+    def snapshot(self) -> Snapshot:
+        """What os_acc could change, to compare before and after."""
+        with self._tree.transaction() as tree:
+            addresses = tree.list(functions.DEVICES)
+            return tuple(_state(tree, address) for address in addresses)
+
+    def state(self, address: Address) -> FunctionState:
+        """One function of :meth:`snapshot`.
+
+        :raises OSError: ENODEV, there is no such function.
+        """
+        with self._tree.transaction() as tree:
+            return _state(tree, str(address))
+
+    def group(self, address: Address) -> int | None:
+        """The IOMMU group of a function."""
+        with self._tree.transaction() as tree:
+            return functions.group_of(tree, str(address))
+
+    def wait_until_blocked(self, count: int = 1, timeout: float = 30.0) -> None:
+        """Wait until so many writes have been blocked since the tree was made.
+
+        :param timeout: in seconds.
+        :raises TimeoutError: they were not within that time.
+        """
+        deadline = time.monotonic() + timeout
+        while sum(write.outcome == Outcome.BLOCKED for write in self.writes()) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{count} blocked writes within {timeout} s")
+            time.sleep(_POLL)
+
+    # -- within --------------------------------------------------------------
+
+    def _attempt(
+        self,
+        target: Target,
+        path: str,
+        text: str,
+        fault: Fault | None,
+        *,
+        first: bool,
+    ) -> bool:
+        """Carry out a write; False where it has to wait.
+
+        :raises OSError: the kernel refuses it.
+        """
+        with self._tree.transaction() as tree:
+            try:
+                if fault is not None and faults.hangs(tree, fault):
+                    raise holders.Blocked(target.address)
+                outcome, error = carry_out(tree, target, text, fault)
+            except holders.Blocked:
+                tree.abandon()
+                if first:
+                    self._note(tree, path, text, Outcome.BLOCKED.value)
+                return False
+            self._note(tree, path, text, outcome)
+        if outcome in (Outcome.KILLED_BEFORE, Outcome.KILLED_AFTER):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if error is not None:
+            raise error
+        return True
+
+    def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:
+        tree.note = record(self.root, path, text, outcome)
+
+    def _unplug(self, tree: Transaction, address: str) -> FunctionSpec:
+        try:
+            return boot.unplug(tree, address)
+        except holders.Blocked as error:
+            raise drivers.refuse(errno.EBUSY, address) from error
+
+    def _fault(
+        self,
+        effect: Effect,
+        address: Address | None,
+        attribute: str,
+        times: int | None,
+        nth: int,
+        error: int = 0,
+    ) -> None:
+        fault = Fault(
+            number=0,
+            effect=effect.value,
+            address=str(address or ""),
+            attribute=attribute,
+            errno=error,
+            skip=nth - 1,
+            times=times,
+        )
+        with self._tree.transaction() as tree:
+            faults.add(tree, fault)
+
+
+def _state(tree: Transaction, address: str) -> FunctionState:
+    path = functions.place(tree, address)
+    is_pf = tree.exists(f"{path}/sriov_numvfs")
+    return FunctionState(
+        address=address,
+        driver=drivers.bound(tree, address),
+        driver_override=drivers.override(tree, address),
+        numvfs=int(tree.read(f"{path}/sriov_numvfs")) if is_pf else None,
+        autoprobe=tree.read(f"{path}/sriov_drivers_autoprobe") == "1\n"
+        if is_pf
+        else None,
+    )

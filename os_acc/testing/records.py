@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Frozen values as JSON and back, as the tree keeps them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def dump(record: Any) -> str:
+    """A dataclass of numbers, texts, tuples and dataclasses as JSON."""
+    return json.dumps(dataclasses.asdict(record))
+
+
+def load(kind: type[T], text: str) -> T:
+    """The record that :func:`dump` wrote."""
+    return typing.cast(T, _load(text, kind))
+
+
+@functools.lru_cache(maxsize=1024)
+def _load(text: str, kind: Any) -> Any:
+    return _revive(kind, json.loads(text))
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+    # Annotations are texts until they are resolved, which is slow.
+    return tuple(typing.get_type_hints(kind).items())
+
+
+def _revive(kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        fields = _fields(kind)
+        return kind(**{name: _revive(hint, value[name]) for name, hint in fields})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        return tuple(_revive(arguments[0], item) for item in value)
+    if origin is types.UnionType and value is not None:
+        return _revive(arguments[0], value)
+    return value

@@ -1,0 +1,247 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What a simulated host has: frozen values that become a tree."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.objects import pci
+
+#: A driver's or a device's (vendor, product).
+Ids = tuple[int, int]
+
+#: Functions that vfio-pci refuses unless loaded with ``disable_denylist=1``
+#: (drivers/vfio/pci/vfio_pci.c): QAT C3xxx, C62x, DH895xCC, PF and VF.
+QAT_DENYLIST: tuple[Ids, ...] = (
+    (0x8086, 0x19E2),
+    (0x8086, 0x19E3),
+    (0x8086, 0x37C8),
+    (0x8086, 0x37C9),
+    (0x8086, 0x0435),
+    (0x8086, 0x0443),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClassDevice:
+    """What a driver makes out of a function: a netdev, a disk, a DRM card."""
+
+    subsystem: str
+    name: str
+    attributes: tuple[tuple[str, str], ...] = ()
+    children: tuple[ClassDevice, ...] = ()
+
+
+def netdev(name: str, *, up: bool = False) -> ClassDevice:
+    """A network interface."""
+    # IFF_UP is bit 0 of flags (include/uapi/linux/if.h).
+    flags, state = ("0x1003", "up") if up else ("0x1002", "down")
+    return ClassDevice("net", name, (("flags", flags), ("operstate", state)))
+
+
+def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDevice:
+    """An NVMe controller with one namespace, partitioned if wanted."""
+    disk = f"nvme{number}n1"
+    size = ("size", "2097152")
+    parts = tuple(
+        ClassDevice("block", f"{disk}p{n}", (size, ("partition", str(n))))
+        for n in range(1, partitions + 1)
+    )
+    attributes = (("serial", f"{serial:<20}"), ("state", "live"))
+    namespace = ClassDevice("block", disk, (size,), parts)
+    return ClassDevice("nvme", f"nvme{number}", attributes, (namespace,))
+
+
+def drm(number: int) -> ClassDevice:
+    """A DRM card."""
+    return ClassDevice("drm", f"card{number}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SriovSpec:
+    """What a PF can do, and what its VFs are.
+
+    :ivar total: ``sriov_totalvfs``.
+    :ivar product: the VFs' device id; their vendor is the PF's.
+    :ivar driver: the host driver of the VFs, empty for none.
+    :ivar configurable: whether the PF's driver has ``sriov_configure``.
+    :ivar limit: the driver reports success but makes no more than this.
+    :ivar makes_all: whatever number is asked for, all are made (QAT).
+    :ivar removed_with_driver: the VFs go when the PF's driver does.
+    :ivar boot_vfs: how many the host's own boot scripts make.
+    :ivar netdev: the name of each VF's network interface, ``{}`` its index.
+    """
+
+    total: int
+    product: int
+    driver: str = ""
+    offset: int = 16
+    stride: int = 1
+    configurable: bool = True
+    limit: int | None = None
+    makes_all: bool = False
+    removed_with_driver: bool = True
+    boot_vfs: int = 0
+    reset_methods: tuple[str, ...] = ("flr",)
+    netdev: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """One PCI function.
+
+    :ivar driver: the host driver that it has at boot, empty for none.
+    :ivar parent: the address of the bridge above it; empty: on a root bus.
+    :ivar group_of: the address of the function whose IOMMU group it shares;
+        empty: a group of its own.
+    :ivar isolated: False puts it in no IOMMU group.
+    :ivar reserved: further lines of its group's ``reserved_regions``.
+    :ivar reset_methods: empty: it cannot be reset alone.
+    :ivar devices: what its host driver makes out of it.
+    :ivar attributes: further attribute files, (name, text).
+    :raises InvalidPciAddress: an address is malformed.
+    :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
+    """
+
+    address: str
+    vendor: int
+    product: int
+    class_code: int
+    driver: str = ""
+    subsystem_vendor: int = 0
+    subsystem_product: int = 0
+    revision: int = 0
+    numa_node: int = -1
+    parent: str = ""
+    group_of: str = ""
+    isolated: bool = True
+    reserved: tuple[str, ...] = ()
+    reset_methods: tuple[str, ...] = ("flr", "bus")
+    boot_vga: bool = False
+    sriov: SriovSpec | None = None
+    devices: tuple[ClassDevice, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        own = pci.PciAddress.parse(self.address)
+        for other in filter(None, (self.parent, self.group_of)):
+            # Functions come to life in this order, at boot and at reboot.
+            if pci.PciAddress.parse(other) >= own:
+                raise ValueError(f"{other} must come before {own}")
+
+    @property
+    def ids(self) -> Ids:
+        return (self.vendor, self.product)
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.class_code >> 16 == 0x06
+
+    def vf(self, index: int) -> FunctionSpec:
+        """The VF with this index.
+
+        :raises ValueError: this function is no PF.
+        """
+        if self.sriov is None:
+            raise ValueError(f"{self.address} is no PF")
+        name = self.sriov.netdev.format(index)
+        return FunctionSpec(
+            address=self._vf_address(self.sriov, index),
+            vendor=self.vendor,
+            product=self.sriov.product,
+            class_code=self.class_code,
+            driver=self.sriov.driver,
+            subsystem_vendor=self.subsystem_vendor,
+            subsystem_product=self.subsystem_product,
+            revision=self.revision,
+            numa_node=self.numa_node,
+            parent=self.parent,
+            isolated=self.isolated,
+            reset_methods=self.sriov.reset_methods,
+            devices=(netdev(name),) if name else (),
+        )
+
+    def vf_index(self, address: str) -> int:
+        """The index of the VF at an address.
+
+        :raises ValueError: this function is no PF.
+        """
+        if self.sriov is None:
+            raise ValueError(f"{self.address} is no PF")
+        distance = _routing_id(address) - _routing_id(self.address)
+        return (distance - self.sriov.offset) // self.sriov.stride
+
+    def _vf_address(self, sriov: SriovSpec, index: int) -> str:
+        # PCI Express base specification, 9.3.3.8: First VF Offset, VF Stride.
+        place = _routing_id(self.address) + sriov.offset + index * sriov.stride
+        domain = self.address.partition(":")[0]
+        return f"{domain}:{place >> 8:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+
+
+def _routing_id(address: str) -> int:
+    own = pci.PciAddress.parse(address)
+    return own.bus << 8 | own.slot << 3 | own.function
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DriverSpec:
+    """A PCI driver.
+
+    :ivar ids: what it takes without a ``driver_override``.
+    :ivar sriov: it has ``sriov_configure``.
+    :ivar rejects: what its probe refuses with EINVAL.
+    :ivar manages_dma: it may share an IOMMU group with a guest.
+    """
+
+    name: str
+    ids: tuple[Ids, ...] = ()
+    sriov: bool = False
+    rejects: tuple[Ids, ...] = ()
+    manages_dma: bool = False
+
+    def __or__(self, other: DriverSpec) -> DriverSpec:
+        """One driver that takes what either takes."""
+        return DriverSpec(
+            self.name,
+            tuple(dict.fromkeys(self.ids + other.ids)),
+            self.sriov or other.sriov,
+            tuple(dict.fromkeys(self.rejects + other.rejects)),
+            self.manages_dma or other.manages_dma,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostSpec:
+    """A whole host.
+
+    :ivar nodes: the cpulist of each NUMA node.
+    :ivar iommu: whether the IOMMU is on.
+    :ivar vfio: whether vfio-pci is loaded.
+    :ivar denylist: what vfio-pci refuses.
+    :ivar disable_denylist: vfio-pci's parameter of that name.
+    :ivar mounts: lines of ``/proc/mounts``.
+    :ivar swaps: device nodes that are swapped to.
+    :ivar drivers: drivers beyond those that the functions name.
+    """
+
+    functions: tuple[FunctionSpec, ...] = ()
+    nodes: tuple[str, ...] = ("0-7", "8-15")
+    iommu: bool = True
+    vfio: bool = True
+    denylist: tuple[Ids, ...] = QAT_DENYLIST
+    disable_denylist: bool = False
+    mounts: tuple[str, ...] = ("/dev/sda1 / ext4 rw,relatime 0 0",)
+    swaps: tuple[str, ...] = ()
+    drivers: tuple[DriverSpec, ...] = ()

@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""SR-IOV: VFs that come and go (drivers/pci/iov.c)."""
+
+from __future__ import annotations
+
+import errno
+import string
+
+from os_acc.testing import drivers, functions
+from os_acc.testing.specs import FunctionSpec, SriovSpec
+from os_acc.testing.tree import Transaction
+
+
+def set_numvfs(tree: Transaction, address: str, text: str) -> None:
+    """sriov_numvfs_store()."""
+    path = functions.place(tree, address)
+    wanted = _number(text, 0xFFFF)
+    if wanted is None:
+        raise drivers.refuse(errno.EINVAL, address)
+    if wanted > int(tree.read(f"{path}/sriov_totalvfs")):
+        raise drivers.refuse(errno.ERANGE, address)
+    there = int(tree.read(f"{path}/sriov_numvfs"))
+    if wanted == there:
+        return
+    name = drivers.bound(tree, address)
+    if name is None or not drivers.load(tree, name).sriov:
+        raise drivers.refuse(errno.ENOENT, address)
+    if wanted == 0:
+        remove_vfs(tree, address)
+    elif there:
+        raise drivers.refuse(errno.EBUSY, address)
+    else:
+        make_vfs(tree, functions.spec(tree, address), wanted)
+
+
+def make_vfs(tree: Transaction, pf: FunctionSpec, wanted: int) -> None:
+    """What the PF's driver does: as many VFs as it sees fit."""
+    path = functions.place(tree, pf.address)
+    count = _granted(pf.sriov, wanted)
+    groups = functions.numbers(tree)
+    for index in range(count):
+        vf = pf.vf(index)
+        functions.add(tree, vf, groups, pf=path)
+        vf_path = functions.place(tree, vf.address)
+        tree.link(f"{path}/virtfn{index}", vf_path)
+        drivers.attach(tree, vf.address)
+    tree.put(f"{path}/sriov_numvfs", f"{count}\n", 0o644)
+
+
+def remove_vfs(tree: Transaction, address: str) -> None:
+    """Unbind and remove all VFs of a PF."""
+    path = functions.place(tree, address)
+    vfs = functions.vfs(tree, address)
+    for vf in reversed(vfs):
+        drivers.detach(tree, vf)
+    for index, vf in reversed(list(enumerate(vfs))):
+        functions.remove(tree, vf)
+        tree.drop(f"{path}/virtfn{index}")
+    tree.put(f"{path}/sriov_numvfs", "0\n", 0o644)
+
+
+def leaving(tree: Transaction, address: str) -> list[str]:
+    """The functions that lose their driver when a function does."""
+    function = functions.spec(tree, address)
+    own = drivers.bound(tree, address) == function.driver
+    if function.sriov and function.sriov.removed_with_driver and own:
+        return [address, *functions.vfs(tree, address)]
+    return [address]
+
+
+def unbind(tree: Transaction, address: str, name: str) -> None:
+    """Unbind a function; most drivers of a PF take its VFs with them."""
+    if len(leaving(tree, address)) > 1:
+        remove_vfs(tree, address)
+    drivers.unbind(tree, address, name)
+
+
+def set_autoprobe(tree: Transaction, address: str, text: str) -> None:
+    """sriov_drivers_autoprobe_store(), which takes what kstrtobool() takes."""
+    path = functions.place(tree, address)
+    word = text.strip().lower()
+    if word[:1] in ("y", "t", "1") or word[:2] == "on":
+        value = 1
+    elif word[:1] in ("n", "f", "0") or word[:2] == "of":
+        value = 0
+    else:
+        raise drivers.refuse(errno.EINVAL, address)
+    tree.put(f"{path}/sriov_drivers_autoprobe", f"{value}\n", 0o644)
+
+
+def _granted(sriov: SriovSpec | None, wanted: int) -> int:
+    if sriov is None:
+        return 0
+    if sriov.makes_all:
+        return sriov.total
+    return wanted if sriov.limit is None else min(wanted, sriov.limit)
+
+
+def _number(text: str, limit: int) -> int | None:
+    """kstrtouint() with base 0: decimal, 0x, or octal after a zero."""
+    digits = text.removesuffix("\n").lower()
+    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
+    digits = digits.removeprefix("0x")
+    if not digits or not set(digits) <= set(string.hexdigits):
+        return None
+    try:
+        number = int(digits, base)
+    except ValueError:
+        return None
+    return number if number <= limit else None

@@ -1,0 +1,277 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Changes to a directory tree that happen as a whole or not at all.
+
+A process may be killed at any moment while it changes the tree. A real
+kernel finishes what a write has begun; here a record of the changes is
+stored first, and whoever uses the tree next carries out what is left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from typing import NamedTuple
+
+#: Where the fake keeps what a real kernel keeps in its memory.
+PRIVATE = ".kernel"
+
+
+class Change(NamedTuple):
+    """One idempotent step: ``kind`` is file, link, directory or drop."""
+
+    kind: str
+    path: str
+    value: str = ""
+    mode: int = 0o444
+
+
+class Transaction:
+    """The tree as it will be; paths are relative and free of symlinks.
+
+    Reading shows what is on disk with the changes made so far on top.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._changes: dict[str, Change] = {}
+        self._below: dict[str, set[str]] = {}
+        self._dropped: set[str] = set()
+        self.note = ""
+
+    def put(self, path: str, text: str, mode: int = 0o444) -> None:
+        """Write a file."""
+        self._record(Change("file", path, text, mode))
+
+    def link(self, path: str, to: str) -> None:
+        """Make ``path`` a relative symlink to ``to``, as sysfs does."""
+        self.link_text(path, os.path.relpath(to, os.path.dirname(path)))
+
+    def link_text(self, path: str, text: str) -> None:
+        """Make ``path`` a symlink with this text, wherever it leads."""
+        self._record(Change("link", path, text))
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory and those above it."""
+        self._record(Change("directory", path))
+
+    def drop(self, path: str) -> None:
+        """Remove a file, a link, or a directory with all it contains."""
+        self._forget(path)
+        self._below.get(os.path.dirname(path), set()).discard(path)
+        self._dropped.add(path)
+        self._changes.pop(path, None)
+        self._changes[path] = Change("drop", path)
+
+    def read(self, path: str) -> str:
+        """The text of a file.
+
+        :raises OSError: there is none.
+        """
+        change = self._changes.get(path)
+        if change is not None and change.kind == "file":
+            return change.value
+        if change is not None or self._is_dropped(path):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        with open(os.path.join(self._root, path), encoding="utf-8") as file:
+            return file.read()
+
+    def follow(self, path: str) -> str | None:
+        """Where a link leads, or None where there is no link."""
+        change = self._changes.get(path)
+        if change is not None or self._is_dropped(path):
+            if change is None or change.kind != "link":
+                return None
+            target = change.value
+        else:
+            try:
+                target = os.readlink(os.path.join(self._root, path))
+            except OSError:
+                return None
+        return os.path.normpath(os.path.join(os.path.dirname(path), target))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file, link or directory."""
+        change = self._changes.get(path)
+        if change is not None and change.kind != "drop":
+            return True
+        if self._below.get(path):
+            return True
+        on_disk = not self._is_dropped(path)
+        return on_disk and os.path.lexists(os.path.join(self._root, path))
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted; none where it does not exist."""
+        names = {os.path.basename(child) for child in self._below.get(path, ())}
+        if not self._is_dropped(path):
+            with contextlib.suppress(FileNotFoundError):
+                names |= {
+                    name
+                    for name in os.listdir(os.path.join(self._root, path))
+                    if f"{path}/{name}" not in self._dropped
+                }
+        return sorted(names)
+
+    def _record(self, change: Change) -> None:
+        # The later of two changes to one path must also come later.
+        self._changes.pop(change.path, None)
+        self._changes[change.path] = change
+        child, parent = change.path, os.path.dirname(change.path)
+        while child and child not in (known := self._below.setdefault(parent, set())):
+            known.add(child)
+            child, parent = parent, os.path.dirname(parent)
+
+    def _forget(self, path: str) -> None:
+        for child in self._below.pop(path, ()):
+            self._changes.pop(child, None)
+            self._forget(child)
+
+    def _is_dropped(self, path: str) -> bool:
+        while self._dropped and path:
+            if path in self._dropped:
+                return True
+            path = os.path.dirname(path)
+        return False
+
+    def abandon(self) -> None:
+        """Take back all changes."""
+        self._changes.clear()
+        self._below.clear()
+        self._dropped.clear()
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What there is to do, in order."""
+        return tuple(self._changes.values())
+
+
+class Tree:
+    """A directory tree that several processes change."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._private = os.path.join(root, PRIVATE)
+        os.makedirs(os.path.join(self._private, "locks"), exist_ok=True)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """What is changed within happens at its end, if nothing is raised."""
+        with self.lock("tree"):
+            self._finish()
+            transaction = Transaction(self.root)
+            yield transaction
+            self._commit(transaction.changes, transaction.note)
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Exclusive among all threads and processes; a killed one lets go."""
+        path = os.path.join(self._private, "locks", name)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                # A child forked meanwhile shares the lock: closing is not enough.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def notes(self) -> list[str]:
+        """The notes of all transactions so far."""
+        try:
+            with open(self._own("notes"), encoding="utf-8") as file:
+                return file.read().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def _own(self, name: str) -> str:
+        return os.path.join(self._private, name)
+
+    def _commit(self, changes: tuple[Change, ...], note: str) -> None:
+        if not changes:
+            self._append(note)
+            return
+        with open(self._own("redo.new"), "w", encoding="utf-8") as file:
+            json.dump([note, changes], file)
+        os.replace(self._own("redo.new"), self._own("redo"))
+        self._finish_with(changes, note)
+
+    def _finish(self) -> None:
+        try:
+            with open(self._own("redo"), encoding="utf-8") as file:
+                note, changes = json.load(file)
+        except FileNotFoundError:
+            return
+        if note and self.notes()[-1:] == [note]:
+            note = ""
+        self._finish_with(tuple(Change(*change) for change in changes), note)
+
+    def _finish_with(self, changes: tuple[Change, ...], note: str) -> None:
+        self._append(note)
+        for change in changes:
+            self._apply(change)
+        os.unlink(self._own("redo"))
+
+    def _append(self, note: str) -> None:
+        if note:
+            with open(self._own("notes"), "a", encoding="utf-8") as file:
+                file.write(note + "\n")
+
+    def _apply(self, change: Change) -> None:
+        path = os.path.join(self.root, change.path)
+        if change.kind == "drop":
+            _remove(path)
+            return
+        if change.kind == "directory":
+            os.makedirs(path, exist_ok=True)
+            return
+        try:
+            self._create(path, change)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._create(path, change)
+        except FileExistsError:
+            # A reader without the lock must find the old text or the new.
+            fresh = self._own("fresh")
+            _remove(fresh)
+            self._create(fresh, change)
+            os.replace(fresh, path)
+
+    def _create(self, path: str, change: Change) -> None:
+        if change.kind == "link":
+            os.symlink(change.value, path)
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(path, flags, change.mode)
+        try:
+            os.write(fd, change.value.encode())
+        finally:
+            os.close(fd)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        if not os.path.isdir(path):
+            raise
+        shutil.rmtree(path)

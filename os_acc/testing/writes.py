@@ -1,0 +1,165 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What becomes of one write: which attribute it is for, and its outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import errno
+import json
+import os
+import re
+from collections.abc import Callable
+
+from os_acc.testing import drivers, functions, sriov
+from os_acc.testing.faults import Effect, Fault
+from os_acc.testing.tree import Transaction
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
+_DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/([a-z_]+)")
+
+
+class Outcome(enum.StrEnum):
+    """How a write ended, where the kernel did not refuse it."""
+
+    DONE = "done"
+    BLOCKED = "blocked"
+    IGNORED = "ignored"
+    KILLED_BEFORE = "killed before"
+    KILLED_AFTER = "killed after"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Write:
+    """A write that reached the kernel.
+
+    :ivar path: relative to the root, as the caller wrote it.
+    :ivar outcome: the value of an :class:`Outcome`, or the name of the error
+        number that it was refused with. A write that has to wait is there
+        once as blocked, and again when it ends.
+    """
+
+    path: str
+    text: str
+    outcome: str
+    pid: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """Which attribute of which function a write is for."""
+
+    attribute: str
+    address: str
+    driver: str = ""
+
+    @property
+    def lock(self) -> str:
+        """What is locked meanwhile: the function, as device_lock() does."""
+        return self.address if _ADDRESS.fullmatch(self.address) else "bus"
+
+
+def record(root: str, path: str, text: str, outcome: str) -> str:
+    """A line for the log of writes."""
+    return json.dumps([os.path.relpath(path, root), text, outcome, os.getpid()])
+
+
+def revive(line: str) -> Write:
+    """The write that :func:`record` noted."""
+    path, text, outcome, pid = json.loads(line)
+    return Write(path, text, outcome, pid)
+
+
+def target_of(root: str, path: str, text: str) -> Target:
+    """Which attribute is written.
+
+    :raises OSError: ENOENT, EACCES, ELOOP: it cannot be opened for writing.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+    directory, name = os.path.split(path)
+    inside = os.path.relpath(os.path.join(os.path.realpath(directory), name), root)
+    line = text.removesuffix("\n")
+    if inside == "sys/bus/pci/drivers_probe":
+        return Target("drivers_probe", line)
+    if match := _DRIVER_FILE.fullmatch(inside):
+        return Target(match[2], line, match[1])
+    match = _DEVICE_FILE.fullmatch(inside)
+    if match is None or match[2] not in _STORES:
+        raise drivers.refuse(errno.EACCES, path)
+    return Target(match[2], match[1])
+
+
+def carry_out(
+    tree: Transaction, target: Target, text: str, fault: Fault | None
+) -> tuple[str, OSError | None]:
+    """Change the tree as this write does; its outcome and its error.
+
+    :raises Blocked: it has to wait for a process that holds a function.
+    """
+    effect = fault.effect if fault is not None else ""
+    if fault is not None and effect == Effect.FAIL:
+        refusal = drivers.refuse(fault.errno, target.address)
+        return name_of(refusal), refusal
+    if effect == Effect.IGNORE:
+        return Outcome.IGNORED.value, None
+    if effect == Effect.KILL_BEFORE:
+        return Outcome.KILLED_BEFORE.value, None
+    refused = _store(tree, target, text)
+    if effect == Effect.KILL_AFTER:
+        return Outcome.KILLED_AFTER.value, None
+    return Outcome.DONE.value if refused is None else name_of(refused), refused
+
+
+def name_of(error: OSError) -> str:
+    """The outcome of a write that is refused."""
+    return errno.errorcode.get(error.errno or 0, str(error.errno))
+
+
+def _store(tree: Transaction, target: Target, text: str) -> OSError | None:
+    try:
+        # sysfs_kf_write() passes nothing on for a write of no bytes.
+        if text:
+            _dispatch(tree, target, text)
+    except OSError as error:
+        tree.abandon()
+        return error
+    return None
+
+
+def _dispatch(tree: Transaction, target: Target, text: str) -> None:
+    if target.attribute == "drivers_probe":
+        drivers.probe(tree, target.address)
+    elif target.attribute == "bind":
+        drivers.bind(tree, target.address, target.driver)
+    elif target.attribute == "unbind":
+        sriov.unbind(tree, target.address, target.driver)
+    else:
+        _STORES[target.attribute](tree, target.address, text)
+
+
+def _reset(tree: Transaction, address: str, text: str) -> None:
+    """reset_store() in drivers/pci/pci-sysfs.c; a reset leaves no trace here."""
+    functions.place(tree, address)
+    if text.strip() != "1":
+        raise drivers.refuse(errno.EINVAL, address)
+
+
+_STORES: dict[str, Callable[[Transaction, str, str], None]] = {
+    "driver_override": drivers.set_override,
+    "sriov_numvfs": sriov.set_numvfs,
+    "sriov_drivers_autoprobe": sriov.set_autoprobe,
+    "reset": _reset,
+}
