@@ -47,36 +47,37 @@ POWEROFF_DEADLINE = 60.0
 #: EX_SOFTWARE of sysexits.h: no test failed, the lane did.
 NO_RESULT = 70
 
-#: Physical slots (``/sys/bus/pci/slots``) of the root ports; numbers above
-#: those that ACPI gives to the slots of the root bus.
-SLOT_NVME_NODE1 = 101
-SLOT_EDU_NODE1 = 102
-SLOT_NVME_NODE0 = 103
-SLOT_HOTPLUG = 104
-SLOT_LEGACY = 105
+#: The root ports that have something behind them, by their fixed addresses.
+PORT_NVME_NODE0 = "0000:40:00.0"
+PORT_NVME_NODE1 = "0000:80:00.0"
+PORT_EDU_NODE1 = "0000:80:01.0"
+PORT_HOTPLUG = "0000:00:12.0"
+PORT_LEGACY = "0000:00:13.0"
 #: Functions that sit on the root bus, which has no NUMA node.
 PLAIN_EDU = "0000:00:10.0"
 CARD_EDU = "0000:00:11.0"
 CARD_NVME = "0000:00:11.1"
 #: QEMU's names of what is hot-plugged, and where.
 HOTPLUG_ID = "spare"
-HOTPLUG_BUS = f"slot{SLOT_HOTPLUG}"
+HOTPLUG_BUS = "port-hotplug"
 #: The virtio port on which the machine talks QMP to its own hypervisor.
 QMP_PORT = "os-acc.qmp"
 
 
-def _root_port(slot: int, bus: str) -> str:
+def _root_port(name: str, bus: str, address: str, chassis: int) -> str:
+    slot = address.split(":")[2].split(".")[0]
     return (
-        f"-device pcie-root-port,id=slot{slot},chassis={slot},slot={slot},bus={bus}"
+        f"-device pcie-root-port,id=port-{name},chassis={chassis},"
+        f"bus={bus},addr=0x{slot}"
     )
 
 
-def _sriov_nvme(name: str, slot: int) -> str:
+def _sriov_nvme(name: str) -> str:
     return (
         f"-device nvme-subsys,id=subsys-{name} "
         f"-device nvme,id={name},serial={name},subsys=subsys-{name},"
         "sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4,"
-        f"max_ioqpairs=10,msix_qsize=6,bus=slot{slot}"
+        f"max_ioqpairs=10,msix_qsize=6,bus=port-{name}"
     )
 
 
@@ -90,14 +91,14 @@ def qemu_options(results: Path) -> str:
             "-device intel-iommu,intremap=on,caching-mode=on",
             "-device pxb-pcie,id=node0,bus_nr=64,numa_node=0,bus=pcie.0",
             "-device pxb-pcie,id=node1,bus_nr=128,numa_node=1,bus=pcie.0",
-            _root_port(SLOT_NVME_NODE1, "node1"),
-            _root_port(SLOT_EDU_NODE1, "node1"),
-            _root_port(SLOT_NVME_NODE0, "node0"),
-            _root_port(SLOT_HOTPLUG, "pcie.0"),
-            _root_port(SLOT_LEGACY, "pcie.0"),
-            _sriov_nvme("nvme-node1", SLOT_NVME_NODE1),
-            _sriov_nvme("nvme-node0", SLOT_NVME_NODE0),
-            f"-device edu,bus=slot{SLOT_EDU_NODE1}",
+            _root_port("nvme-node0", "node0", PORT_NVME_NODE0, 1),
+            _root_port("nvme-node1", "node1", PORT_NVME_NODE1, 2),
+            _root_port("edu-node1", "node1", PORT_EDU_NODE1, 3),
+            _root_port("hotplug", "pcie.0", PORT_HOTPLUG, 4),
+            _root_port("legacy", "pcie.0", PORT_LEGACY, 5),
+            _sriov_nvme("nvme-node0"),
+            _sriov_nvme("nvme-node1"),
+            "-device edu,bus=port-edu-node1",
             f"-device edu,id={HOTPLUG_ID},bus={HOTPLUG_BUS}",
             "-device edu,bus=pcie.0,addr=0x10",
             # A card of two functions without ACS: one IOMMU group, and the
@@ -106,13 +107,13 @@ def qemu_options(results: Path) -> str:
             f"-drive if=none,id=disk,format=raw,file={results}/disk.img",
             "-device nvme,serial=card,drive=disk,bus=pcie.0,addr=0x11.0x1",
             # All behind a conventional bridge share its requester id.
-            f"-device pcie-pci-bridge,id=legacy,bus=slot{SLOT_LEGACY}",
+            "-device pcie-pci-bridge,id=legacy,bus=port-legacy",
             "-device edu,bus=legacy,addr=1 -device edu,bus=legacy,addr=2",
             # QEMU connects the port to its own monitor: hot plug from inside.
             f"-chardev socket,id=qmp0,{monitor},server=on,wait=off",
             "-mon chardev=qmp0,mode=control",
             f"-chardev socket,id=qmp1,{monitor}",
-            f"-device virtio-serial-pci,id=ports,bus=pcie.0 "
+            "-device virtio-serial-pci,id=ports,bus=pcie.0 "
             f"-device virtserialport,bus=ports.0,chardev=qmp1,name={QMP_PORT}",
         )
     )
@@ -254,7 +255,9 @@ def main(pytest_args: list[str]) -> int:
         print("kernel lane: the machine did not boot; trying once more", flush=True)
         attempt = boot(kernel, pytest_args)
     if attempt.status is None or not (RESULTS / "junit.xml").exists():
-        print(f"kernel lane: no result; see {RESULTS}/console.log and pytest.log")
+        console = (RESULTS / "console.log").read_text("utf-8", "replace")
+        print(*console.splitlines()[-20:], sep="\n")
+        print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")
         return attempt.status or NO_RESULT
     print(f"kernel lane: {counts(kernel)}")
     return attempt.status

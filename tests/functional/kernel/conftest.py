@@ -1,0 +1,104 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What every test on the real kernel stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from . import inside, machine, nvme, sysfs
+from .accounts import OrdinaryUser
+from .guest import InnerGuest
+from .hotplug import Hotplug
+from .kmsg import KernelLog
+from .machine import Machine
+
+
+@pytest.fixture(scope="session")
+def the_machine() -> Machine:
+    """The inventory of the test devices."""
+    return machine.find()
+
+
+@pytest.fixture(scope="session")
+def ordinary_user() -> OrdinaryUser:
+    """Who runs Nova: an unprivileged account that may use sudo."""
+    return OrdinaryUser.named(inside.COMPUTE[0])
+
+
+@pytest.fixture(scope="session")
+def vm_user() -> OrdinaryUser:
+    """Who runs QEMU: an unprivileged account that may not use sudo."""
+    return OrdinaryUser.named(inside.VM[0])
+
+
+@pytest.fixture
+def inner_guest(vm_user: OrdinaryUser) -> Iterator[Callable[..., InnerGuest]]:
+    """``inner_guest(bdf, ...)`` starts a guest that holds these functions."""
+    with ExitStack() as guests:
+
+        def start(*bdfs: str) -> InnerGuest:
+            guest = InnerGuest(vm_user, bdfs)
+            guests.callback(guest.close)
+            return guest
+
+        yield start
+
+
+@pytest.fixture
+def hotplug(the_machine: Machine) -> Iterator[Hotplug]:
+    """The slot of :attr:`.Machine.hotplug`; full again when the test ends."""
+    slot = Hotplug(the_machine.hotplug)
+    try:
+        yield slot
+    finally:
+        slot.close()
+
+
+@pytest.fixture
+def kernel_log() -> Iterator[KernelLog]:
+    """The kernel's log from here on."""
+    log = KernelLog()
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def idle_vfs(the_machine: Machine) -> Iterator[tuple[str, ...]]:
+    """Four VFs of :attr:`.Machine.pf_node1` that no driver has taken."""
+    pf = the_machine.pf_node1
+    # Else nvme takes each offline VF and lets it go half a second later.
+    sysfs.write(pf, "sriov_drivers_autoprobe", "0")
+    sysfs.write(pf, "sriov_numvfs", "4")
+    yield sysfs.virtual_functions(pf)
+    sysfs.write(pf, "sriov_numvfs", "0")
+    sysfs.write(pf, "sriov_drivers_autoprobe", "1")
+
+
+@pytest.fixture
+def running_vfs(
+    the_machine: Machine, idle_vfs: tuple[str, ...], kernel_log: KernelLog
+) -> tuple[str, ...]:
+    """The same VFs, run by the host's nvme driver."""
+    nvme.bring_online(the_machine.pf_node1)
+    sysfs.write(the_machine.pf_node1, "sriov_drivers_autoprobe", "1")
+    for vf in idle_vfs:
+        sysfs.store(sysfs.BUS / "drivers_probe", vf)
+    for _ in idle_vfs:
+        # The link is there at once; this is when the driver stays.
+        kernel_log.wait_for("default/read/poll queues")
+    return idle_vfs

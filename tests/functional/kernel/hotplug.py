@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Pull a function out of the machine, and put it back.
+
+The machine asks its own hypervisor, over a virtio port that is connected to
+QEMU's monitor.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pyudev
+
+from . import lane, sysfs
+from .qmp import DEADLINE, Qmp
+
+PORT = f"/dev/virtio-ports/{lane.QMP_PORT}"
+
+
+class Hotplug:
+    """The slot at ``address``, which holds an ``edu`` when the tests begin."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._qmp = Qmp(os.open(PORT, os.O_RDWR | os.O_CLOEXEC))
+        self._qmp.negotiate()
+
+    def remove(self) -> None:
+        """Pull the device out; the kernel has let it go when this returns."""
+        self._qmp.forget_events()
+        self._qmp.execute("device_del", id=lane.HOTPLUG_ID)
+        self._qmp.wait_event("DEVICE_DELETED", device=lane.HOTPLUG_ID)
+
+    def request_removal(self) -> None:
+        """Ask the kernel for the device, without waiting until it is free."""
+        self._qmp.forget_events()
+        self._qmp.execute("device_del", id=lane.HOTPLUG_ID)
+
+    def insert(self) -> None:
+        """Put a device in; it is on the bus when this returns."""
+        monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+        monitor.filter_by("pci")
+        monitor.start()
+        self._qmp.execute(
+            "device_add", driver="edu", id=lane.HOTPLUG_ID, bus=lane.HOTPLUG_BUS
+        )
+        while (device := monitor.poll(DEADLINE)) is not None:
+            if (device.action, device.sys_name) == ("add", self.address):
+                return
+        raise TimeoutError(f"{self.address} did not come back")
+
+    def close(self) -> None:
+        """Leave the slot as it was found."""
+        if not sysfs.exists(self.address):
+            self.insert()
+        self._qmp.close()

@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Which function of the machine is good for what, found from sysfs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import lane, sysfs
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The functions that :func:`.lane.qemu_options` puts into the machine.
+
+    :ivar pf_node0: an SR-IOV NVMe controller (nvme, four VFs) on node 0.
+    :ivar pf_node1: its twin on node 1.
+    :ivar edu_node1: alone behind a root port of node 1, without a driver;
+        only a bus reset.
+    :ivar edu: on the root bus, without a node, a driver or any reset.
+    :ivar card: an ``edu`` and an NVMe controller (nvme, a disk of 64 MiB) in
+        one slot and one IOMMU group.
+    :ivar legacy: a conventional bridge and the two ``edu`` behind it, all of
+        one IOMMU group.
+    :ivar legacy_bridge: that bridge.
+    :ivar hotplug: the ``edu`` that can be pulled out; without a node.
+    """
+
+    pf_node0: str
+    pf_node1: str
+    edu_node1: str
+    edu: str
+    card: tuple[str, str]
+    legacy: tuple[str, str]
+    legacy_bridge: str
+    hotplug: str
+
+
+def behind(port: str, device: int = 0) -> str:
+    """The address of function 0 of a device behind a bridge."""
+    bus = int(sysfs.read(port, "secondary_bus_number"))
+    return f"{port[:4]}:{bus:02x}:{device:02x}.0"
+
+
+def find() -> Machine:
+    """The machine this runs in."""
+    bridge = behind(lane.PORT_LEGACY)
+    return Machine(
+        pf_node0=behind(lane.PORT_NVME_NODE0),
+        pf_node1=behind(lane.PORT_NVME_NODE1),
+        edu_node1=behind(lane.PORT_EDU_NODE1),
+        edu=lane.PLAIN_EDU,
+        card=(lane.CARD_EDU, lane.CARD_NVME),
+        legacy=(behind(bridge, 1), behind(bridge, 2)),
+        legacy_bridge=bridge,
+        hotplug=behind(lane.PORT_HOTPLUG),
+    )

@@ -1,0 +1,138 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The machine has what the other tests count on. Raw sysfs, no os_acc."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+
+from . import sysfs
+from .accounts import OrdinaryUser
+from .guest import InnerGuest
+from .hotplug import Hotplug
+from .kmsg import KernelLog
+from .machine import Machine
+
+
+def test_every_function_has_an_iommu_group() -> None:
+    functions = sorted(entry.name for entry in sysfs.DEVICES.iterdir())
+    assert functions
+    for bdf in functions:
+        assert bdf in sysfs.group_members(bdf)
+
+
+def test_numa_nodes_are_those_of_the_host_bridges(the_machine: Machine) -> None:
+    assert sysfs.numa_node(the_machine.pf_node0) == 0
+    assert sysfs.numa_node(the_machine.pf_node1) == 1
+    assert sysfs.numa_node(the_machine.edu_node1) == 1
+    assert sysfs.numa_node(the_machine.edu) == -1
+    assert sysfs.numa_node(the_machine.hotplug) == -1
+
+
+def test_functions_of_one_slot_share_a_group(the_machine: Machine) -> None:
+    edu, nvme = the_machine.card
+    assert sysfs.group_members(edu) == {edu, nvme}
+    assert (sysfs.driver(edu), sysfs.driver(nvme)) == (None, "nvme")
+
+
+def test_functions_behind_a_conventional_bridge_share_its_group(
+    the_machine: Machine,
+) -> None:
+    group = {*the_machine.legacy, the_machine.legacy_bridge}
+    for bdf in group:
+        assert sysfs.group_members(bdf) == group
+
+
+def test_vfs_come_and_go(the_machine: Machine, idle_vfs: tuple[str, ...]) -> None:
+    pf = the_machine.pf_node1
+    assert len(idle_vfs) == 4
+    assert len({sysfs.iommu_group(vf) for vf in idle_vfs}) == 4
+    assert {sysfs.numa_node(vf) for vf in idle_vfs} == {1}
+    sysfs.write(pf, "sriov_numvfs", "0")
+    assert not any(map(sysfs.exists, idle_vfs))
+
+
+def test_another_number_of_vfs_needs_none_first(
+    the_machine: Machine, idle_vfs: tuple[str, ...]
+) -> None:
+    with pytest.raises(OSError, match="busy") as refused:
+        sysfs.write(the_machine.pf_node1, "sriov_numvfs", "2")
+    assert refused.value.errno == errno.EBUSY
+
+
+def test_host_driver_runs_the_vfs(running_vfs: tuple[str, ...]) -> None:
+    assert [sysfs.driver(vf) for vf in running_vfs] == ["nvme"] * 4
+
+
+def test_inner_guest_holds_the_vfs_of_an_ordinary_user(
+    idle_vfs: tuple[str, ...],
+    inner_guest: Callable[..., InnerGuest],
+    vm_user: OrdinaryUser,
+) -> None:
+    for vf in idle_vfs[:2]:
+        sysfs.rebind(vf, "vfio-pci")
+        assert sysfs.driver(vf) == "vfio-pci"
+    guest = inner_guest(*idle_vfs[:2])
+    assert guest.attached() == set(idle_vfs[:2])
+    assert guest.info_pci().count("1b36:0010") == 2
+    node = sysfs.vfio_node(idle_vfs[0])
+    assert node.stat().st_uid == vm_user.uid
+    assert os.stat(f"/proc/{guest.process.pid}").st_uid == vm_user.uid
+    with pytest.raises(OSError, match="busy") as held:
+        os.open(node, os.O_RDWR)
+    assert held.value.errno == errno.EBUSY
+    guest.end()
+    os.close(os.open(node, os.O_RDWR))
+
+
+def test_unbind_of_a_held_function_waits_for_the_guest(
+    idle_vfs: tuple[str, ...],
+    inner_guest: Callable[..., InnerGuest],
+    kernel_log: KernelLog,
+) -> None:
+    vf = idle_vfs[0]
+    sysfs.rebind(vf, "vfio-pci")
+    guest = inner_guest(vf)
+    child = os.fork()
+    if child == 0:
+        sysfs.unbind(vf)
+        os._exit(0)
+    kernel_log.wait_for(vf, "Relaying device request to user")
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    assert guest.attached() == {vf}
+    guest.kill()
+    assert os.waitpid(child, 0) == (child, 0)
+    assert sysfs.driver(vf) is None
+
+
+def test_function_can_be_pulled_out_and_put_back(
+    the_machine: Machine, hotplug: Hotplug
+) -> None:
+    assert sysfs.exists(the_machine.hotplug)
+    hotplug.remove()
+    assert not sysfs.exists(the_machine.hotplug)
+    hotplug.insert()
+    assert sysfs.read(the_machine.hotplug, "device") == "0x11e8"
+
+
+def test_ordinary_user_becomes_root_with_sudo_alone(
+    ordinary_user: OrdinaryUser, vm_user: OrdinaryUser
+) -> None:
+    assert ordinary_user.run("id", "-u").stdout == f"{ordinary_user.uid}\n"
+    assert ordinary_user.run("sudo", "-n", "id", "-u").stdout == "0\n"
+    assert vm_user.run("sudo", "-n", "id", "-u").returncode != 0
