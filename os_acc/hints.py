@@ -38,7 +38,7 @@ def shown(value: object) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that this one is probably a misspelling of."""
-    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.75)
+    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.65)
     return near[0] if near else None
 
 

@@ -50,6 +50,8 @@ def match_groups(
             wanted = _with_mappings(request, allocated, selection.mappings, ours)
         else:
             wanted = []
+    if request.groups:
+        _check_served_once(wanted)
     _check_isolation(request, wanted)
     return tuple(sorted(wanted))
 
@@ -188,18 +190,23 @@ def _without_mappings(
     for provider, amount in allocated:
         resource_class = ours[provider]
         asking = _asking(request, resource_class)
-        # A group never has one resource class from two providers, so several
-        # providers mean several groups, and which is whose cannot be told.
-        rivals = [other for other, _n in allocated if ours[other] == resource_class]
-        if len(rivals) > 1:
-            raise exception.InvalidSelectedProvider(
-                f"providers {', '.join(rivals)} have {resource_class}, and nothing "
-                "says which of them belongs to which request group",
-                hint=_PASS_MAPPINGS,
-            )
         _check_sum(provider, resource_class, amount, asking, hint=_PASS_MAPPINGS)
         wanted += [Wanted(s, provider, resource_class, n) for s, n in asking]
     return wanted
+
+
+def _check_served_once(wanted: Iterable[Wanted]) -> None:
+    # Placement never splits one resource class of one group over providers.
+    provider_of: dict[tuple[str, str], str] = {}
+    for one in wanted:
+        served = (one.group_suffix, one.resource_class)
+        first = provider_of.setdefault(served, one.provider_uuid)
+        if first != one.provider_uuid:
+            raise exception.InvalidSelectedProvider(
+                f"{_name(one.group_suffix)} asks for {one.amount} "
+                f"{one.resource_class}, but provider {first} and provider "
+                f"{one.provider_uuid} would each give it all of that"
+            )
 
 
 def _check_isolation(request: FlavorRequest, wanted: Iterable[Wanted]) -> None:

@@ -192,6 +192,13 @@ def test_mappings_that_do_not_fit_the_flavor_are_an_error(
         match_groups(flavor(g=1, g1=1), selection, OURS)
 
 
+@pytest.mark.parametrize("mappings", [None, {"1": [GPU_A, GPU_B]}])
+def test_a_group_is_not_served_twice(mappings: dict[str, list[str]] | None) -> None:
+    selection = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1), mappings=mappings)
+    with pytest.raises(exception.InvalidSelectedProvider, match=GPU_B):
+        match_groups(flavor(g1=1), selection, OURS)
+
+
 # -- allocations alone -------------------------------------------------------
 
 
