@@ -21,7 +21,7 @@ unknown key is an error.
 from os_acc.device_spec.nova import nova_claims, nova_mdev_addresses
 from os_acc.device_spec.parser import parse
 from os_acc.device_spec.spec import DeviceSpec, Entry
-from os_acc.device_spec.tags import Tags
+from os_acc.objects.claim import Tags
 
 __all__ = [
     "DeviceSpec",

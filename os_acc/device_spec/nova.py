@@ -21,7 +21,7 @@ from oslo_log import log as logging
 from os_acc import exception
 from os_acc.device_spec.parser import entry_of, objects_of
 from os_acc.device_spec.spec import NOVA_HIGHEST_DOMAIN, DeviceSpec, Entry
-from os_acc.device_spec.tags import Tags
+from os_acc.objects.claim import Tags
 from os_acc.objects.pci import PciAddress
 
 LOG = logging.getLogger(__name__)

@@ -29,7 +29,8 @@ from os_acc.device_spec.address import (
     parse_regex,
 )
 from os_acc.device_spec.spec import DeviceSpec, Entry
-from os_acc.device_spec.tags import TAG_NAMES, Tags, parse_tags
+from os_acc.device_spec.tags import TAG_NAMES, parse_tags
+from os_acc.objects.claim import Tags
 
 _SELECTORS: Final = frozenset({"vendor_id", "product_id", "address", "devname"})
 _NOVAS_TAGS: Final = frozenset(

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from os_acc.device_spec.address import LIMITS, Place
-from os_acc.device_spec.tags import Tags
+from os_acc.objects.claim import Tags
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
 #: Nova cannot match a device in a domain above this.
@@ -65,7 +65,10 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """Specifications in the order in which they were given."""
+    """Specifications in the order in which they were given.
+
+    :ivar highest_domain: functions in a PCI domain above it never match.
+    """
 
     entries: tuple[Entry, ...] = ()
     highest_domain: int = LIMITS["domain"]

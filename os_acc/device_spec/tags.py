@@ -24,30 +24,12 @@ import os_traits  # type: ignore[import-untyped]
 from oslo_utils import strutils
 
 from os_acc import exception, hints
+from os_acc.objects.claim import Tags
 from os_acc.objects.request import PLACEMENT_NAME
 
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
 #: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
 _MOST_VFS: Final = 0xFFFF
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tags:
-    """The tags of one specification.
-
-    :ivar resource_class: Placement's name; None leaves it to the plugin.
-    :ivar traits: to be added to those that the plugin finds.
-    :ivar num_vfs: how many VFs to create on a PF; None: leave them alone.
-    :ivar prebound: the device is expected on vfio-pci already.
-    :ivar allow_no_reset: offer the device although it cannot be reset.
-    """
-
-    resource_class: str | None = None
-    traits: frozenset[str] = frozenset()
-    num_vfs: int | None = None
-    prebound: bool = False
-    allow_no_reset: bool = False
-
 
 #: The keys that :func:`parse_tags` reads.
 TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(Tags))

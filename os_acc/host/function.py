@@ -25,7 +25,6 @@ import dataclasses
 import errno
 import os
 import re
-from collections.abc import Mapping
 
 from os_acc.exception import HostStepFailed
 from os_acc.host.attributes import (
@@ -57,27 +56,16 @@ class Binding:
     driver_override: str | None
 
 
-def read_function(
-    root: str,
-    address: PciAddress,
-    under_write: Mapping[PciAddress, str | None] | None = None,
-) -> PciFunction | None:
+def read_function(root: str, address: PciAddress) -> PciFunction | None:
     """One function as it is now; None where there is none (any more).
 
-    :param under_write: functions on which a write may be stuck, with the
-        driver override last known: before Linux 7.0 a read of
-        ``driver_override`` takes the device's lock and would be stuck as well.
     :raises HostStepFailed: the kernel refuses, or says what nobody understands.
     """
     fd = _open(root, address)
     if fd is None:
         return None
     try:
-        if under_write is not None and address in under_write:
-            override = under_write[address]
-        else:
-            override = _override(fd)
-        return _read(fd, address, override)
+        return _read(fd, address)
     except HostStepFailed as error:
         raise HostStepFailed(
             f"{address}: {error.message}", address=str(address), errno=error.errno
@@ -89,7 +77,8 @@ def read_function(
 def read_binding(root: str, address: PciAddress) -> Binding | None:
     """Driver and override as they are now; None where the function is gone.
 
-    It may block while a write to this function is stuck.
+    It may block while a write to this function is stuck: before Linux 7.0 a
+    read of ``driver_override`` takes the device's lock.
 
     :raises HostStepFailed: the kernel refuses to say.
     """
@@ -118,7 +107,7 @@ def _open(root: str, address: PciAddress) -> int | None:
         ) from error
 
 
-def _read(fd: int, address: PciAddress, override: str | None) -> PciFunction | None:
+def _read(fd: int, address: PciAddress) -> PciFunction | None:
     modalias = read_text("modalias", dir_fd=fd)
     if modalias is None:
         return None
@@ -145,7 +134,6 @@ def _read(fd: int, address: PciAddress, override: str | None) -> PciFunction | N
         identity=PciIdentity(vendor, product, subvendor, subproduct, revision, serial),
         class_code=int(base + sub + interface, 16),
         driver=driver,
-        driver_override=override,
         iommu_group=None if group is None else number(group, "iommu_group"),
         numa_node=None if numa_node is None or numa_node < 0 else numa_node,
         reset_methods=reset_methods,

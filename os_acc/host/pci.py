@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from types import MappingProxyType
 
 from os_acc.exception import HostStepFailed, InvalidPciAddress, OsAccError
@@ -35,20 +34,19 @@ from os_acc.objects.pci import PciAddress, PciFunction
 __all__ = ["Binding", "read_binding", "read_function", "scan"]
 
 
-def scan(root: str, under_write: Mapping[PciAddress, str | None] | None = None) -> Host:
+def scan(root: str) -> Host:
     """Read every PCI function, IOMMU group and PCI network interface.
 
     What vanishes meanwhile is left out; what cannot be understood is left out
     and told in ``Host.unreadable``, so that one bad device stops no other.
 
-    :param under_write: see :func:`read_function`.
     :raises HostStepFailed: not even the names of the devices can be read.
     """
     unreadable: dict[str, OsAccError] = {}
     functions: dict[PciAddress, PciFunction] = {}
     for address in _addresses(root):
         try:
-            function = read_function(root, address, under_write)
+            function = read_function(root, address)
         except HostStepFailed as error:
             unreadable[str(address)] = error
             continue

@@ -81,8 +81,10 @@ class Refusal(enum.Enum):
     NOT_ISOLATED = "its IOMMU group cannot be isolated"
     HAS_VFS = "a PF whose VFs are offered"
     NO_RESET = "cannot be reset"
+    DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
-    PLUGIN_FAILED = "its plugin failed"
+    NO_PLUGIN = "known to no plugin"
+    PLUGIN_FAILED = "a plugin failed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,4 +96,6 @@ class Refused:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value
+        return (
+            f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value
+        )

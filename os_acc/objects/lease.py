@@ -59,6 +59,7 @@ class Lease:
     :ivar consumer: the instance, or the migration while it is parked there.
     :ivar group: suffix of the request group it answers.
     :ivar provider: uuid of the resource provider.
+    :ivar plugin: the plugin that offered the device.
     :ivar address: the function that the guest is given.
     :ivar prior: what to restore, for each member of the IOMMU group.
     :ivar request: digest of the whole request, the same for all its leases.
@@ -81,6 +82,7 @@ class Lease:
     prior: tuple[PriorBinding, ...]
     request: str
     boot_id: str
+    plugin: str = "pci"
     instance_name: str = ""
     project_id: str = ""
     epoch: int = 0

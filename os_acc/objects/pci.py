@@ -30,6 +30,12 @@ _ADDRESS = re.compile(
 )
 
 
+def _is_within(value: object, limit: int) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return False
+    return 0 <= value <= limit
+
+
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class PciAddress:
     """Where a PCI function is: domain, bus, slot (device), function.
@@ -44,10 +50,10 @@ class PciAddress:
 
     def __post_init__(self) -> None:
         limits = (0xFFFF_FFFF, 0xFF, 0x1F, 0x7)
-        for part, limit in zip(dataclasses.astuple(self), limits, strict=True):
-            if type(part) is not int or not 0 <= part <= limit:
+        for part, limit in zip(self.parts, limits, strict=True):
+            if not _is_within(part, limit):
                 raise exception.InvalidPciAddress(
-                    f"{dataclasses.astuple(self)!r} is not a PCI address"
+                    f"{self.parts!r} is not a PCI address"
                 )
 
     @classmethod
@@ -62,9 +68,7 @@ class PciAddress:
         return cls(*(int(part, 16) for part in match.groups()))
 
     def __str__(self) -> str:
-        return (
-            f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
-        )
+        return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
 
     @property
     def parts(self) -> tuple[int, int, int, int]:
@@ -124,14 +128,15 @@ class PciFunction:
     """One PCI function as sysfs shows it at one moment.
 
     ``numa_node`` is None where the kernel says -1 (unknown, never node 0);
-    ``driver_override`` is None where none is set; ``class_code`` has 24 bits.
+    ``class_code`` has 24 bits. What takes the device's lock to be read
+    (``driver_override``, ``sriov_numvfs``) is not in it: a stuck write may
+    hold that lock for hours.
     """
 
     address: PciAddress
     identity: PciIdentity
     class_code: int
     driver: str | None
-    driver_override: str | None
     iommu_group: int | None
     numa_node: int | None
     reset_methods: tuple[str, ...]

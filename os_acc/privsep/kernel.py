@@ -46,6 +46,10 @@ class Kernel:
         try:
             self._check_is_sysfs(fd, path)
             os.write(fd, text.encode("ascii"))
+        except OSError as error:
+            # write(2) does not say which attribute; whoever reads the error
+            # has to know.
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(fd)
 

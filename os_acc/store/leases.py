@@ -180,6 +180,11 @@ class Store:
                 )
             return fresh
 
+    def next_epoch(self) -> int:
+        """An epoch for a privileged step that belongs to no lease."""
+        with self._database.transaction() as connection:
+            return rows.next_epoch(connection, self._now())
+
     def raise_epoch(self, at_least: int) -> None:
         """Let every epoch from now on be above a number seen elsewhere."""
         with self._database.transaction() as connection:

@@ -1,0 +1,144 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Make a host's accelerators ready for guests, and take them back.
+
+This is the whole public API. Nova compute calls :func:`initialize` once,
+:func:`plug` before it makes a domain and :func:`unplug` when that has ended.
+Everything else is imported when it is first needed: importing this module
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import typing
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from os_acc.objects.device import Provider
+
+__all__ = [
+    "attached",
+    "host_info",
+    "initialize",
+    "plug",
+    "providers",
+    "rekey",
+    "requests_accelerators",
+    "unplug",
+]
+
+
+def initialize(reset: bool = False) -> None:
+    """Make the library ready: plugins, journal, devices.
+
+    A second call does nothing; ``reset=True`` reads the options and loads
+    the plugins anew. Leases are never touched.
+
+    :raises CyborgAgentUnavailable: the library cannot serve; subclasses say
+        why: HelperUnavailable, StateUnavailable, InitializeTimeout.
+    :raises InvalidConfiguration: an option has a value that cannot be used.
+    """
+    from os_acc.service import initialize as make_ready
+
+    make_ready(reset=reset)
+
+
+def plug(
+    instance_info: Mapping[str, Any],
+    selected_rp: Mapping[str, Any] | None = None,
+    flavor_extra_specs: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Make the accelerators of an instance ready for its guest.
+
+    All or nothing; the same request again returns the same entries. The
+    arguments are never changed.
+
+    :param instance_info: ``uuid``, and optionally ``name``, ``project_id``
+        and ``image_id`` of the instance.
+    :param selected_rp: ``{"uuid": RP}``; or an allocation request of
+        Placement with ``allocations`` and ``mappings``; or None: make what
+        is recorded for this instance ready again, after a reboot.
+    :param flavor_extra_specs: the flavor's extra specs.
+    :returns: one entry for each accelerator: the specification's ``pci_id``
+        and what Nova's libvirt driver reads of a bound accelerator request
+        (``uuid``, ``attach_handle_type``, ``attach_handle_uuid``,
+        ``attach_handle_info``, ``device_rp_uuid``, ``state``), besides
+        ``request_group`` and ``numa_node``.
+    :raises InvalidInput: an argument is not what it should be.
+    :raises OsAccError: as the subclass says; nothing is left changed.
+    """
+    from os_acc.service import get
+
+    return get().plug(instance_info, selected_rp, flavor_extra_specs)
+
+
+def unplug(instance_info: Mapping[str, Any]) -> int:
+    """Give back everything that an instance has.
+
+    :param instance_info: needs only the instance's ``uuid``.
+    :returns: how many accelerators were released; 0 where it had none.
+    :raises DevicesUnreleased: some could not be given back; it carries both
+        lists. The rest is released.
+    """
+    from os_acc.service import get
+
+    return get().unplug(instance_info)
+
+
+def rekey(consumer: str, new_consumer: str) -> int:
+    """Move all leases of a consumer to another one, as they are.
+
+    For a resize: the source's leases go to the migration's uuid, where they
+    are neither offered nor given back until it is confirmed or reverted.
+
+    :returns: how many leases were moved.
+    :raises ConsumerConflict: the new consumer has leases already.
+    """
+    from os_acc.service import get
+
+    return get().rekey(consumer, new_consumer)
+
+
+def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
+    """Whether a flavor asks for anything that this host's os_acc offers."""
+    from os_acc.service import get
+
+    return get().requests_accelerators(flavor_extra_specs)
+
+
+def attached(
+    instance_info: Mapping[str, Any] | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """What each consumer has: its uuid, and entries as plug returned them.
+
+    :param instance_info: only this instance's; None: everybody's.
+    """
+    from os_acc.service import get
+
+    return get().attached(instance_info)
+
+
+def providers() -> tuple[Provider, ...]:
+    """The resource providers of this host's accelerators, as of now."""
+    from os_acc.service import get
+
+    return get().providers()
+
+
+def host_info() -> dict[str, Any]:
+    """The plugins, their versions, and what could not be loaded."""
+    from os_acc.service import get
+
+    return get().host_info()

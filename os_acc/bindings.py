@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What leases say of the host, held against what the host shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from os_acc import exception
+from os_acc.host import boot, iommu, pci, vfio
+from os_acc.objects.lease import Lease, PriorBinding
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.privsep.functions import VFIO_PCI
+
+
+def read_prior(root: str, members: Sequence[PciAddress]) -> tuple[PriorBinding, ...]:
+    """What these functions are bound to now.
+
+    :raises DeviceGone: one of them is not there any more.
+    """
+    return tuple(_prior(root, _function(root, address)) for address in members)
+
+
+def check_unchanged(root: str, leases: Sequence[Lease]) -> None:
+    """Make sure that leases still say what their devices are bound to.
+
+    :raises DeviceChanged: somebody changed a device while it was chosen.
+    """
+    for lease in leases:
+        if read_prior(root, lease.members) != lease.prior:
+            raise exception.DeviceChanged(
+                f"{lease.address} changed while it was being chosen"
+            )
+
+
+def prove(root: str, lease: Lease) -> None:
+    """Make sure that a guest can open the lease's IOMMU group.
+
+    :raises HostStepFailed: there is no node, or a member is in the way.
+    """
+    node = os.path.join(root, "dev/vfio", str(lease.iommu_group))
+    if not os.path.exists(node):
+        raise exception.HostStepFailed(
+            f"{lease.address} is bound to vfio-pci, but there is no {node}",
+            address=str(lease.address),
+        )
+    group = iommu.read_group(root, lease.iommu_group)
+    for address in group.members if group else ():
+        function = pci.read_function(root, address)
+        if function is None or function.is_bridge:
+            continue
+        if not vfio.leaves_group_viable(function):
+            raise exception.HostStepFailed(
+                f"{address} with {function.driver} keeps IOMMU group "
+                f"{lease.iommu_group} from being given away",
+                address=str(address),
+            )
+
+
+def holds(root: str, lease: Lease) -> bool:
+    """Whether a held lease's devices are as it says, in this boot.
+
+    :raises DeviceGone: one has vanished.
+    :raises DeviceChanged: another one sits in its place.
+    """
+    functions = _same_functions(root, lease)
+    return lease.boot_id == boot.boot_id(root) and all(
+        function.driver == VFIO_PCI and function.iommu_group == lease.iommu_group
+        for function in functions
+    )
+
+
+def refreshed(root: str, lease: Lease) -> Lease:
+    """The lease with what is true of its devices now.
+
+    :raises DeviceGone: one has vanished.
+    :raises DeviceChanged: another one sits in its place.
+    :raises IommuUnavailable: the device is in no IOMMU group any more.
+    """
+    this_boot = boot.boot_id(root)
+    functions = _same_functions(root, lease)
+    group = functions[0].iommu_group
+    if group is None:
+        raise exception.IommuUnavailable(
+            f"{lease.address} is in no IOMMU group", address=str(lease.address)
+        )
+    # On vfio-pci it may be in a guest that the host itself has started: what
+    # it was bound to before is then only known from the record.
+    prior = tuple(
+        old
+        if function.driver == VFIO_PCI or lease.boot_id == this_boot
+        else _prior(root, function)
+        for old, function in zip(lease.prior, functions, strict=True)
+    )
+    return dataclasses.replace(lease, prior=prior, iommu_group=group, boot_id=this_boot)
+
+
+def given_back_by_reboot(root: str, lease: Lease) -> bool:
+    """Whether a reboot has already undone all that the lease did."""
+    if lease.boot_id == boot.boot_id(root):
+        return False
+    found = (pci.read_function(root, address) for address in lease.members)
+    return all(function is None or function.driver != VFIO_PCI for function in found)
+
+
+def _function(root: str, address: PciAddress) -> PciFunction:
+    function = pci.read_function(root, address)
+    if function is None:
+        raise exception.DeviceGone(f"{address} has vanished from the host")
+    return function
+
+
+def _prior(root: str, function: PciFunction) -> PriorBinding:
+    binding = pci.read_binding(root, function.address)
+    if binding is None:
+        raise exception.DeviceGone(f"{function.address} has vanished from the host")
+    return PriorBinding(
+        address=function.address,
+        identity=function.identity,
+        driver=binding.driver,
+        driver_override=binding.driver_override,
+    )
+
+
+def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
+    functions = tuple(_function(root, address) for address in lease.members)
+    for old, now in zip(lease.prior, functions, strict=True):
+        if now.identity != old.identity:
+            raise exception.DeviceChanged(
+                f"{old.address} is now {now.identity}, it was {old.identity}",
+                hint="the card was exchanged: unplug the instance",
+            )
+    return functions

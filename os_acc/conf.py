@@ -1,0 +1,173 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Every option of os_acc, for services, generators and documentation."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from typing import Any, Self
+
+from oslo_config import cfg
+
+from os_acc import exception
+
+GROUP = cfg.OptGroup(
+    "os_acc",
+    title="os_acc",
+    help="How os_acc finds accelerators, remembers who has them, and how "
+    "long it waits for the host.",
+)
+
+OPTIONS: tuple[cfg.Opt, ...] = (
+    cfg.MultiStrOpt(
+        "device_spec",
+        default=[],
+        help="The devices that os_acc may touch, in the syntax of Nova's [pci] "
+        "device_spec: one JSON object, or a list of them, for each value. "
+        "Besides Nova's keys it takes resource_class, traits, num_vfs, "
+        "prebound and allow_no_reset; any other key is an error. The default "
+        "names nothing: os_acc then touches nothing.",
+    ),
+    cfg.ListOpt(
+        "enabled_plugins",
+        default=[],
+        help="The plugins to use, by the names of their entry points. Empty: "
+        "all that are installed.",
+    ),
+    cfg.StrOpt(
+        "state_path",
+        default="/var/lib/os_acc",
+        help="The directory of the leases, the journal and the locks. It has "
+        "to be on a local file system that survives a reboot, and to belong "
+        "to the user that nova-compute runs as.",
+    ),
+    cfg.StrOpt(
+        "node_name",
+        sample_default="<the host's name>",
+        help="The name of this compute node in Placement, of which the names "
+        "and the uuids of resource providers are made. It must never change "
+        "while instances have accelerators.",
+    ),
+    cfg.FloatOpt(
+        "initialize_timeout",
+        default=60.0,
+        min=1.0,
+        help="Seconds after which initialize() gives up.",
+    ),
+    cfg.FloatOpt(
+        "plug_timeout",
+        default=300.0,
+        min=1.0,
+        help="Seconds after which a plug gives up and goes back.",
+    ),
+    cfg.FloatOpt(
+        "unplug_timeout",
+        default=120.0,
+        min=1.0,
+        help="Seconds after which an unplug gives up; what it has not released "
+        "stays leased.",
+    ),
+    cfg.FloatOpt(
+        "write_timeout",
+        default=60.0,
+        min=0.1,
+        max=600.0,
+        help="Seconds that the kernel gets for one round trip of privileged "
+        "writes. A reset alone may take 60 seconds by the PCI specification.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The options as typed values, read once for each initialize()."""
+
+    device_spec: tuple[str, ...]
+    enabled_plugins: tuple[str, ...]
+    state_path: str
+    node_name: str
+    initialize_timeout: float
+    plug_timeout: float
+    unplug_timeout: float
+    write_timeout: float
+    nova_device_spec: tuple[str, ...]
+    nova_mdev_addresses: tuple[str, ...]
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Read the options, and those of Nova's that may claim devices too.
+
+        :raises InvalidConfiguration: a value has the wrong type.
+        """
+        register(conf)
+        try:
+            group = conf[GROUP.name]
+            return cls(
+                device_spec=tuple(group.device_spec),
+                enabled_plugins=tuple(group.enabled_plugins),
+                state_path=group.state_path,
+                node_name=group.node_name or socket.gethostname(),
+                initialize_timeout=group.initialize_timeout,
+                plug_timeout=group.plug_timeout,
+                unplug_timeout=group.unplug_timeout,
+                write_timeout=group.write_timeout,
+                nova_device_spec=_nova_device_spec(conf),
+                nova_mdev_addresses=_nova_mdev_addresses(conf),
+            )
+        except cfg.ConfigFileValueError as error:
+            raise exception.InvalidConfiguration(str(error)) from error
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options; a second time changes nothing."""
+    conf.register_group(GROUP)
+    conf.register_opts(OPTIONS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
+    """For oslo-config-generator (entry point ``oslo.config.opts``)."""
+    from oslo_privsep import priv_context
+
+    from os_acc import plugins
+
+    return [
+        (GROUP, list(OPTIONS)),
+        *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
+        *plugins.list_opts(),
+    ]
+
+
+#: The groups of the privilege contexts in :mod:`os_acc.privsep`.
+PRIVSEP_GROUPS = ("os_acc_base", "os_acc_inspect")
+
+
+def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:
+    """A value of Nova's; None where Nova has not registered it here."""
+    try:
+        return conf[group][name]
+    except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
+        return None
+
+
+def _nova_device_spec(conf: cfg.ConfigOpts) -> tuple[str, ...]:
+    return tuple(_option(conf, "pci", "device_spec") or ())
+
+
+def _nova_mdev_addresses(conf: cfg.ConfigOpts) -> tuple[str, ...]:
+    types = _option(conf, "devices", "enabled_mdev_types") or ()
+    return tuple(
+        address
+        for name in types
+        for address in _option(conf, f"mdev_{name}", "device_addresses") or ()
+    )

@@ -1,0 +1,178 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""May a device that the operator named be given to a guest?
+
+Each rule answers with the reason why not, or with nothing. What a lease
+already holds is judged by the rules that a lease cannot change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from os_acc.host import iommu, vfio
+from os_acc.host.usage import Usage
+from os_acc.host.view import Host
+from os_acc.objects.claim import Tags
+from os_acc.objects.device import Refusal, Refused
+from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scene:
+    """All that the rules look at.
+
+    :ivar named: the functions that ``[os_acc] device_spec`` names.
+    :ivar nova: the functions that Nova's own options claim as well.
+    :ivar leased: the functions that a lease holds.
+    """
+
+    root: str
+    host: Host
+    usage: Usage
+    named: Mapping[PciAddress, Tags]
+    nova: frozenset[PciAddress]
+    leased: frozenset[PciAddress]
+
+
+def judge(scene: Scene, address: PciAddress) -> Refused | tuple[PciAddress, ...]:
+    """The members of a usable device's group, or why it is not usable."""
+    function = scene.host.function(address)
+    for rule in _RULES:
+        refused = rule(scene, function)
+        if refused is not None:
+            return refused
+    return _members(scene, function)
+
+
+def _no(function: PciFunction, reason: Refusal, detail: str = "") -> Refused:
+    return Refused(function.address, reason, detail)
+
+
+def _bridge(_scene: Scene, function: PciFunction) -> Refused | None:
+    return _no(function, Refusal.BRIDGE) if function.is_bridge else None
+
+
+def _has_vfs(scene: Scene, function: PciFunction) -> Refused | None:
+    wants_vfs = scene.named[function.address].num_vfs is not None
+    if function.vfs or (function.role is PciRole.PF and wants_vfs):
+        return _no(function, Refusal.HAS_VFS, f"{len(function.vfs)} of them")
+    return None
+
+
+def _nova_claims(scene: Scene, function: PciFunction) -> Refused | None:
+    if function.address in scene.nova:
+        return _no(function, Refusal.NOVA_CLAIMS)
+    return None
+
+
+def _iommu(scene: Scene, function: PciFunction) -> Refused | None:
+    if function.iommu_group is None:
+        return _no(function, Refusal.NO_IOMMU)
+    group = scene.host.groups.get(function.iommu_group)
+    if group is None:
+        return _no(function, Refusal.NO_IOMMU, "the group cannot be read")
+    if group.unsafe:
+        return _no(function, Refusal.UNSAFE_IOMMU)
+    regions = iommu.blocking_regions(group)
+    if regions:
+        start, end, _kind = regions[0]
+        return _no(function, Refusal.RESERVED_REGION, f"{start:#x} to {end:#x}")
+    return None
+
+
+def _denylist(scene: Scene, function: PciFunction) -> Refused | None:
+    if vfio.denylisted(scene.root, function):
+        return _no(function, Refusal.DENYLISTED)
+    return None
+
+
+def _reset(scene: Scene, function: PciFunction) -> Refused | None:
+    if not function.reset_methods and not scene.named[function.address].allow_no_reset:
+        return _no(function, Refusal.NO_RESET)
+    return None
+
+
+def _host_uses(scene: Scene, function: PciFunction) -> Refused | None:
+    what = scene.usage.of(function.address)
+    return _no(function, Refusal.HOST_USES, what) if what else None
+
+
+def _unknown(scene: Scene, function: PciFunction) -> Refused | None:
+    if (
+        vfio.is_vfio_driver(function.driver)
+        and function.address not in scene.leased
+        and not scene.named[function.address].prebound
+    ):
+        return _no(function, Refusal.UNKNOWN_STATE, f"bound to {function.driver}")
+    return None
+
+
+def _isolated(scene: Scene, function: PciFunction) -> Refused | None:
+    for other in _others(scene, function):
+        if _goes_along(scene, function, other):
+            what = scene.usage.of(other.address)
+            if what is None:
+                continue
+            return _no(function, Refusal.NOT_ISOLATED, f"{other.address}: {what}")
+        if other.driver is not None:
+            return _no(
+                function,
+                Refusal.NOT_ISOLATED,
+                f"{other.address} ({other.driver}) shares its group",
+            )
+    return None
+
+
+_RULES: tuple[Callable[[Scene, PciFunction], Refused | None], ...] = (
+    _bridge,
+    _has_vfs,
+    _nova_claims,
+    _iommu,
+    _denylist,
+    _reset,
+    _host_uses,
+    _unknown,
+    _isolated,
+)
+
+
+def _others(scene: Scene, function: PciFunction) -> tuple[PciFunction, ...]:
+    """The rest of the group, but for bridges: VFIO leaves those alone."""
+    group = scene.host.group_of(function.address)
+    found = (
+        scene.host.functions.get(address)
+        for address in group.members
+        if address != function.address
+    )
+    return tuple(other for other in found if other is not None and not other.is_bridge)
+
+
+def _goes_along(scene: Scene, function: PciFunction, other: PciFunction) -> bool:
+    """Whether a sibling is taken too: a function of the same card, or named.
+
+    The operator who names a graphics card means its audio function as well.
+    """
+    return (
+        other.address in scene.named and other.address not in scene.nova
+    ) or other.address.same_slot(function.address)
+
+
+def _members(scene: Scene, function: PciFunction) -> tuple[PciAddress, ...]:
+    along = (
+        other.address
+        for other in _others(scene, function)
+        if _goes_along(scene, function, other)
+    )
+    return tuple(sorted((function.address, *along)))

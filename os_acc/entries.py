@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Leases as the public API returns them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from os_acc.objects.lease import Lease, LeaseState
+
+
+def entry(lease: Lease) -> dict[str, Any]:
+    """One accelerator: the specification's ``pci_id``, and beside it a bound
+    accelerator request as Nova 34's libvirt driver reads it.
+
+    Nova wants the parts of the address as hexadecimal text, and the slot
+    under the name ``device`` (nova/virt/libvirt/driver.py).
+    """
+    address = lease.address
+    return {
+        "pci_id": str(address),
+        "uuid": lease.uuid,
+        "state": _STATES[lease.state],
+        "attach_handle_type": "PCI",
+        "attach_handle_uuid": lease.uuid,
+        "attach_handle_info": {
+            "domain": f"{address.domain:04x}",
+            "bus": f"{address.bus:02x}",
+            "device": f"{address.slot:02x}",
+            "function": f"{address.function:x}",
+        },
+        "device_rp_uuid": lease.provider,
+        "instance_uuid": lease.consumer,
+        "request_group": lease.group,
+        "numa_node": lease.numa_node,
+    }
+
+
+# Cyborg's names of states, which Nova compares with.
+_STATES = {
+    LeaseState.PREPARING: "BindStarted",
+    LeaseState.HELD: "Bound",
+    LeaseState.RELEASING: "Deleting",
+    LeaseState.QUARANTINED: "UnbindFailed",
+}

@@ -1,0 +1,284 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The caller's side of the privileged helper.
+
+Turns the helper's plain answers into typed errors, and holds deadlines on
+calls whose helper may be stuck, killed or silent.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from typing import Any
+
+from oslo_log import log
+from oslo_privsep import comm, daemon
+
+from os_acc import exception, privsep
+from os_acc.objects.lease import Lease
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.privsep import binding, holders, sriov
+from os_acc.privsep.outcome import Outcome, Result
+
+LOG = log.getLogger(__name__)
+
+# The helper's own deadline comes first, so that its answer can still arrive.
+_ANSWER_SECONDS = 5.0
+
+
+class StaleEpoch(exception.OsAccError):
+    """The helper has seen a later operation on the device than this one.
+
+    :ivar seen: the epoch that it has seen.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, seen: int) -> None:
+        super().__init__(message)
+        self.seen = seen
+
+
+class Helper:
+    """Privileged steps as typed calls.
+
+    :param write_timeout: seconds that the kernel gets for one round trip.
+    """
+
+    def __init__(self, write_timeout: float) -> None:
+        self.write_timeout = write_timeout
+        self._revive = threading.Lock()
+
+    def start(self, deadline: float) -> None:
+        """Start both contexts, by ``time.monotonic()``'s deadline.
+
+        :raises HelperUnavailable: they do not start, or not in time.
+        """
+        pool = futures.ThreadPoolExecutor(2, "os_acc_helper_start")
+        starts = [
+            pool.submit(self._ensure, context)
+            for context in (privsep.base, privsep.inspect)
+        ]
+        pool.shutdown(wait=False)
+        for start in starts:
+            try:
+                start.result(max(0.0, deadline - time.monotonic()))
+            except futures.TimeoutError as error:
+                raise exception.HelperUnavailable(
+                    "the privileged helper did not start in time"
+                ) from error
+
+    def take(self, lease: Lease, deadline: float) -> None:
+        """Bind all functions of a lease to vfio-pci.
+
+        :raises HostError: as the host refused it.
+        """
+        milliseconds = self._milliseconds(deadline)
+        targets = tuple(
+            (prior.address.parts, prior.identity.numbers) for prior in lease.prior
+        )
+        answers = self._call(
+            privsep.base,
+            binding.take,
+            milliseconds,
+            lease.iommu_group,
+            targets,
+            lease.epoch,
+            milliseconds,
+        )
+        _judge(lease.members, answers)
+
+    def give_back(
+        self, lease: Lease, deadline: float, *, proven_free: bool = False
+    ) -> None:
+        """Return all functions of a lease to what they were bound to.
+
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        milliseconds = self._milliseconds(deadline)
+        targets = tuple(
+            (
+                prior.address.parts,
+                prior.identity.numbers,
+                prior.driver or "",
+                prior.driver_override or "",
+            )
+            for prior in lease.prior
+        )
+        answers = self._call(
+            privsep.base,
+            binding.give_back,
+            milliseconds,
+            lease.iommu_group,
+            targets,
+            lease.epoch,
+            milliseconds,
+            proven_free,
+        )
+        outcomes = {Result(*answer).outcome for answer in answers}
+        if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
+            self.check_free(lease.members, deadline)
+            if not proven_free:
+                self.give_back(lease, deadline, proven_free=True)
+                return
+        _judge(lease.members, answers)
+
+    def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
+        """Make sure that no process holds one of these functions.
+
+        :raises DeviceInUse: someone does, or even root's eyes cannot tell.
+        """
+        milliseconds = self._milliseconds(deadline)
+        outcome, number, found = self._call(
+            privsep.inspect,
+            holders.holders,
+            milliseconds,
+            tuple(address.parts for address in addresses),
+        )
+        if outcome == Outcome.OK:
+            return
+        names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
+        raise exception.DeviceInUse(
+            f"{addresses[0]} is held by {names or 'somebody who cannot be named'}",
+            address=str(addresses[0]),
+            errno=number,
+            holders=tuple((pid, command) for pid, command in found),
+        )
+
+    def set_num_vfs(
+        self, function: PciFunction, count: int, epoch: int, deadline: float
+    ) -> None:
+        """Give a PF this many VFs.
+
+        :raises HostError: as the host refused it.
+        """
+        milliseconds = self._milliseconds(deadline)
+        answer = self._call(
+            privsep.base,
+            sriov.set_num_vfs,
+            milliseconds,
+            function.address.parts,
+            function.identity.numbers,
+            count,
+            epoch,
+            milliseconds,
+        )
+        _judge((function.address,), (answer,))
+
+    def _milliseconds(self, deadline: float) -> int:
+        left = min(self.write_timeout, deadline - time.monotonic())
+        if left <= 0:
+            raise exception.DeviceStuck(
+                "no time is left for the next privileged step",
+                hint="the operation's own timeout has passed",
+            )
+        return max(1, int(left * 1000))
+
+    def _call(
+        self,
+        context: privsep.Context,
+        entrypoint: Callable[..., Any],
+        milliseconds: int,
+        *args: object,
+    ) -> Any:
+        self._ensure(context)
+        seconds = milliseconds / 1000 + _ANSWER_SECONDS
+        try:
+            return entrypoint(*args, _wrap_timeout=seconds)
+        except comm.PrivsepTimeout as error:
+            raise exception.HelperLost(
+                "the privileged helper does not answer",
+                hint="what it was asked to do may still happen; try again",
+            ) from error
+        except (OSError, daemon.ProtocolError) as error:
+            raise exception.HelperLost(
+                f"the privileged helper ended during a call: {error}"
+            ) from error
+
+    def _ensure(self, context: privsep.Context) -> None:
+        """Have a running helper; a dead one is replaced by one thread."""
+        if not context.client_mode:
+            return
+        with self._revive:
+            channel = context.channel
+            if channel is not None and channel.running:
+                return
+            try:
+                if channel is not None:
+                    context.stop()
+                context.start()
+            except (OSError, daemon.FailedToDropPrivileges) as error:
+                raise exception.HelperUnavailable(
+                    f"the privileged helper {context.pypath} does not start: {error}"
+                ) from error
+
+
+def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
+    for address, answer in zip(addresses, answers, strict=False):
+        result = Result(*answer)
+        if result.outcome != Outcome.OK:
+            raise _error(str(address), result)
+    if len(answers) != len(addresses):
+        raise exception.HelperLost("the privileged helper answered something else")
+
+
+def _error(address: str, result: Result) -> exception.OsAccError:
+    text = f"{address}: {result.step or 'the step'}"
+    match result.outcome:
+        case Outcome.GONE:
+            return exception.DeviceGone(f"{address} has vanished from the host")
+        case Outcome.CHANGED:
+            return exception.DeviceChanged(
+                f"{address}: {result.step} is now {result.observed}",
+                hint="another device sits there now; look at 'os-acc device list'",
+            )
+        case Outcome.STALE:
+            return StaleEpoch(
+                f"{address}: a later operation came first", int(result.observed)
+            )
+        case Outcome.IN_USE | Outcome.UNSURE:
+            return exception.DeviceInUse(
+                f"{address} is in use", address=address, errno=result.errno
+            )
+        case Outcome.STUCK:
+            return exception.DeviceStuck(
+                f"{address}: the kernel has not returned from a write",
+                address=address,
+                errno=result.errno,
+            )
+        case Outcome.BUSY:
+            return exception.DeviceStuck(
+                f"{address}: an earlier write has not ended",
+                address=address,
+                errno=result.errno,
+            )
+        case Outcome.NO_EFFECT if result.step == "driver":
+            return exception.BindRefused(
+                f"{address} is with {result.observed or 'no driver'} after the probe",
+                address=address,
+                hint="the driver did not take the device; the kernel's log says why",
+            )
+    return exception.HostStepFailed(
+        f"{text}: {_reason(result)}", address=address, errno=result.errno
+    )
+
+
+def _reason(result: Result) -> str:
+    if result.errno:
+        return f"{errno.errorcode.get(result.errno, '?')}, {os.strerror(result.errno)}"
+    return f"{result.outcome}, found {result.observed or 'nothing'}"

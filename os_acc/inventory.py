@@ -1,0 +1,155 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What this host offers at this moment, and what it does not and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from os_acc import device_spec, eligibility, exception, plugins
+from os_acc.host import pci, usage
+from os_acc.host.view import Host
+from os_acc.objects.claim import Claim, Tags
+from os_acc.objects.device import Device, Provider, Refusal, Refused
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.plugins import base
+
+# Of all providers of os_acc; with the node's name and the device's key it
+# gives the same uuid again after the loss of the store.
+_PROVIDERS = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inventory:
+    """One look at the host."""
+
+    host: Host
+    providers: Mapping[str, Provider]
+    refused: tuple[Refused, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator said of devices, here and in Nova's options."""
+
+    named: device_spec.DeviceSpec
+    nova: device_spec.DeviceSpec
+    nova_mdev_parents: frozenset[PciAddress]
+
+
+def take_stock(
+    root: str,
+    rules: Rules,
+    loaded: plugins.Plugins,
+    node_name: str,
+    leased: frozenset[PciAddress],
+) -> Inventory:
+    """Scan the host, judge what is named, and let the plugins choose.
+
+    :raises HostStepFailed: the host cannot be read at all.
+    """
+    host = pci.scan(root)
+    named = _match(rules.named, host)
+    scene = eligibility.Scene(
+        root=root,
+        host=host,
+        usage=usage.read_usage(root, host),
+        named=named,
+        nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
+        leased=leased,
+    )
+    claims, refused = _claims(scene)
+    devices, failed = _discover(loaded, claims)
+    providers = (_provider(node_name, device) for device in devices)
+    return Inventory(
+        host=host,
+        providers=MappingProxyType({each.uuid: each for each in providers}),
+        refused=(*refused, *failed),
+    )
+
+
+def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, Tags]:
+    found = (
+        (address, spec.match(function, host.netdevs, host.functions))
+        for address, function in host.functions.items()
+    )
+    return {address: tags for address, tags in found if tags is not None}
+
+
+def _claims(scene: eligibility.Scene) -> tuple[tuple[Claim, ...], list[Refused]]:
+    claims: list[Claim] = []
+    refused: list[Refused] = []
+    taken: set[PciAddress] = set()
+    for address in sorted(scene.named):
+        if address in taken:
+            # Its group goes to a guest under another function's name.
+            continue
+        verdict = eligibility.judge(scene, address)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+            continue
+        claims.append(_claim(scene, address, verdict))
+        taken.update(verdict)
+    return tuple(claims), refused
+
+
+def _claim(
+    scene: eligibility.Scene, address: PciAddress, members: tuple[PciAddress, ...]
+) -> Claim:
+    function = scene.host.function(address)
+    return Claim(
+        function=function,
+        parent=_parent(scene.host, function),
+        tags=scene.named[address],
+        members=members,
+        iommu_group=scene.host.group_of(address).number,
+    )
+
+
+def _parent(host: Host, function: PciFunction) -> PciFunction:
+    # In a guest a VF has no PF to be seen.
+    return host.functions.get(function.physfn or function.address, function)
+
+
+def _discover(
+    loaded: plugins.Plugins, claims: tuple[Claim, ...]
+) -> tuple[list[Device], list[Refused]]:
+    devices: list[Device] = []
+    failures: list[str] = []
+    left = claims
+    for plugin in loaded.loaded:
+        try:
+            found = plugins.call(plugin.name, _take, plugin, left)
+        except exception.PluginFailed as error:
+            failures.append(error.message)
+            continue
+        devices.extend(found)
+        gone = {handle.address for device in found for handle in device.handles}
+        left = tuple(claim for claim in left if claim.function.address not in gone)
+    # What no plugin took: the reason may be one that failed.
+    detail = "; ".join(failures)
+    reason = Refusal.PLUGIN_FAILED if failures else Refusal.NO_PLUGIN
+    return devices, [Refused(claim.function.address, reason, detail) for claim in left]
+
+
+def _take(plugin: base.PluginBase, claims: tuple[Claim, ...]) -> list[Device]:
+    found: Iterable[Device] = plugin.discover(base.Candidates(claims))
+    return list(found)
+
+
+def _provider(node_name: str, device: Device) -> Provider:
+    name = f"{node_name}_accel_{device.key}"
+    return Provider(uuid=str(uuid.uuid5(_PROVIDERS, name)), name=name, device=device)

@@ -1,0 +1,274 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What happens to leases: made ready, given back, settled after a crash.
+
+The journal is the lease itself. It says, before anything is touched, what
+each function was bound to; going back means restoring just that, which can
+be repeated. Whoever changes a lease's devices holds its consumer's lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from typing import TypeVar
+
+from oslo_log import log
+
+from os_acc import bindings, exception, helper, plugins
+from os_acc.objects.device import Handle
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.plugins import base
+from os_acc.store.leases import Store
+from os_acc.store.locks import Locks, consumer_lock
+
+LOG = log.getLogger(__name__)
+
+_WORKERS = 8
+#: What may end by itself: the lease stays as it is and is tried again.
+_WAITS = (
+    exception.DeviceInUse,
+    exception.DeviceStuck,
+    exception.HelperLost,
+    exception.HelperUnavailable,
+    helper.StaleEpoch,
+)
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Released:
+    """What of some leases was given back, and what was not."""
+
+    done: tuple[Lease, ...]
+    failed: tuple[tuple[Lease, exception.OsAccError], ...]
+
+
+class Lifecycle:
+    """Moves leases from one state to the next, on disk and on the host."""
+
+    def __init__(
+        self,
+        root: str,
+        store: Store,
+        locks: Locks,
+        hands: helper.Helper,
+        loaded: plugins.Plugins,
+    ) -> None:
+        self._root = root
+        self._store = store
+        self._locks = locks
+        self._hands = hands
+        self._plugins = loaded
+
+    # -- making ready ------------------------------------------------------
+
+    def establish(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+        """Take the devices of new leases to vfio-pci; all, or none.
+
+        1. intent on disk, 2. nobody holds them, 3. the plugin's own step,
+        4. bind, 5. prove, 6. commit. Going back is :meth:`release`.
+
+        :raises OsAccError: as the step that failed; the host is as it was, or
+            the error's notes say what is not.
+        """
+        intents = self._store.add(leases)
+        try:
+            bindings.check_unchanged(self._root, intents)
+            ready = self._each(intents, lambda each: self._prepare(each, deadline))
+            return self._store.replace(
+                [dataclasses.replace(each, state=LeaseState.HELD) for each in ready]
+            )
+        except exception.OsAccError as error:
+            self._go_back(intents[0].consumer, error, deadline)
+            raise
+
+    def reestablish(
+        self, leases: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Make devices of held leases ready again, where they are not.
+
+        After a host reboot what is recorded about bindings is void: it is
+        read and recorded anew before anything is touched.
+
+        :raises OsAccError: as the step that failed; the leases stay.
+        """
+        broken = [each for each in leases if not bindings.holds(self._root, each)]
+        if not broken:
+            return tuple(leases)
+        fresh = self._store.replace(
+            [bindings.refreshed(self._root, each) for each in broken]
+        )
+        ready = self._each(fresh, lambda each: self._prepare(each, deadline))
+        renewed = {lease.uuid: lease for lease in ready}
+        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
+
+    # -- giving back -------------------------------------------------------
+
+    def release(self, leases: Sequence[Lease], deadline: float) -> Released:
+        """Give devices back to what they were bound to, and forget them.
+
+        What someone still holds, or what the kernel has not returned from,
+        stays leased; what cannot be given back clean is quarantined.
+        """
+        begun = self._store.replace(
+            [
+                dataclasses.replace(lease, state=LeaseState.RELEASING, reason="")
+                for lease in leases
+            ]
+        )
+        ended = self._each(begun, lambda each: self._try_give_back(each, deadline))
+        done = tuple(lease for lease, error in ended if error is None)
+        failed = tuple((lease, error) for lease, error in ended if error is not None)
+        if done:
+            self._store.delete(done)
+        self._quarantine(failed)
+        return Released(done, failed)
+
+    def settle(self, consumer: str, deadline: float) -> Released:
+        """Finish what a dead process, or an earlier failure, left of a consumer.
+
+        An uncommitted plug goes back; a begun unplug goes on. The caller
+        holds the consumer's lock.
+        """
+        left = [
+            lease
+            for lease in self._store.leases(consumer)
+            if lease.state in (LeaseState.PREPARING, LeaseState.RELEASING)
+        ]
+        if not left:
+            return Released((), ())
+        LOG.warning(
+            "settling %d unfinished lease(s) of consumer %s", len(left), consumer
+        )
+        return self.release(left, deadline)
+
+    def replay(self, deadline: float) -> None:
+        """Settle every consumer whose owner is gone; leave the others alone."""
+        unfinished = {
+            lease.consumer
+            for lease in self._store.leases()
+            if lease.state in (LeaseState.PREPARING, LeaseState.RELEASING)
+        }
+
+        def settle(consumer: str) -> None:
+            try:
+                with self._locks.try_hold([consumer_lock(consumer)]) as mine:
+                    if not mine:
+                        LOG.info("consumer %s is at work elsewhere", consumer)
+                        return
+                    for lease, error in self.settle(consumer, deadline).failed:
+                        LOG.error("%s stays leased: %s", lease.address, error)
+            except exception.OsAccError as error:
+                # One record never stops the rest (CVE-2022-37394's lesson).
+                LOG.error("consumer %s is left unsettled: %s", consumer, error)
+
+        self._each(sorted(unfinished), settle)
+
+    # -- one lease ---------------------------------------------------------
+
+    def _prepare(self, lease: Lease, deadline: float) -> Lease:
+        """Steps 2 to 5 for one accelerator."""
+        self._hands.check_free(lease.members, deadline)
+        self._plugin_step(lease, lambda plugin: plugin.prepare)
+        lease = self._fenced(lease, lambda each: self._hands.take(each, deadline))
+        bindings.prove(self._root, lease)
+        return lease
+
+    def _try_give_back(
+        self, lease: Lease, deadline: float
+    ) -> tuple[Lease, exception.OsAccError | None]:
+        try:
+            return self._give_back(lease, deadline), None
+        except exception.OsAccError as error:
+            return lease, error
+
+    def _give_back(self, lease: Lease, deadline: float) -> Lease:
+        if not bindings.given_back_by_reboot(self._root, lease):
+            try:
+                lease = self._fenced(
+                    lease, lambda each: self._hands.give_back(each, deadline)
+                )
+            except exception.DeviceGone:
+                LOG.warning("%s has vanished; its lease ends", lease.address)
+            except exception.DeviceChanged as error:
+                LOG.warning("%s; its lease ends, nothing is restored", error)
+        self._plugin_step(lease, lambda plugin: plugin.release)
+        return lease
+
+    def _fenced(self, lease: Lease, action: Callable[[Lease], None]) -> Lease:
+        """Do it; where a store that was lost had counted further, count on."""
+        try:
+            action(lease)
+        except helper.StaleEpoch as error:
+            self._store.raise_epoch(error.seen + 1)
+            (lease,) = self._store.replace([lease])
+            action(lease)
+        return lease
+
+    def _plugin_step(
+        self,
+        lease: Lease,
+        step: Callable[[base.PluginBase], Callable[[Handle], None]],
+    ) -> None:
+        plugin = self._plugins.get(lease.plugin)
+        if plugin is not None:
+            plugins.call(plugin.name, step(plugin), _handle(lease))
+
+    # -- several -----------------------------------------------------------
+
+    def _go_back(
+        self, consumer: str, cause: exception.OsAccError, deadline: float
+    ) -> None:
+        """Undo a plug; what cannot be undone now is told with the cause."""
+        # Going back has to have time, also where the plug ran out of it.
+        deadline = max(deadline, time.monotonic() + self._hands.write_timeout)
+        try:
+            failed = self.settle(consumer, deadline).failed
+        except exception.OsAccError as error:
+            cause.add_note(f"going back failed as well: {error}")
+            return
+        for lease, why in failed:
+            cause.add_note(f"{lease.address} could not be given back: {why}")
+
+    def _quarantine(self, failed: Sequence[tuple[Lease, exception.OsAccError]]) -> None:
+        unclean = [each for each in failed if not isinstance(each[1], _WAITS)]
+        for lease, error in unclean:
+            LOG.error("%s is quarantined: %s", lease.address, error)
+        if not unclean:
+            return
+        self._store.replace(
+            [
+                dataclasses.replace(
+                    lease, state=LeaseState.QUARANTINED, reason=str(error)
+                )
+                for lease, error in unclean
+            ]
+        )
+
+    @staticmethod
+    def _each(items: Sequence[_In], action: Callable[[_In], _Out]) -> list[_Out]:
+        """Do it for all side by side; then raise the first error, if any."""
+        if len(items) < 2:
+            return [action(item) for item in items]
+        with futures.ThreadPoolExecutor(min(_WORKERS, len(items))) as pool:
+            running = [pool.submit(action, item) for item in items]
+        return [each.result() for each in running]
+
+
+def _handle(lease: Lease) -> Handle:
+    return Handle(lease.address, lease.members, lease.iommu_group, lease.numa_node)

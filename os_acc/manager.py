@@ -1,0 +1,303 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One plug and one unplug, from start to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from oslo_log import log
+from oslo_utils import uuidutils
+
+from os_acc import (
+    bindings,
+    choice,
+    conf,
+    entries,
+    exception,
+    extra_specs,
+    inventory,
+    lifecycle,
+    matching,
+    plugins,
+    selected_rp,
+)
+from os_acc.host import boot, vfio
+from os_acc.objects.device import Provider
+from os_acc.objects.instance import InstanceInfo, canonical_uuid
+from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.selection import Wanted
+from os_acc.plugins import base
+from os_acc.store.leases import AlreadyLeased, Store
+from os_acc.store.locks import Locks, consumer_lock
+
+LOG = log.getLogger(__name__)
+
+
+class Manager:
+    """Serves the public API once everything under it is ready.
+
+    Made by :mod:`os_acc.service`. Thread-safe: what changes is in the store,
+    and who changes a consumer's leases holds the consumer's lock.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        settings: conf.Settings,
+        rules: inventory.Rules,
+        loaded: plugins.Plugins,
+        store: Store,
+        locks: Locks,
+        life: lifecycle.Lifecycle,
+        owner: Owner,
+    ) -> None:
+        self.root = root
+        self.settings = settings
+        self.plugins = loaded
+        self.store = store
+        self.locks = locks
+        self.life = life
+        self._rules = rules
+        self._owner = owner
+
+    # -- what Nova calls ---------------------------------------------------
+
+    def plug(
+        self, instance_info: object, selected: object, flavor_extra_specs: object
+    ) -> list[dict[str, Any]]:
+        """See :func:`os_acc.plug`."""
+        deadline = time.monotonic() + self.settings.plug_timeout
+        instance = InstanceInfo.from_api(instance_info)
+        selection = selected_rp.parse(selected)
+        request = extra_specs.parse(flavor_extra_specs)
+        with self.locks.hold([consumer_lock(instance.uuid)], deadline):
+            held = self._settled(instance.uuid, deadline)
+            if selection is None:
+                leases = self._recorded(instance, held, deadline)
+            else:
+                stock = self.take_stock()
+                offered = {
+                    each.uuid: each.device.resource_class
+                    for each in stock.providers.values()
+                }
+                wanted = matching.match_groups(request, selection, offered)
+                digest = _digest(wanted)
+                if held:
+                    leases = self._again(instance, held, digest, deadline)
+                else:
+                    leases = self._fresh(instance, wanted, digest, stock, deadline)
+        return [entries.entry(lease) for lease in leases]
+
+    def unplug(self, instance_info: object) -> int:
+        """See :func:`os_acc.unplug`."""
+        deadline = time.monotonic() + self.settings.unplug_timeout
+        instance = InstanceInfo.from_api(instance_info)
+        with self.locks.hold([consumer_lock(instance.uuid)], deadline):
+            leases = [
+                lease
+                for lease in self.store.leases(instance.uuid)
+                if lease.state is not LeaseState.QUARANTINED
+            ]
+            if not leases:
+                return 0
+            released = self.life.release(leases, deadline)
+        if released.failed:
+            raise _unreleased(instance.uuid, released)
+        return len(released.done)
+
+    def rekey(self, consumer: object, new_consumer: object) -> int:
+        """See :func:`os_acc.rekey`."""
+        deadline = time.monotonic() + self.settings.unplug_timeout
+        old, new = _consumer(consumer), _consumer(new_consumer)
+        with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
+            for each in (old, new):
+                self._settled(each, deadline)
+            return len(self.store.rekey(old, new))
+
+    # -- what is there -----------------------------------------------------
+
+    def requests_accelerators(self, flavor_extra_specs: object) -> bool:
+        """See :func:`os_acc.requests_accelerators`."""
+        request = extra_specs.parse(flavor_extra_specs)
+        offered = {
+            provider.device.resource_class
+            for provider in self.take_stock().providers.values()
+        }
+        return extra_specs.requests_accelerators(request, offered)
+
+    def attached(self, instance_info: object) -> dict[str, list[dict[str, Any]]]:
+        """See :func:`os_acc.attached`."""
+        consumer = (
+            None if instance_info is None else InstanceInfo.from_api(instance_info).uuid
+        )
+        found: dict[str, list[dict[str, Any]]] = {}
+        for lease in self.store.leases(consumer):
+            found.setdefault(lease.consumer, []).append(entries.entry(lease))
+        return found
+
+    def take_stock(self) -> inventory.Inventory:
+        """What the host offers at this moment."""
+        return inventory.take_stock(
+            self.root,
+            self._rules,
+            self.plugins,
+            self.settings.node_name,
+            frozenset(_members(self.store.leases())),
+        )
+
+    def providers(self) -> tuple[Provider, ...]:
+        """See :func:`os_acc.providers`."""
+        return tuple(self.take_stock().providers.values())
+
+    def host_info(self) -> dict[str, Any]:
+        """See :func:`os_acc.host_info`."""
+        return {
+            "contract": list(base.API_VERSION),
+            "plugins": [
+                {"name": each.name, "contract": list(each.api_version)}
+                for each in self.plugins.loaded
+            ],
+            "set_aside": [
+                {"name": each.name, "reason": each.reason}
+                for each in self.plugins.set_aside
+            ],
+        }
+
+    # -- parts of a plug ---------------------------------------------------
+
+    def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
+        """A consumer's leases, with nothing unfinished among them.
+
+        :raises OsAccError: something unfinished cannot be finished now.
+        """
+        for _lease, error in self.life.settle(consumer, deadline).failed:
+            raise error
+        held = self.store.leases(consumer)
+        for lease in held:
+            if lease.state is LeaseState.QUARANTINED:
+                raise exception.DeviceQuarantined(
+                    f"{lease.address}, once of {consumer}, is quarantined: "
+                    f"{lease.reason}"
+                )
+        return held
+
+    def _recorded(
+        self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Make ready again what is recorded, after a reboot for example."""
+        if not held:
+            raise exception.LeaseNotFound(
+                f"no accelerators are recorded for instance {instance.uuid}",
+                hint="pass selected_rp to plug new ones",
+            )
+        vfio.vfio_ready(self.root)
+        return self.life.reestablish(held, deadline)
+
+    def _again(
+        self,
+        instance: InstanceInfo,
+        held: Sequence[Lease],
+        digest: str,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        if any(lease.request != digest for lease in held):
+            raise exception.ConsumerConflict(
+                f"instance {instance.uuid} already holds accelerators of another "
+                "request"
+            )
+        return self.life.reestablish(held, deadline)
+
+    def _fresh(
+        self,
+        instance: InstanceInfo,
+        wanted: Sequence[Wanted],
+        digest: str,
+        stock: inventory.Inventory,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        if not wanted:
+            return ()
+        vfio.vfio_ready(self.root)
+        while True:
+            taken = frozenset(
+                (*_members(self.store.leases()), *self.store.damaged_claims())
+            )
+            chosen = choice.choose(wanted, stock.providers, taken)
+            leases = [self._lease(instance, each, digest) for each in chosen]
+            try:
+                return self.life.establish(leases, deadline)
+            except AlreadyLeased:
+                # Another plug was faster; each round somebody gets a device.
+                LOG.debug("%s chooses again", instance.uuid)
+                if time.monotonic() >= deadline:
+                    raise
+
+    def _lease(
+        self, instance: InstanceInfo, chosen: choice.Chosen, digest: str
+    ) -> Lease:
+        return Lease(
+            uuid=uuidutils.generate_uuid(),
+            consumer=instance.uuid,
+            owner=self._owner,
+            state=LeaseState.PREPARING,
+            group=chosen.wanted.group_suffix,
+            provider=chosen.provider.uuid,
+            resource_class=chosen.wanted.resource_class,
+            address=chosen.handle.address,
+            iommu_group=chosen.handle.iommu_group,
+            numa_node=chosen.handle.numa_node,
+            prior=bindings.read_prior(self.root, chosen.handle.members),
+            request=digest,
+            boot_id=boot.boot_id(self.root),
+            plugin=chosen.provider.device.plugin,
+            instance_name=instance.name,
+            project_id=instance.project_id,
+        )
+
+
+def _digest(wanted: Sequence[Wanted]) -> str:
+    """The same for the same request, whatever devices answer it."""
+    plain = json.dumps([dataclasses.astuple(each) for each in wanted])
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _members(leases: Iterable[Lease]) -> set[PciAddress]:
+    return {address for lease in leases for address in lease.members}
+
+
+def _consumer(value: object) -> str:
+    consumer = canonical_uuid(value)
+    if consumer is None:
+        raise exception.InvalidInput(f"{value!r} is not the uuid of a consumer")
+    return consumer
+
+
+def _unreleased(
+    consumer: str, released: lifecycle.Released
+) -> exception.DevicesUnreleased:
+    reasons = "; ".join(str(error) for _, error in released.failed)
+    error = exception.DevicesUnreleased(
+        f"{len(released.failed)} accelerator(s) of {consumer} are not released: "
+        f"{reasons}",
+        released=[str(lease.address) for lease in released.done],
+        unreleased=[(str(lease.address), why) for lease, why in released.failed],
+    )
+    error.__cause__ = released.failed[0][1]
+    return error

@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A function that the operator has named, and what goes with it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.objects.device import Handle
+from os_acc.objects.pci import PciAddress, PciFunction
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tags:
+    """The tags of one value of ``[os_acc] device_spec``.
+
+    :ivar resource_class: Placement's name; None leaves it to the plugin.
+    :ivar traits: to be added to those that the plugin finds.
+    :ivar num_vfs: how many VFs to create on a PF; None: leave them alone.
+    :ivar prebound: the device is expected on vfio-pci already.
+    :ivar allow_no_reset: offer the device although it cannot be reset.
+    """
+
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+    num_vfs: int | None = None
+    prebound: bool = False
+    allow_no_reset: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """A usable function, with the rest of its IOMMU group.
+
+    :ivar parent: the PF where the function is a VF, else the function.
+    :ivar members: all functions that go to vfio-pci together, sorted.
+    """
+
+    function: PciFunction
+    parent: PciFunction
+    tags: Tags
+    members: tuple[PciAddress, ...]
+    iommu_group: int
+
+    def handle(self) -> Handle:
+        """The accelerator that a guest gets of this claim."""
+        return Handle(
+            address=self.function.address,
+            members=self.members,
+            iommu_group=self.iommu_group,
+            numa_node=self.function.numa_node,
+        )

@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What an operator does with single devices, past Nova.
+
+Each of these acts on one device, says what it expects of it, and goes
+through the same intent, lock and read-back as a plug or an unplug.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from oslo_utils import uuidutils
+
+from os_acc import bindings, exception
+from os_acc.host import boot, vfio
+from os_acc.manager import Manager
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.privsep.functions import is_driver_name
+from os_acc.store.locks import consumer_lock
+
+
+def release_device(
+    manager: Manager, address: PciAddress, driver: str | None, *, force: bool = False
+) -> None:
+    """Give a quarantined or an unknown device back to the host.
+
+    :param driver: the driver that an unknown device is to go to, '' for
+        none; only for a device of which no lease says it.
+    :param force: forget a quarantined lease even where its device still
+        cannot be given back.
+    :raises DeviceNotFound: there is nothing to release at this address.
+    :raises OsAccError: as the host refused it; nothing is forgotten.
+    """
+    deadline = time.monotonic() + manager.settings.unplug_timeout
+    if address in manager.store.damaged_claims():
+        manager.store.forget_damaged(address)
+        return
+    lease = manager.store.lease_of(address)
+    if lease is None:
+        lease = _temporary(manager, address, _driver(driver))
+    with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
+        _release(manager, address, lease, deadline, force=force)
+
+
+def _release(
+    manager: Manager,
+    address: PciAddress,
+    seen: Lease,
+    deadline: float,
+    *,
+    force: bool,
+) -> None:
+    lease = manager.store.lease_of(address)
+    if lease is None:
+        (lease,) = manager.store.add([seen])
+    elif lease.uuid != seen.uuid or lease.state is LeaseState.HELD:
+        raise exception.ConsumerConflict(
+            f"{address} is leased to {lease.consumer}",
+            hint="unplug that instance instead: os-acc unplug <uuid>",
+        )
+    for failed, error in manager.life.release([lease], deadline).failed:
+        current = manager.store.lease_of(failed.address)
+        if force and current is not None:
+            manager.store.delete([current])
+            return
+        raise error
+
+
+def adopt_device(
+    manager: Manager, address: PciAddress, consumer: str, driver: str | None
+) -> Lease:
+    """Record who has a device that is prepared for a guest without a lease.
+
+    :param driver: the driver to which it goes back one day, '' for none.
+    :raises DeviceNotFound: it is not on vfio-pci, or is leased already.
+    """
+    deadline = time.monotonic() + manager.settings.plug_timeout
+    draft = dataclasses.replace(
+        _temporary(manager, address, _driver(driver)), consumer=consumer
+    )
+    with manager.locks.hold([consumer_lock(consumer)], deadline):
+        if manager.store.leases(consumer):
+            raise exception.ConsumerConflict(
+                f"consumer {consumer} already holds accelerators"
+            )
+        (lease,) = manager.store.add([draft])
+        return manager.store.replace(
+            [dataclasses.replace(lease, state=LeaseState.HELD)]
+        )[0]
+
+
+def _driver(name: str | None) -> str:
+    if name is None:
+        raise exception.InvalidInput(
+            "nothing is recorded of the driver that the device had",
+            hint="name it: --driver NAME, or --driver '' for none",
+        )
+    if not is_driver_name(name):
+        raise exception.InvalidInput(f"{name!r} is not the name of a driver")
+    return name
+
+
+def _temporary(manager: Manager, address: PciAddress, driver: str) -> Lease:
+    """A lease for a device that has none, as its group stands now."""
+    host = manager.take_stock().host
+    function = host.function(address)
+    if not vfio.is_vfio_driver(function.driver):
+        raise exception.DeviceNotFound(
+            f"{address} is not prepared for a guest: it is with "
+            f"{function.driver or 'no driver'}"
+        )
+    return Lease(
+        uuid=uuidutils.generate_uuid(),
+        consumer=uuidutils.generate_uuid(),
+        owner=Owner.COMMAND,
+        state=LeaseState.RELEASING,
+        group="",
+        provider="",
+        resource_class="",
+        address=address,
+        iommu_group=host.group_of(address).number,
+        numa_node=function.numa_node,
+        prior=_prior(manager, function, driver),
+        request="",
+        boot_id=boot.boot_id(manager.root),
+    )
+
+
+def _prior(
+    manager: Manager, function: PciFunction, driver: str
+) -> tuple[PriorBinding, ...]:
+    (now,) = bindings.read_prior(manager.root, [function.address])
+    return (dataclasses.replace(now, driver=driver or None, driver_override=None),)

@@ -1,0 +1,159 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Load the vendors' plugins; one that fails is set aside, not fatal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+import stevedore
+from oslo_config import cfg
+from oslo_log import log
+from stevedore import extension
+
+from os_acc import exception
+from os_acc.plugins import base
+
+LOG = log.getLogger(__name__)
+
+NAMESPACE = "os_acc"
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetAside:
+    """A plugin that cannot be used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plugins:
+    """The plugins in the order in which they choose: generic ones last."""
+
+    loaded: tuple[base.PluginBase, ...]
+    set_aside: tuple[SetAside, ...]
+
+    def get(self, name: str) -> base.PluginBase | None:
+        """The plugin of this name, where it is loaded."""
+        return next((each for each in self.loaded if each.name == name), None)
+
+
+def load(conf: cfg.ConfigOpts, enabled: Sequence[str]) -> Plugins:
+    """Load the enabled plugins, or all that are installed.
+
+    :raises InvalidConfiguration: an enabled plugin is not installed.
+    """
+    aside: list[SetAside] = []
+
+    def failed(_manager: object, entry_point: object, error: BaseException) -> None:
+        name = str(getattr(entry_point, "name", entry_point))
+        aside.append(_set_aside(name, f"does not import: {error!r}"))
+
+    manager: stevedore.ExtensionManager[base.PluginBase] = stevedore.ExtensionManager(
+        NAMESPACE, on_load_failure_callback=failed
+    )
+    _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
+    loaded: list[base.PluginBase] = []
+    for found in sorted(manager, key=lambda each: each.name):
+        if enabled and found.name not in enabled:
+            continue
+        plugin = _make(conf, found, aside)
+        if plugin is not None:
+            loaded.append(plugin)
+    loaded.sort(key=lambda plugin: (plugin.generic, plugin.name))
+    return Plugins(tuple(loaded), tuple(aside))
+
+
+def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
+    """The options of all installed plugins, for the sample configuration."""
+    manager: stevedore.ExtensionManager[base.PluginBase] = stevedore.ExtensionManager(
+        NAMESPACE
+    )
+    return [
+        (f"os_acc_{found.name}", list(found.plugin.options))
+        for found in manager
+        if found.plugin.options
+    ]
+
+
+def call(
+    plugin_name: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    """Call into a plugin; whatever it raises becomes one typed error.
+
+    :raises PluginFailed: the plugin raised something.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:  # a vendor may raise anything
+        raise exception.PluginFailed(
+            f"the plugin {plugin_name} failed: {error!r}"
+        ) from error
+
+
+def _check_enabled(enabled: Sequence[str], installed: set[str]) -> None:
+    for name in enabled:
+        if name not in installed:
+            raise exception.InvalidConfiguration(
+                f"[os_acc] enabled_plugins names {name!r}, which is not installed",
+                hint=f"installed are: {', '.join(sorted(installed)) or 'none'}",
+            )
+
+
+def _make(
+    conf: cfg.ConfigOpts,
+    found: extension.Extension[base.PluginBase],
+    aside: list[SetAside],
+) -> base.PluginBase | None:
+    def make() -> base.PluginBase:
+        section = f"os_acc_{found.name}"
+        conf.register_group(cfg.OptGroup(section))
+        conf.register_opts(found.plugin.options, group=section)
+        return found.plugin(found.name, conf[section])
+
+    written_for = getattr(found.plugin, "api_version", None)
+    if not _fits(written_for):
+        aside.append(
+            _set_aside(
+                found.name,
+                f"written for version {written_for} of the contract, "
+                f"this is {base.API_VERSION}",
+            )
+        )
+        return None
+    try:
+        return call(found.name, make)
+    except exception.PluginFailed as error:
+        aside.append(_set_aside(found.name, error.message))
+        return None
+
+
+def _fits(version: object) -> bool:
+    return (
+        isinstance(version, tuple)
+        and len(version) == 2
+        and all(type(part) is int for part in version)
+        and version[0] == base.API_VERSION[0]
+        and version[1] <= base.API_VERSION[1]
+    )
+
+
+def _set_aside(name: str, reason: str) -> SetAside:
+    LOG.error("os_acc goes on without the plugin %s: %s", name, reason)
+    return SetAside(name, reason)

@@ -1,0 +1,105 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Any PCI function or SR-IOV virtual function, as it is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from os_acc.objects.claim import Claim
+from os_acc.objects.device import Device
+from os_acc.objects.pci import PciFunction
+from os_acc.plugins import base
+
+# Whose class code alone does not tell: (vendor, product).
+_FPGA_VENDORS = frozenset({0x10EE, 0x1172})
+_INTEL = 0x8086
+_INTEL_FPGAS = frozenset({0x09C4, 0x09C5, 0x0B30, 0x0B31, 0xBCCE, 0xBCCF})
+# Intel QuickAssist: PFs and VFs (drivers/crypto/intel/qat).
+_INTEL_QATS = frozenset(
+    {
+        *(0x0435, 0x0443, 0x37C8, 0x37C9, 0x19E2, 0x19E3, 0x6F54, 0x6F55),
+        *(0x18A0, 0x18A1, 0x4940, 0x4941, 0x4942, 0x4943, 0x4944, 0x4945),
+    }
+)
+# PCI Code and ID Assignment Specification: base class, sub class.
+_TYPES = {
+    (0x01, 0x08): "SSD",
+    (0x02, None): "NIC",
+    (0x03, None): "GPU",
+    (0x12, None): "AICHIP",
+}
+
+
+def accelerator_type(function: PciFunction) -> str:
+    """The type in ``CUSTOM_ACCELERATOR_<type>``; PCI where nothing tells."""
+    vendor, product = function.identity.vendor, function.identity.product
+    if vendor in _FPGA_VENDORS or (vendor == _INTEL and product in _INTEL_FPGAS):
+        return "FPGA"
+    if vendor == _INTEL and product in _INTEL_QATS:
+        return "QAT"
+    major, minor = function.class_code >> 16, function.class_code >> 8 & 0xFF
+    return _TYPES.get((major, minor)) or _TYPES.get((major, None)) or "PCI"
+
+
+class PciPlugin(base.PluginBase):
+    """One provider for each card; its functions are the capacity."""
+
+    generic: ClassVar[bool] = True
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        in_order = sorted(candidates.claims, key=_card)
+        for _, claims in itertools.groupby(in_order, key=_card):
+            yield from self._devices(list(claims))
+
+    def _devices(self, claims: list[Claim]) -> Iterator[Device]:
+        # Functions of one card that the operator tagged differently cannot
+        # stand on one provider: it carries one class and one set of traits.
+        offers = [
+            (offer, sorted(alike, key=lambda claim: claim.function.address))
+            for offer, alike in itertools.groupby(
+                sorted(claims, key=_offer), key=_offer
+            )
+        ]
+        for (resource_class, traits), alike in offers:
+            # Each of several providers needs a place of its own to be named by.
+            place = alike[0].parent if len(offers) == 1 else alike[0].function
+            yield Device(
+                plugin=self.name,
+                address=place.address,
+                identity=place.identity,
+                resource_class=resource_class,
+                traits=frozenset(traits),
+                handles=tuple(claim.handle() for claim in alike),
+                numa_node=alike[0].function.numa_node,
+            )
+
+
+def _card(claim: Claim) -> tuple[int, int, int, int]:
+    return claim.parent.address.parts
+
+
+def _offer(claim: Claim) -> tuple[str, tuple[str, ...]]:
+    identity = claim.function.identity
+    kind = accelerator_type(claim.function)
+    return (
+        claim.tags.resource_class or f"CUSTOM_ACCELERATOR_{kind}",
+        tuple(
+            sorted(
+                claim.tags.traits
+                | {f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"}
+            )
+        ),
+    )

@@ -1,0 +1,69 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The only code that runs as root.
+
+The unprivileged side decides; a privileged call does one thing. Entry
+points take numbers, build every path themselves, and return plain tuples.
+See ``doc/source/admin/privileges.rst`` for how the helper is started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from oslo_privsep import capabilities, priv_context
+
+
+class Context(priv_context.PrivContext):
+    """A privilege context whose helper root can start without sudo.
+
+    A vendor's package makes one of its own for its own privileged steps:
+    oslo.privsep ties entry points to the prefix of their module.
+
+    :param pypath: dotted path of the module attribute that holds it.
+    :param cfg_section: its group in the configuration.
+    :param keep: the Linux capabilities it keeps (capabilities(7)).
+    """
+
+    def __init__(self, pypath: str, cfg_section: str, keep: Iterable[int]) -> None:
+        super().__init__(
+            pypath.rpartition(".")[0],
+            cfg_section=cfg_section,
+            pypath=pypath,
+            capabilities=list(keep),
+        )
+
+    def helper_command(self, sockpath: str) -> list[str]:
+        command = super().helper_command(sockpath)
+        if os.geteuid() != 0 or self.conf.helper_command:
+            return command
+        # Root needs nobody's leave, and may well have no sudo at all.
+        own = command[command.index("privsep-helper") + 1 :]
+        beside = os.path.join(os.path.dirname(sys.executable), "privsep-helper")
+        program = beside if os.access(beside, os.X_OK) else "privsep-helper"
+        return [program, *own]
+
+
+#: Binds, unbinds, makes VFs, resets: uid 0 owns the files, so that no
+#: capability is needed (drivers/pci/pci-sysfs.c checks none for these).
+base = Context("os_acc.privsep.base", "os_acc_base", [])
+
+#: Looks who holds a device: other users' /proc/<pid>/fd (ptrace(2), access
+#: mode checks) and a VFIO node that libvirt has given to QEMU's user.
+inspect = Context(
+    "os_acc.privsep.inspect",
+    "os_acc_inspect",
+    [capabilities.CAP_SYS_PTRACE, capabilities.CAP_DAC_READ_SEARCH],
+)

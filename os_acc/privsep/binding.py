@@ -1,0 +1,231 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Take functions to vfio-pci and give them back (drivers/pci/pci-driver.c).
+
+The order is override, unbind, probe: a crash between any two of them leaves
+a function that the next probe brings to the driver that was wanted.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import NamedTuple
+
+from os_acc import privsep
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep.functions import VFIO_PCI
+from os_acc.privsep.outcome import Outcome, Result
+
+_GROUP_LIMIT = 2**31 - 1
+_EPOCH_LIMIT = 2**63 - 1
+
+
+class Target(NamedTuple):
+    """One function of a call: where, what it has to be, what to restore."""
+
+    address: PciAddress
+    identity: tuple[int, ...]
+    group: int
+    driver: str = ""
+    override: str = ""
+
+
+@privsep.base.entrypoint
+def take(
+    group: int,
+    targets: tuple[tuple[object, ...], ...],
+    epoch: int,
+    milliseconds: int,
+) -> tuple[tuple[str, int, str, str], ...]:
+    """Bind all functions of an IOMMU group to vfio-pci.
+
+    :param targets: for each function its address as four numbers and its
+        identity as five (vendor, product, subsystem's two, revision).
+    """
+    parsed = _parse(group, targets, epoch, milliseconds, 2)
+    if parsed is None:
+        return (Result(Outcome.INVALID, errno.EINVAL),)
+    return worker.run(
+        [target.address for target in parsed],
+        epoch,
+        milliseconds / 1000,
+        lambda index: _guarded(_take, parsed[index]),
+    )
+
+
+@privsep.base.entrypoint
+def give_back(
+    group: int,
+    targets: tuple[tuple[object, ...], ...],
+    epoch: int,
+    milliseconds: int,
+    proven_free: bool,
+) -> tuple[tuple[str, int, str, str], ...]:
+    """Return functions to the driver and override that they had before.
+
+    :param targets: as for :func:`take`, then driver and override, '' for
+        none.
+    :param proven_free: the caller has asked the ``inspect`` context, which
+        may look where this one may not.
+    """
+    parsed = _parse(group, targets, epoch, milliseconds, 4)
+    if parsed is None or type(proven_free) is not bool:
+        return (Result(Outcome.INVALID, errno.EINVAL),)
+    return worker.run(
+        [target.address for target in parsed],
+        epoch,
+        milliseconds / 1000,
+        lambda index: _guarded(_give_back, parsed[index], proven_free),
+    )
+
+
+def _parse(
+    group: int, targets: object, epoch: object, milliseconds: object, fields: int
+) -> tuple[Target, ...] | None:
+    if (
+        not functions.is_number(group, _GROUP_LIMIT)
+        or not functions.is_number(epoch, _EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+        or not isinstance(targets, tuple | list)
+        or not targets
+    ):
+        return None
+    parsed = [_parse_target(group, target, fields) for target in targets]
+    whole = tuple(target for target in parsed if target is not None)
+    return whole if len(whole) == len(parsed) else None
+
+
+def _parse_target(group: int, target: object, fields: int) -> Target | None:
+    if not isinstance(target, tuple | list) or len(target) != fields:
+        return None
+    address = functions.parse_address(target[0])
+    identity = target[1]
+    if address is None or not functions.is_identity(identity):
+        return None
+    names = tuple(target[2:])
+    if not all(functions.is_driver_name(name) for name in names):
+        return None
+    return Target(address, tuple(identity), group, *names)
+
+
+def _guarded(step: object, target: Target, *args: bool) -> Result:
+    """Check that the function is what the caller believes, then do it."""
+    assert callable(step)
+    try:
+        found = functions.identity(target.address)
+        if found is None:
+            return Result(Outcome.GONE, errno.ENODEV, "identity")
+        if found != target.identity:
+            return Result(Outcome.CHANGED, 0, "identity", _ids(found))
+        number = functions.group(target.address)
+        if number != target.group:
+            return Result(Outcome.CHANGED, 0, "iommu_group", str(number))
+        if functions.is_bridge(target.address):
+            return Result(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
+        result = step(target, *args)
+        assert isinstance(result, Result)
+        return result
+    except OSError as error:
+        # A function that is pulled out in mid-step takes its files along.
+        if functions.identity(target.address) is None:
+            return Result(Outcome.GONE, errno.ENODEV, "identity")
+        return Result(Outcome.REFUSED, error.errno or errno.EIO, _step(error))
+
+
+def _ids(found: tuple[int, ...]) -> str:
+    return ":".join(f"{number:04x}" for number in found)
+
+
+def _step(error: OSError) -> str:
+    return str(error.filename or "").rpartition("/")[2]
+
+
+def _take(target: Target) -> Result:
+    address = target.address
+    if functions.driver(address) == VFIO_PCI:
+        return Result(Outcome.OK)
+    _set_override(address, VFIO_PCI)
+    _unbind(address)
+    functions.probe(address)
+    return _prove(address, VFIO_PCI, VFIO_PCI)
+
+
+def _give_back(target: Target, proven_free: bool) -> Result:
+    address = target.address
+    if functions.driver(address) == VFIO_PCI:
+        # 1. Nobody may hold it: the unbind would never return.
+        if not proven_free:
+            held = _held(target.group)
+            if held is not None:
+                return held
+        # 2. The next user finds nothing of this one. VFIO resets when the
+        #    last holder closes, but tells nobody when that failed.
+        _reset(address)
+    # 3. The override first, so that a crash leaves what the next probe mends.
+    _set_override(address, target.override)
+    # 4. Back to the driver that had it.
+    if functions.driver(address) != target.driver:
+        _unbind(address)
+        if target.driver:
+            functions.probe(address)
+    if functions.driver(address) != target.driver:
+        _bind_exactly(target)
+    return _prove(address, target.driver, target.override)
+
+
+def _held(group: int) -> Result | None:
+    error = kernel.current.probe_vfio_group(group)
+    if error in (0, errno.ENOENT):
+        return None
+    if error == errno.EBUSY:
+        return Result(Outcome.IN_USE, error, "vfio")
+    return Result(Outcome.UNSURE, error, "vfio")
+
+
+def _reset(address: PciAddress) -> None:
+    try:
+        functions.write(address, "reset", "1")
+    except FileNotFoundError:
+        # No method at all: the operator allowed such a device by name.
+        return
+
+
+def _bind_exactly(target: Target) -> None:
+    """Bind to a driver that a plain probe would not choose."""
+    _unbind(target.address)
+    if target.driver:
+        _set_override(target.address, target.driver)
+        functions.probe(target.address)
+        _set_override(target.address, target.override)
+
+
+def _set_override(address: PciAddress, text: str) -> None:
+    if functions.override(address) != text:
+        # A write of no bytes never reaches the kernel; a newline clears.
+        functions.write(address, "driver_override", text or "\n")
+
+
+def _unbind(address: PciAddress) -> None:
+    if functions.driver(address):
+        functions.write(address, "driver/unbind", str(address))
+
+
+def _prove(address: PciAddress, driver: str, override: str) -> Result:
+    found = functions.driver(address)
+    if found != driver:
+        return Result(Outcome.NO_EFFECT, 0, "driver", found)
+    found = functions.override(address)
+    if found != override:
+        return Result(Outcome.NO_EFFECT, 0, "driver_override", found)
+    return Result(Outcome.OK)

@@ -1,0 +1,147 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What privileged code reads of a PCI function, by itself.
+
+It trusts nothing that the caller says: identity, group and driver are read
+again immediately before, and after, every write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from os_acc import exception
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import kernel
+
+VFIO_PCI = "vfio-pci"
+# A driver's directory below /sys/bus/pci/drivers; never a path.
+_DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_IDENTITY = (
+    "vendor",
+    "device",
+    "subsystem_vendor",
+    "subsystem_device",
+    "revision",
+)
+_DEADLINE_LIMIT_MS = 600_000
+
+
+def parse_address(parts: object) -> PciAddress | None:
+    """The address of four numbers; None where they are not one."""
+    if not isinstance(parts, tuple | list) or len(parts) != 4:
+        return None
+    try:
+        return PciAddress(*parts)
+    except exception.InvalidPciAddress:
+        return None
+
+
+def is_number(value: object, limit: int) -> bool:
+    """Whether a value is an integer from 0 to the limit (and no bool)."""
+    return type(value) is int and 0 <= value <= limit
+
+
+def is_identity(value: object) -> bool:
+    """Whether a value is the five numbers of a PCI identity."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 5
+        and all(is_number(number, 0xFFFF) for number in value)
+    )
+
+
+def is_deadline(value: object) -> bool:
+    """Whether a value is a deadline in milliseconds that a call may have."""
+    return is_number(value, _DEADLINE_LIMIT_MS) and value != 0
+
+
+def is_driver_name(value: object) -> bool:
+    """Whether a value names a PCI driver; '' stands for none."""
+    return isinstance(value, str) and (
+        value == "" or _DRIVER_NAME.fullmatch(value) is not None
+    )
+
+
+def directory(address: PciAddress) -> str:
+    """The function's directory in sysfs."""
+    return kernel.current.path("sys/bus/pci/devices", str(address))
+
+
+def identity(address: PciAddress) -> tuple[int, ...] | None:
+    """Vendor, product, both subsystem ids and revision; None if gone."""
+    place = directory(address)
+    try:
+        return tuple(
+            int(kernel.current.read(os.path.join(place, name)), 16)
+            for name in _IDENTITY
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_bridge(address: PciAddress) -> bool:
+    """PCI class 06: taking a bridge from its driver takes all behind it."""
+    text = kernel.current.read(os.path.join(directory(address), "class"))
+    return int(text, 16) >> 16 == 0x06
+
+
+def _link(address: PciAddress, name: str) -> str:
+    try:
+        return os.path.basename(os.readlink(os.path.join(directory(address), name)))
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def driver(address: PciAddress) -> str:
+    """The name of the driver that has the function; '' for none."""
+    return _link(address, "driver")
+
+
+def group(address: PciAddress) -> int | None:
+    """The number of its IOMMU group."""
+    text = _link(address, "iommu_group")
+    return int(text) if text.isdigit() else None
+
+
+def override(address: PciAddress) -> str:
+    """Its ``driver_override``; '' where none is set."""
+    text = kernel.current.read(os.path.join(directory(address), "driver_override"))
+    text = text.strip()
+    return "" if text == "(null)" else text
+
+
+def count_vfs(address: PciAddress) -> int:
+    """How many VFs exist, by their links.
+
+    Reading ``sriov_numvfs`` takes the lock that a stuck write holds.
+    """
+    try:
+        names = os.listdir(directory(address))
+    except FileNotFoundError:
+        return 0
+    return sum(name.startswith("virtfn") for name in names)
+
+
+def write(address: PciAddress, attribute: str, text: str) -> None:
+    """Write an attribute of the function."""
+    kernel.current.write(os.path.join(directory(address), attribute), text)
+
+
+def probe(address: PciAddress) -> None:
+    """Let the bus offer the function to its drivers.
+
+    Success says nothing about whether one took it (drivers/base/bus.c).
+    """
+    kernel.current.write(kernel.current.path("sys/bus/pci/drivers_probe"), str(address))

@@ -1,0 +1,123 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who holds a device: other users' file descriptors, read only.
+
+``/dev/vfio/<group>`` answers EBUSY while anyone holds the group or a device
+of it, also when the holder's process is gone but its memory is still pinned
+(drivers/vfio/group.c): that answer decides. The names only help a person.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from os_acc import privsep
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel
+from os_acc.privsep.outcome import Outcome
+
+_NAMED_AT_MOST = 16
+
+
+@privsep.inspect.entrypoint
+def holders(
+    all_parts: tuple[tuple[int, ...], ...],
+) -> tuple[str, int, tuple[tuple[int, str], ...]]:
+    """Whether anyone holds one of these functions, and who.
+
+    :returns: an outcome (ok: nobody does; in-use; unsure), the error number
+        behind it, and (pid, command) of those who could be found.
+    """
+    addresses = [functions.parse_address(parts) for parts in all_parts]
+    whole = [address for address in addresses if address is not None]
+    if len(whole) != len(addresses):
+        return (Outcome.INVALID, errno.EINVAL, ())
+    nodes = _nodes(whole)
+    # Going through every process is dear on a busy host: only where there is
+    # something that could be held.
+    found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
+    error = _probe(whole)
+    if found or error == errno.EBUSY:
+        return (Outcome.IN_USE, errno.EBUSY, found)
+    return (Outcome.UNSURE if error else Outcome.OK, error, ())
+
+
+def _probe(addresses: list[PciAddress]) -> int:
+    for address in addresses:
+        group = functions.group(address)
+        if group is None or functions.driver(address) != functions.VFIO_PCI:
+            continue
+        error = kernel.current.probe_vfio_group(group)
+        if error not in (0, errno.ENOENT):
+            return error
+    return 0
+
+
+def _nodes(addresses: list[PciAddress]) -> frozenset[str]:
+    nodes: set[str] = set()
+    for address in addresses:
+        group = functions.group(address)
+        if group is not None and functions.driver(address) == functions.VFIO_PCI:
+            nodes.add(f"/dev/vfio/{group}")
+        nodes.update(_device_nodes(functions.directory(address)))
+    return frozenset(nodes)
+
+
+def _device_nodes(directory: str) -> Iterator[str]:
+    """Every node below /dev that the function's driver has made."""
+    for place, directories, files in os.walk(os.path.realpath(directory)):
+        # VFs have their directories beside the PF's, but a bridge has its
+        # children inside: those are functions of their own.
+        directories[:] = [
+            name
+            for name in directories
+            if not os.path.exists(os.path.join(place, name, "vendor"))
+        ]
+        if "dev" not in files or "uevent" not in files:
+            continue
+        for line in kernel.current.read(os.path.join(place, "uevent")).splitlines():
+            key, _, value = line.partition("=")
+            if key == "DEVNAME":
+                yield f"/dev/{value}"
+
+
+def _processes(nodes: frozenset[str]) -> Iterator[tuple[int, str]]:
+    proc = kernel.current.path("proc")
+    for name in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
+        if _holds(os.path.join(proc, name, "fd"), nodes):
+            yield (int(name), _command(os.path.join(proc, name, "comm")))
+
+
+def _holds(directory: str, nodes: frozenset[str]) -> bool:
+    try:
+        descriptors = os.listdir(directory)
+    except OSError:
+        # Ended meanwhile, or not ours to see: the probe decides.
+        return False
+    for descriptor in descriptors:
+        try:
+            target = os.readlink(os.path.join(directory, descriptor))
+        except OSError:
+            continue
+        if target in nodes:
+            return True
+    return False
+
+
+def _command(path: str) -> str:
+    try:
+        return kernel.current.read(path).strip()
+    except OSError:
+        return ""

@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a privileged call answers: plain values that survive the channel."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class Outcome(enum.StrEnum):
+    """How one device fared in a privileged call."""
+
+    OK = "ok"
+    #: The arguments are not what the entry point takes.
+    INVALID = "invalid"
+    #: No such function on the bus.
+    GONE = "gone"
+    #: Another device, or another IOMMU group, than the caller believes.
+    CHANGED = "changed"
+    #: Someone holds it.
+    IN_USE = "in-use"
+    #: This context may not look whether someone holds it.
+    UNSURE = "unsure"
+    #: The kernel refused a write; ``errno`` says how, ``step`` which.
+    REFUSED = "refused"
+    #: The write succeeded, but reading back shows something else.
+    NO_EFFECT = "no-effect"
+    #: The deadline passed; the write may still end.
+    STUCK = "stuck"
+    #: An earlier write on this device has not ended yet.
+    BUSY = "busy"
+    #: A later operation has already been here; ``observed`` is its epoch.
+    STALE = "stale"
+    #: An earlier device of the same call failed, so this was not tried.
+    UNREACHED = "unreached"
+
+
+class Result(NamedTuple):
+    """One device's answer; a tuple, as msgpack carries it."""
+
+    outcome: str
+    errno: int = 0
+    step: str = ""
+    observed: str = ""

@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Make virtual functions (drivers/pci/iov.c)."""
+
+from __future__ import annotations
+
+import errno
+
+from os_acc import privsep
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, worker
+from os_acc.privsep.outcome import Outcome, Result
+
+_VF_LIMIT = 0xFFFF
+_EPOCH_LIMIT = 2**63 - 1
+
+
+@privsep.base.entrypoint
+def set_num_vfs(
+    parts: tuple[int, ...],
+    identity: tuple[int, ...],
+    count: int,
+    epoch: int,
+    milliseconds: int,
+) -> tuple[str, int, str, str]:
+    """Give a PF exactly this many VFs, where it has none; or take all away.
+
+    The kernel does not go from one number to another, only through 0, and
+    0 takes the VFs out of guests: a PF that has VFs is refused.
+    """
+    address = functions.parse_address(parts)
+    if (
+        address is None
+        or not functions.is_identity(identity)
+        or not functions.is_number(count, _VF_LIMIT)
+        or not functions.is_number(epoch, _EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+    ):
+        return Result(Outcome.INVALID, errno.EINVAL)
+    wanted = tuple(identity)
+    (result,) = worker.run(
+        [address],
+        epoch,
+        milliseconds / 1000,
+        lambda _index: _set(address, wanted, count),
+    )
+    return result
+
+
+def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
+    found = functions.identity(address)
+    if found is None:
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
+    if found != identity:
+        return Result(Outcome.CHANGED, 0, "identity")
+    present = functions.count_vfs(address)
+    if present == count:
+        return Result(Outcome.OK)
+    if present and count:
+        return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
+    try:
+        functions.write(address, "sriov_numvfs", str(count))
+    except OSError as error:
+        return Result(Outcome.REFUSED, error.errno or errno.EIO, "sriov_numvfs")
+    # The kernel only warns when a driver made another number of them.
+    present = functions.count_vfs(address)
+    if present != count:
+        return Result(Outcome.NO_EFFECT, 0, "sriov_numvfs", str(present))
+    return Result(Outcome.OK)

@@ -1,0 +1,195 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Privileged writes in a child that may get stuck without harm.
+
+A write to sysfs can block for ever inside the kernel, where no signal
+reaches it. So every round trip that writes runs in one forked child:
+
+* the child holds a lock on each device for as long as it lives, whoever
+  else has died; nobody writes to a device whose child has not ended;
+* it closes everything else, so that neither the helper's channel nor a
+  sibling's pipe is kept open by a child in an endless wait;
+* it neither imports nor logs (another thread may have held those locks at
+  the moment of the fork), leaves by ``_exit``, and is never signalled.
+
+The lock files also carry the epoch of the last operation. A call that was
+queued by a client which is dead by now, and whose work has been rolled back
+meanwhile, carries a lower one and is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import kernel
+from os_acc.privsep.outcome import Outcome, Result
+
+#: Where the locks lie: root's own, gone with the boot that they belong to.
+_LOCKS = "run/os_acc"
+_POLL_SECONDS = 0.005
+# Two callers never want one device at the same time: whoever has the lock is
+# the child of a caller that is gone, or is stuck.
+_LOCK_SECONDS = 2.0
+
+Job = Callable[[int], Result]
+
+#: Children that outlived their deadline, to be reaped when they end.
+_stuck: set[int] = set()
+
+
+def run(
+    addresses: Sequence[PciAddress], epoch: int, seconds: float, job: Job
+) -> tuple[Result, ...]:
+    """Run ``job(i)`` for each device in one child, in order, until one fails.
+
+    :param epoch: number of the store's write that this call stands on.
+    :param seconds: how long to wait for the devices' locks and the child.
+    :returns: one :class:`Result` for each address.
+    """
+    deadline = time.monotonic() + seconds
+    _reap()
+    locks: list[int] = []
+    try:
+        for address in sorted(addresses):
+            patience = min(deadline, time.monotonic() + _LOCK_SECONDS)
+            refusal = _lock(address, epoch, patience, locks)
+            if refusal is not None:
+                return (refusal,) * len(addresses)
+        return _in_child(len(addresses), deadline, job, locks)
+    finally:
+        for fd in locks:
+            os.close(fd)
+
+
+def _lock_path(address: PciAddress) -> str:
+    return kernel.current.path(_LOCKS, str(address))
+
+
+def _lock(
+    address: PciAddress, epoch: int, deadline: float, locks: list[int]
+) -> Result | None:
+    try:
+        os.makedirs(kernel.current.path(_LOCKS), mode=0o700, exist_ok=True)
+        fd = os.open(
+            _lock_path(address),
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+            0o600,
+        )
+    except OSError as error:
+        return Result(Outcome.REFUSED, error.errno or errno.EIO, "lock")
+    locks.append(fd)
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return Result(Outcome.BUSY, errno.EBUSY, "lock")
+            time.sleep(_POLL_SECONDS)
+    seen = _epoch(fd)
+    if epoch < seen:
+        return Result(Outcome.STALE, 0, "lock", str(seen))
+    try:
+        os.pwrite(fd, b"%-20d" % epoch, 0)
+    except OSError as error:
+        return Result(Outcome.REFUSED, error.errno or errno.EIO, "lock")
+    return None
+
+
+def _epoch(fd: int) -> int:
+    text = os.pread(fd, 20, 0).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _in_child(
+    count: int, deadline: float, job: Job, locks: Sequence[int]
+) -> tuple[Result, ...]:
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _child(count, job, writable, locks)
+    os.close(writable)
+    try:
+        answers, ended = _collect(readable, deadline)
+    finally:
+        os.close(readable)
+    if ended:
+        os.waitpid(pid, 0)
+    else:
+        _stuck.add(pid)
+    return _complete(answers, count, ended)
+
+
+def _child(count: int, job: Job, writable: int, locks: Sequence[int]) -> None:
+    try:
+        _close_all_but({writable, *locks})
+        for index in range(count):
+            result = job(index)
+            os.write(writable, json.dumps(result).encode() + b"\n")
+            if result.outcome != Outcome.OK:
+                break
+    finally:
+        os._exit(0)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    start = 0
+    for fd in sorted(keep):
+        os.closerange(start, fd)
+        start = fd + 1
+    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
+
+
+def _collect(readable: int, deadline: float) -> tuple[list[Result], bool]:
+    data = b""
+    poll = select.poll()
+    poll.register(readable, select.POLLIN)
+    ended = False
+    while not ended:
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            break
+        chunk = os.read(readable, 65536)
+        data += chunk
+        ended = not chunk
+    whole = data.decode().split("\n")[:-1]
+    return [Result(*json.loads(line)) for line in whole], ended
+
+
+def _complete(answers: list[Result], count: int, ended: bool) -> tuple[Result, ...]:
+    failed = bool(answers) and answers[-1].outcome != Outcome.OK
+    if len(answers) < count and not failed:
+        answers.append(
+            Result(Outcome.NO_EFFECT, 0, "child", "ended without an answer")
+            if ended
+            else Result(Outcome.STUCK, errno.ETIMEDOUT)
+        )
+    rest = count - len(answers)
+    return (*answers, *(Result(Outcome.UNREACHED),) * rest)
+
+
+def _reap() -> None:
+    for pid in tuple(_stuck):
+        try:
+            done, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            done = pid
+        if done:
+            _stuck.discard(pid)

@@ -1,0 +1,112 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The one manager of a process, and how it is made ready."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from oslo_config import cfg
+from oslo_log import log
+
+from os_acc import (
+    conf,
+    device_spec,
+    exception,
+    helper,
+    inventory,
+    lifecycle,
+    manager,
+    plugins,
+    virtual_functions,
+)
+from os_acc.objects.device import Refused
+from os_acc.objects.lease import Owner
+from os_acc.store.leases import Store
+from os_acc.store.locks import Locks
+
+LOG = log.getLogger(__name__)
+
+#: Seconds that one transaction waits for those of other processes.
+_STORE_SECONDS = 10.0
+
+_lock = threading.Lock()
+_manager: manager.Manager | None = None
+
+
+def get() -> manager.Manager:
+    """The manager.
+
+    :raises NotInitialized: initialize() has not succeeded yet.
+    """
+    if _manager is None:
+        raise exception.NotInitialized("os_acc is not initialized")
+    return _manager
+
+
+def initialize(
+    reset: bool = False,
+    *,
+    config: cfg.ConfigOpts | None = None,
+    root: str = "/",
+    owner: Owner = Owner.NOVA,
+) -> manager.Manager:
+    """Make the manager, once; see :func:`os_acc.initialize`.
+
+    :param config: the service's configuration; default the global one.
+    :param root: where ``/sys`` and ``/proc`` are found; ``/`` but in tests.
+    """
+    global _manager
+    if type(reset) is not bool:
+        raise exception.InvalidInput(f"reset is {reset!r}, not True or False")
+    with _lock:
+        if _manager is None or reset:
+            _manager = build(config or cfg.CONF, root, owner)
+        return _manager
+
+
+def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
+    """Everything that initialize() does, in its order.
+
+    1. options, 2. store, 3. helper, 4. plugins, 5. what a crash has left,
+    6. virtual functions, 7. a first look at the devices.
+    """
+    settings = conf.Settings.load(config)
+    deadline = time.monotonic() + settings.initialize_timeout
+    rules = inventory.Rules(
+        named=device_spec.parse(settings.device_spec),
+        nova=device_spec.nova_claims(settings.nova_device_spec),
+        nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
+    )
+    store = Store.open(settings.state_path, _STORE_SECONDS)
+    locks = Locks(os.path.join(settings.state_path, "locks"))
+    hands = helper.Helper(settings.write_timeout)
+    hands.start(deadline)
+    loaded = plugins.load(config, settings.enabled_plugins)
+    life = lifecycle.Lifecycle(root, store, locks, hands, loaded)
+    life.replay(deadline)
+    virtual_functions.make(root, rules.named, store, locks, hands, deadline)
+    ready = manager.Manager(root, settings, rules, loaded, store, locks, life, owner)
+    _report(ready.take_stock().refused)
+    return ready
+
+
+def _report(refused: tuple[Refused, ...]) -> None:
+    for each in refused:
+        LOG.warning(
+            "%s is named in [os_acc] device_spec but not offered: %s",
+            each.address,
+            each,
+        )

@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Make the virtual functions that ``[os_acc] device_spec`` asks for."""
+
+from __future__ import annotations
+
+from oslo_log import log
+
+from os_acc import device_spec, exception, helper
+from os_acc.host import pci
+from os_acc.objects.pci import PciFunction, PciRole
+from os_acc.store.leases import Store
+from os_acc.store.locks import Locks, device_lock
+
+LOG = log.getLogger(__name__)
+
+
+def make(
+    root: str,
+    named: device_spec.DeviceSpec,
+    store: Store,
+    locks: Locks,
+    hands: helper.Helper,
+    deadline: float,
+) -> None:
+    """Give each named PF the VFs of its ``num_vfs``; one that fails is logged.
+
+    A PF that has VFs already is left alone: the kernel only goes through
+    zero to another number, and that takes them out of guests.
+    """
+    host = pci.scan(root)
+    for function in host.functions.values():
+        tags = named.match(function, host.netdevs, host.functions)
+        if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
+            continue
+        if len(function.vfs) == tags.num_vfs:
+            continue
+        try:
+            with locks.hold([device_lock(function.address)], deadline):
+                _make_one(function, tags.num_vfs, store, hands, deadline)
+        except exception.OsAccError as error:
+            LOG.error("%s keeps its VFs as they are: %s", function.address, error)
+
+
+def _make_one(
+    function: PciFunction,
+    count: int,
+    store: Store,
+    hands: helper.Helper,
+    deadline: float,
+) -> None:
+    if function.vfs:
+        raise exception.HostStepFailed(
+            f"it has {len(function.vfs)} VFs, not {count}",
+            address=str(function.address),
+            hint="remove them all while no guest has one, or change num_vfs",
+        )
+    hands.set_num_vfs(function, count, store.next_epoch(), deadline)
