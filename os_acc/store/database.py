@@ -144,7 +144,8 @@ class Database:
                 if not refusals.is_damage(error):
                     raise refusals.from_sqlite(error, self.path) from error
                 raise self._replace(str(error), deadline) from error
-            except _Damage as error:
+            # Names in SQLite's messages come out of the file as they are.
+            except (_Damage, UnicodeDecodeError) as error:
                 raise self._replace(str(error), deadline) from error
 
     @contextlib.contextmanager
@@ -175,6 +176,8 @@ class Database:
             if verdict != "ok":
                 raise _Damage(str(verdict))
         schema.migrate(connection)
+        if thorough and not schema.is_whole(connection):
+            raise _Damage("its tables are not those of a store")
 
     def _identify(self, connection: sqlite3.Connection) -> None:
         found = connection.execute("SELECT store FROM meta").fetchall()
@@ -243,12 +246,14 @@ class Database:
 
     def _remains(self, deadline: float) -> salvage.Remains:
         try:
-            with _connect(self.path, deadline) as connection:
+            with _connect(self.path, deadline, trusting=False) as connection:
                 return salvage.read(connection)
         except sqlite3.DatabaseError as error:
             if refusals.is_passing(error):
                 raise
-            return salvage.Remains()
+        except UnicodeDecodeError:
+            LOG.debug("Not even the names of its tables can be read.")
+        return salvage.Remains()
 
     def _aside(self) -> str:
         now = datetime.datetime.now(datetime.UTC)
@@ -263,7 +268,9 @@ class Database:
 
 
 @contextlib.contextmanager
-def _connect(path: str, deadline: float) -> Iterator[sqlite3.Connection]:
+def _connect(
+    path: str, deadline: float, *, trusting: bool = True
+) -> Iterator[sqlite3.Connection]:
     with _no_fork:
         connection = sqlite3.connect(
             f"{pathlib.Path(path).as_uri()}?mode=rw",
@@ -272,6 +279,9 @@ def _connect(path: str, deadline: float) -> Iterator[sqlite3.Connection]:
             isolation_level=None,
         )
         with contextlib.closing(connection):
+            if not trusting:
+                # One wrong name in the schema then costs one table or index.
+                connection.execute("PRAGMA writable_schema = ON")
             # A damaged text must not make the rows around it unreadable.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.execute("PRAGMA journal_mode = DELETE")

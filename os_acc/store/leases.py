@@ -175,9 +175,7 @@ class Store:
             for lease in fresh:
                 (row,) = rows.select(connection, "uuid = ?", lease.uuid)
                 rows.update(connection, row, lease)
-                self._record(
-                    connection, Operation.REKEY, lease, f"from {old_consumer}"
-                )
+                self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
             return fresh
 
     def next_epoch(self) -> int:
@@ -188,9 +186,7 @@ class Store:
     def raise_epoch(self, at_least: int) -> None:
         """Let every epoch from now on be above a number seen elsewhere."""
         with self._database.transaction() as connection:
-            connection.execute(
-                "UPDATE meta SET epoch = max(epoch, ?)", (at_least,)
-            )
+            connection.execute("UPDATE meta SET epoch = max(epoch, ?)", (at_least,))
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """The newest events, the latest of them last."""
@@ -211,9 +207,7 @@ class Store:
         with self._database.transaction() as connection:
             healthy = self._load(connection, rows.select(connection))
             if not rows.forget_orphans(connection, address):
-                raise exception.LeaseNotFound(
-                    f"no damaged lease claims {address}"
-                )
+                raise exception.LeaseNotFound(f"no damaged lease claims {address}")
             for lease in healthy:
                 rows.restore_claims(connection, lease)
             journal.record(
@@ -225,12 +219,8 @@ class Store:
             for lease in self._load(connection, rows.select(connection)):
                 rows.restore_claims(connection, lease)
 
-    def _of(
-        self, connection: sqlite3.Connection, consumer: str
-    ) -> tuple[Lease, ...]:
-        return self._load(
-            connection, rows.select(connection, "consumer = ?", consumer)
-        )
+    def _of(self, connection: sqlite3.Connection, consumer: str) -> tuple[Lease, ...]:
+        return self._load(connection, rows.select(connection, "consumer = ?", consumer))
 
     def _load(
         self, connection: sqlite3.Connection, found: list[rows.Row]
@@ -290,9 +280,7 @@ class Store:
     ) -> tuple[Lease, ...]:
         epoch = rows.next_epoch(connection, self._now())
         return tuple(
-            dataclasses.replace(
-                lease, epoch=epoch, consumer=consumer or lease.consumer
-            )
+            dataclasses.replace(lease, epoch=epoch, consumer=consumer or lease.consumer)
             for lease in leases
         )
 

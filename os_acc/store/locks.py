@@ -54,6 +54,8 @@ def consumer_lock(uuid: str) -> str:
 
     :raises InvalidInput: the name cannot be that of a lock file.
     """
+    if not uuid:
+        raise exception.InvalidInput("a consumer's lock needs the consumer's uuid")
     return _checked(f"{_CONSUMER}{uuid}")
 
 
@@ -106,8 +108,7 @@ class Locks:
         with contextlib.ExitStack() as held:
             now = time.monotonic()
             yield all(
-                held.enter_context(_attempt(path, now))
-                for path in self._paths(names)
+                held.enter_context(_attempt(path, now)) for path in self._paths(names)
             )
 
     def _paths(self, names: Iterable[str]) -> list[str]:
@@ -199,7 +200,7 @@ def _acquire(
         acquired = False
         try:
             acquired = lock.acquire(
-                delay=POLL_INTERVAL / 4,
+                delay=POLL_INTERVAL / 20,
                 max_delay=POLL_INTERVAL,
                 timeout=_left(deadline),
             )
@@ -230,9 +231,7 @@ def _is_named(lock: fasteners.InterProcessLock, path: str) -> bool:
     return os.path.samestat(held, named)
 
 
-def _release(
-    process: _Process, lock: fasteners.InterProcessLock, path: str
-) -> None:
+def _release(process: _Process, lock: fasteners.InterProcessLock, path: str) -> None:
     if os.path.basename(path).startswith(_CONSUMER):
         # Only who holds the lock may do this: see the top of this module.
         with contextlib.suppress(OSError):

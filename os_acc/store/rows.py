@@ -179,9 +179,7 @@ def orphans(connection: sqlite3.Connection) -> Iterator[PciAddress]:
 
 def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:
     """Drop the damaged lease that claims an address; how many claims it had."""
-    condition = (
-        f"{_ORPHANS} AND lease = (SELECT lease FROM claims WHERE address = ?)"
-    )
+    condition = f"{_ORPHANS} AND lease = (SELECT lease FROM claims WHERE address = ?)"
     connection.execute(
         "DELETE FROM damaged WHERE uuid IN"
         f" (SELECT lease FROM claims WHERE {condition})",

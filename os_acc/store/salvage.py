@@ -87,9 +87,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
             kept.add(lease.uuid)
             rows.insert(connection, lease)
             rows.restore_claims(connection, lease)
-    connection.executemany(
-        "INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims
-    )
+    connection.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims)
     connection.execute(
         "UPDATE meta SET epoch = ?",
         (max(rows.last_epoch(connection), remains.epoch),),
@@ -108,3 +106,6 @@ def _scan(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...
         except sqlite3.DatabaseError as error:
             if refusals.is_passing(error):
                 raise
+        except UnicodeDecodeError:
+            # SQLite's message quotes a damaged name.
+            continue

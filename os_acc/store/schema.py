@@ -21,6 +21,7 @@ here.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 #: "osac": tells a store of os_acc from any other SQLite file.
@@ -37,8 +38,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX leases_by_consumer ON leases (consumer)",
         # The lease that a claim names may be among the damaged ones: the
         # device stays claimed.
-        "CREATE TABLE claims ("
-        " address TEXT NOT NULL PRIMARY KEY, lease TEXT NOT NULL)",
+        "CREATE TABLE claims (address TEXT NOT NULL PRIMARY KEY, lease TEXT NOT NULL)",
         "CREATE INDEX claims_by_lease ON claims (lease)",
         "CREATE TABLE damaged ("
         " uuid, consumer, epoch, payload, digest, found TEXT NOT NULL)",
@@ -60,6 +60,14 @@ def is_store(connection: sqlite3.Connection) -> bool:
     return _pragma(connection, "application_id") == APPLICATION_ID
 
 
+def is_whole(connection: sqlite3.Connection) -> bool:
+    """Whether the tables are those that a new store of this version has."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as new:
+        new.isolation_level = None
+        migrate(new)
+        return _tables(connection) == _tables(new)
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring a store, or an empty file, to this version, or change nothing."""
     version = version_of(connection)
@@ -72,6 +80,13 @@ def migrate(connection: sqlite3.Connection) -> None:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    cursor = connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
+    )
+    return cursor.fetchall()
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

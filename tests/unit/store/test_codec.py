@@ -1,0 +1,125 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.store import codec
+
+_16_BITS = st.integers(0, 0xFFFF)
+ADDRESSES = st.builds(
+    PciAddress,
+    st.integers(0, 0xFFFF_FFFF),
+    st.integers(0, 0xFF),
+    st.integers(0, 0x1F),
+    st.integers(0, 7),
+)
+PRIORS = st.builds(
+    PriorBinding,
+    address=ADDRESSES,
+    identity=st.builds(
+        PciIdentity,
+        _16_BITS,
+        _16_BITS,
+        _16_BITS,
+        _16_BITS,
+        st.integers(0, 0xFF),
+        st.text(),
+    ),
+    driver=st.none() | st.text(),
+    driver_override=st.none() | st.text(),
+)
+LEASES = st.builds(
+    Lease,
+    uuid=st.uuids().map(str),
+    consumer=st.uuids().map(str),
+    owner=st.sampled_from(Owner),
+    state=st.sampled_from(LeaseState),
+    group=st.text(),
+    provider=st.uuids().map(str),
+    resource_class=st.text(),
+    address=ADDRESSES,
+    iommu_group=st.integers(0, 2**31),
+    numa_node=st.none() | st.integers(0, 1023),
+    prior=st.lists(PRIORS, max_size=3).map(tuple),
+    request=st.text(),
+    boot_id=st.uuids().map(str),
+    plugin=st.text(),
+    instance_name=st.text(),
+    project_id=st.text(),
+    epoch=st.integers(0, 2**62),
+    reason=st.text(st.characters()),
+)
+
+
+@given(LEASES)
+def test_every_field_comes_back_as_it_was(lease):
+    assert codec.decode(codec.encode(lease)) == lease
+
+
+@given(LEASES, LEASES)
+def test_equal_payloads_are_equal_leases(one, other):
+    assert (codec.encode(one) == codec.encode(other)) == (one == other)
+
+
+def test_no_field_is_left_out(make_lease):
+    payload = json.loads(codec.encode(make_lease(1)))
+    assert payload.keys() >= {field.name for field in dataclasses.fields(Lease)}
+    (prior,) = payload["prior"]
+    assert prior.keys() == {field.name for field in dataclasses.fields(PriorBinding)}
+    assert len(prior["identity"]) == len(dataclasses.fields(PciIdentity))
+
+
+def test_the_payload_says_its_version(make_lease):
+    assert json.loads(codec.encode(make_lease(1)))["version"] == codec.VERSION
+
+
+def test_what_a_newer_version_added_is_kept(make_lease):
+    newer = json.loads(codec.encode(make_lease(1))) | {"version": 2, "colour": "red"}
+    payload = codec.encode(
+        make_lease(1, state=LeaseState.HELD), previous=json.dumps(newer)
+    )
+    assert json.loads(payload)["colour"] == "red"
+    assert json.loads(payload)["version"] == 2
+    assert codec.decode(payload).state is LeaseState.HELD
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "lost"},
+        {"owner": None},
+        {"address": "nowhere"},
+        {"address": 3},
+        {"prior": 7},
+        {"prior": [{"address": "0000:3b:00.0"}]},
+    ],
+)
+def test_what_is_no_lease_is_unreadable(make_lease, change):
+    payload = json.dumps(json.loads(codec.encode(make_lease(1))) | change)
+    with pytest.raises(codec.Unreadable):
+        codec.decode(payload)
+
+
+@given(st.text())
+def test_text_that_is_no_record_is_unreadable(text):
+    with pytest.raises(codec.Unreadable):
+        codec.decode(text)

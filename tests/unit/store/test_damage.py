@@ -1,0 +1,275 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Nothing that was leased is lost silently, whatever becomes of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import sqlite3
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.objects.pci import PciAddress
+from os_acc.store import AlreadyLeased, Store, StoreDamaged, schema
+
+INSTANCE = "11111111-1111-4111-8111-111111111111"
+
+
+@pytest.fixture
+def file(state_path) -> pathlib.Path:
+    return pathlib.Path(state_path, "os_acc.sqlite")
+
+
+def reopened(state_path: str) -> Store:
+    return Store.open(state_path, busy_timeout=30)
+
+
+def execute(file: pathlib.Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"\xa5" * 8192])
+def test_what_is_no_database_is_set_aside(store, state_path, file, content):
+    file.write_bytes(content)
+    store = reopened(state_path)
+    (aside,) = store.damaged
+    assert pathlib.Path(aside).read_bytes() == content
+    assert store.leases() == ()
+
+
+def test_a_database_of_somebody_else_is_set_aside(store, state_path, file):
+    file.unlink()
+    execute(file, "CREATE TABLE leases (song TEXT)")
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
+    assert store.leases() == ()
+
+
+def test_a_truncated_store_is_set_aside_and_the_loss_told(
+    store, state_path, file, make_lease, caplog
+):
+    store.add([make_lease(1)])
+    os.truncate(file, 4096)
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
+    assert [store.damaged[0] in record.getMessage() for record in caplog.records] == [
+        True
+    ]
+    assert not reopened(state_path).leases()
+    assert len(caplog.records) == 1
+
+
+def test_what_can_be_read_of_a_damaged_store_is_kept(
+    store, state_path, file, make_lease
+):
+    added = store.add([make_lease(slot) for slot in range(20)])
+    # The index over the uuids no longer fits the table.
+    content = file.read_bytes()
+    first, last = (
+        content.find(added[0].uuid.encode()),
+        content.rfind(added[0].uuid.encode()),
+    )
+    assert first != last
+    file.write_bytes(content[:first] + b"x" + content[first + 1 :])
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
+    kept = {lease.address for lease in store.leases()}
+    assert kept | set(store.damaged_claims()) == {lease.address for lease in added}
+    assert len(kept) >= 19
+    later = store.add([make_lease(30)])
+    assert later[0].epoch > added[0].epoch
+
+
+def test_damage_while_in_use_is_an_error_once(store, file, make_lease):
+    store.add([make_lease(1)])
+    file.write_bytes(b"no database")
+    with pytest.raises(StoreDamaged) as caught:
+        store.leases(INSTANCE)
+    assert store.damaged == (caught.value.path,)
+    assert store.leases(INSTANCE) == ()
+
+
+def test_another_process_learns_that_the_store_was_replaced(
+    store, state_path, file, make_lease
+):
+    store.add([make_lease(1)])
+    file.write_bytes(b"no database")
+    (aside,) = reopened(state_path).damaged
+    with pytest.raises(StoreDamaged) as caught:
+        store.leases(INSTANCE)
+    assert caught.value.path == aside
+    assert store.leases(INSTANCE) == ()
+
+
+def test_a_store_that_was_removed_in_use_is_an_error(store, file, make_lease):
+    store.add([make_lease(1)])
+    file.unlink()
+    with pytest.raises(StoreDamaged):
+        store.leases()
+
+
+def test_a_journal_without_its_store_is_not_played_into_a_new_one(
+    state_path, make_lease
+):
+    os.makedirs(state_path)
+    pathlib.Path(state_path, "os_acc.sqlite-journal").write_bytes(b"old")
+    store = reopened(state_path)
+    (aside,) = store.damaged
+    assert pathlib.Path(aside).read_bytes() == b"old"
+    assert store.leases() == ()
+
+
+def test_what_is_left_of_an_unfinished_store_is_in_nobodys_way(state_path, make_lease):
+    os.makedirs(state_path)
+    for suffix in ("", "-journal"):
+        pathlib.Path(state_path, f"os_acc.sqlite.new{suffix}").write_bytes(b"half")
+    store = reopened(state_path)
+    store.add([make_lease(1)])
+    assert store.damaged == ()
+
+
+def test_a_damaged_record_blocks_its_devices_and_nothing_else(
+    store, state_path, file, make_lease, caplog
+):
+    bad, good = store.add(
+        [make_lease(1, functions=2, instance_name="hydrogen"), make_lease(2)]
+    )
+    file.write_bytes(file.read_bytes().replace(b"hydrogen", b"hydrogem"))
+    store = reopened(state_path)
+    assert store.damaged == ()
+    assert store.leases() == (good,)
+    assert store.lease_of(bad.address) is None
+    assert store.damaged_claims() == bad.members
+    with pytest.raises(AlreadyLeased):
+        store.add([make_lease(1)])
+    (event,) = [event for event in store.events(9) if event.operation == "damaged"]
+    assert bad.uuid in event.detail
+    assert event.consumer == INSTANCE
+    assert len([r for r in caplog.records if bad.uuid in r.getMessage()]) == 1
+
+
+def test_a_damaged_record_cannot_be_changed(store, file, make_lease):
+    added = store.add([make_lease(1, instance_name="hydrogen")])
+    file.write_bytes(file.read_bytes().replace(b"hydrogen", b"hydrogem"))
+    with pytest.raises(exception.LeaseNotFound, match="damaged"):
+        store.replace(added)
+
+
+def test_an_operator_lets_go_of_a_damaged_record(store, state_path, file, make_lease):
+    bad, good = store.add(
+        [make_lease(1, functions=2, instance_name="hydrogen"), make_lease(2)]
+    )
+    file.write_bytes(file.read_bytes().replace(b"hydrogen", b"hydrogem"))
+    with pytest.raises(exception.LeaseNotFound):
+        store.forget_damaged(good.address)
+    store.forget_damaged(bad.members[1])
+    assert store.damaged_claims() == ()
+    assert store.leases() == (good,)
+    assert store.events(1)[0].operation == "forget"
+    store.add([make_lease(1, functions=2)])
+
+
+def test_a_lost_claim_is_made_again(store, state_path, file, make_lease):
+    (lease,) = store.add([make_lease(1)])
+    execute(file, "DELETE FROM claims")
+    assert reopened(state_path).lease_of(lease.address) == lease
+
+
+def test_a_claim_that_cannot_be_read_hides_no_other(store, file):
+    execute(
+        file,
+        "INSERT INTO claims VALUES"
+        " ('nowhere', 'x'), (x'ff', 'x'), ('0000:3b:01.0', 'x')",
+    )
+    assert store.damaged_claims() == (PciAddress(0, 0x3B, 1, 0),)
+
+
+@pytest.mark.parametrize("when", ["'soon'", str(2**62)])
+def test_an_event_that_cannot_be_read_hides_no_other(store, file, make_lease, when):
+    store.add([make_lease(1)])
+    execute(file, f"INSERT INTO events VALUES (9, {when}, 'add', '', '', '', '')")
+    assert len(store.events(9)) == 2
+
+
+@pytest.fixture(scope="module")
+def sound_store(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("sound") / "state"
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_one_wrong_byte_loses_no_lease_silently(sound_store, make_lease, data):
+    if not sound_store.exists():
+        reopened(str(sound_store)).add(make_lease(slot, functions=2) for slot in (1, 2))
+    originals = reopened(str(sound_store)).leases()
+    content = bytearray((sound_store / "os_acc.sqlite").read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    state_path = sound_store.with_name("damaged")
+    shutil.rmtree(state_path, ignore_errors=True)
+    state_path.mkdir()
+    (state_path / "os_acc.sqlite").write_bytes(content)
+    try:
+        store = reopened(str(state_path))
+    except exception.StateUnavailable:
+        # It refuses to serve: nothing is offered.
+        return
+    found = store.leases()
+    assert set(found) <= set(originals)
+    claimed = set(store.damaged_claims())
+    for lease in set(originals) - set(found):
+        assert claimed & set(lease.members) or store.damaged
+
+
+def test_a_newer_store_is_left_alone(store, state_path, file, make_lease):
+    added = store.add([make_lease(1)])
+    execute(file, f"PRAGMA user_version = {len(schema.STEPS) + 1}")
+    before = file.read_bytes()
+    for attempt in (store.leases, lambda: reopened(state_path)):
+        with pytest.raises(exception.StoreTooNew):
+            attempt()
+    assert file.read_bytes() == before
+    execute(file, f"PRAGMA user_version = {len(schema.STEPS)}")
+    assert store.leases() == added
+
+
+def test_an_older_store_is_brought_up_to_date(
+    store, state_path, file, make_lease, monkeypatch
+):
+    added = store.add([make_lease(1)])
+    step = ("ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT ''",)
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
+    assert reopened(state_path).leases() == added
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        assert schema.version_of(connection) == 2
+        assert connection.execute("SELECT actor FROM events").fetchall() == [("",)]
+
+
+def test_tables_that_are_not_ours_are_damage(store, state_path, file, make_lease):
+    added = store.add([make_lease(1)])
+    execute(file, "DROP TABLE events")
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
+    assert store.leases() == added

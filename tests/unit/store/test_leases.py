@@ -1,0 +1,281 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.store import AlreadyLeased, StaleLease, Store, journal
+
+INSTANCE = "11111111-1111-4111-8111-111111111111"
+MIGRATION = "55555555-5555-4555-8555-555555555555"
+
+
+class Clock:
+    """A clock that tests set; nanoseconds since 1970."""
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> int:
+        return self.seconds * 10**9
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(1_800_000_000)
+
+
+def changed(lease, **changes):
+    return dataclasses.replace(lease, **changes)
+
+
+def test_a_new_store_is_private_to_its_owner(store, state_path):
+    assert store.leases() == ()
+    assert os.stat(state_path).st_mode & 0o777 == 0o750
+    assert os.stat(f"{state_path}/os_acc.sqlite").st_mode & 0o777 == 0o640
+
+
+def test_leases_come_back_in_the_order_in_which_they_were_added(store, make_lease):
+    added = store.add([make_lease(3), make_lease(1)])
+    added += store.add([make_lease(2, MIGRATION)])
+    assert store.leases() == added
+    assert store.leases(INSTANCE) == added[:2]
+    assert store.leases("nobody") == ()
+
+
+def test_leases_survive_the_process(store, state_path, make_lease):
+    added = store.add([make_lease(1)])
+    assert Store.open(state_path, busy_timeout=30).leases() == added
+
+
+def test_every_member_of_the_group_leads_to_the_lease(store, make_lease):
+    (lease,) = store.add([make_lease(1, functions=2)])
+    assert store.lease_of(PciAddress(0, 0x3B, 1, 0)) == lease
+    assert store.lease_of(PciAddress(0, 0x3B, 1, 1)) == lease
+    assert store.lease_of(PciAddress(0, 0x3B, 2, 0)) is None
+
+
+def test_a_function_has_one_lease(store, make_lease):
+    store.add([make_lease(1, functions=2)])
+    sibling = changed(
+        make_lease(9, MIGRATION), address=PciAddress(0, 0x3B, 1, 1), prior=()
+    )
+    with pytest.raises(AlreadyLeased, match=r"0000:3b:01\.1"):
+        store.add([make_lease(2, MIGRATION), sibling])
+    assert store.leases(MIGRATION) == ()
+    assert store.lease_of(PciAddress(0, 0x3B, 2, 0)) is None
+
+
+def test_one_call_cannot_lease_a_function_twice(store, make_lease):
+    with pytest.raises(AlreadyLeased):
+        store.add(
+            [make_lease(1), changed(make_lease(2), address=PciAddress(0, 0x3B, 1, 0))]
+        )
+    assert store.leases() == ()
+
+
+def test_a_lease_is_added_once(store, make_lease):
+    store.add([make_lease(1)])
+    twin = changed(make_lease(2), uuid=make_lease(1).uuid)
+    with pytest.raises(AlreadyLeased):
+        store.add([twin])
+
+
+def test_replacing_changes_all_or_none(store, make_lease):
+    one, two = store.add([make_lease(1), make_lease(2)])
+    held = store.replace(
+        [changed(lease, state=LeaseState.HELD) for lease in (one, two)]
+    )
+    assert store.leases() == held
+    stale = [changed(held[0], reason="x"), changed(two, reason="x")]
+    with pytest.raises(StaleLease):
+        store.replace(stale)
+    assert store.leases() == held
+
+
+def test_leases_may_swap_their_functions(store, make_lease):
+    one, two = store.add([make_lease(1), make_lease(2)])
+    swapped = store.replace(
+        [
+            changed(one, address=two.address, prior=two.prior),
+            changed(two, address=one.address, prior=one.prior),
+        ]
+    )
+    assert store.lease_of(one.address) == swapped[1]
+
+
+def test_replacing_cannot_take_what_somebody_else_holds(store, make_lease):
+    one, two = store.add([make_lease(1), make_lease(2)])
+    with pytest.raises(AlreadyLeased):
+        store.replace([changed(one, address=two.address)])
+    assert store.leases() == (one, two)
+
+
+@pytest.mark.parametrize("operation", [Store.replace, Store.delete])
+def test_who_read_an_older_lease_changes_nothing(store, make_lease, operation):
+    (old,) = store.add([make_lease(1)])
+    (new,) = store.replace([old])
+    with pytest.raises(StaleLease):
+        operation(store, [old])
+    assert store.leases() == (new,)
+
+
+@pytest.mark.parametrize("operation", [Store.replace, Store.delete])
+def test_a_lease_that_is_gone_cannot_be_changed(store, make_lease, operation):
+    (kept, gone) = store.add([make_lease(1), make_lease(2)])
+    store.delete([gone])
+    with pytest.raises(exception.LeaseNotFound):
+        operation(store, [kept, gone])
+    assert store.leases() == (kept,)
+
+
+def test_a_deleted_lease_frees_its_functions(store, make_lease):
+    store.delete(store.add([make_lease(1, functions=2)]))
+    assert store.leases() == ()
+    store.add([make_lease(1, MIGRATION, functions=2)])
+
+
+def test_leases_are_parked_at_a_migration_and_come_back(store, make_lease):
+    added = store.add([make_lease(1), make_lease(2)])
+    parked = store.rekey(INSTANCE, MIGRATION)
+    assert store.leases(INSTANCE) == ()
+    assert store.leases(MIGRATION) == parked
+    back = store.rekey(MIGRATION, INSTANCE)
+    assert [changed(lease, epoch=0) for lease in back] == [
+        changed(lease, epoch=0) for lease in added
+    ]
+
+
+def test_nobody_is_given_leases_beside_those_they_have(store, make_lease):
+    store.add([make_lease(1), make_lease(2, MIGRATION)])
+    with pytest.raises(exception.ConsumerConflict):
+        store.rekey(INSTANCE, MIGRATION)
+    assert len(store.leases(INSTANCE)) == 1
+
+
+def test_who_has_no_leases_cannot_give_them_away(store):
+    with pytest.raises(exception.LeaseNotFound):
+        store.rekey(INSTANCE, MIGRATION)
+
+
+def test_the_epoch_rises_when_the_clock_jumps_back(state_path, clock, make_lease):
+    store = Store.open(state_path, 30, clock)
+    (lease,) = store.add([make_lease(1)])
+    assert lease.epoch == 1_800_000_000_000_000
+    clock.seconds = 5
+    (later,) = store.replace([lease])
+    assert later.epoch == lease.epoch + 1
+    store.delete([later])
+    (last,) = store.add([make_lease(1)])
+    assert last.epoch == later.epoch + 1
+
+
+def test_the_epoch_rises_even_if_the_store_is_lost(tmp_path, clock, make_lease):
+    (before,) = Store.open(str(tmp_path / "lost"), 30, clock).add([make_lease(1)])
+    clock.seconds += 1
+    (after,) = Store.open(str(tmp_path / "new"), 30, clock).add([make_lease(1)])
+    assert after.epoch > before.epoch
+
+
+def test_the_epoch_rises_above_what_the_helper_has_seen(store, make_lease):
+    store.raise_epoch(2**61)
+    store.raise_epoch(7)
+    assert store.add([make_lease(1)])[0].epoch == 2**61 + 1
+
+
+def test_every_change_leaves_an_event(state_path, clock, make_lease):
+    store = Store.open(state_path, 30, clock)
+    (lease,) = store.add([make_lease(1)])
+    (lease,) = store.replace([changed(lease, state=LeaseState.HELD)])
+    (lease,) = store.replace(
+        [changed(lease, state=LeaseState.QUARANTINED, reason="reset \udcff failed")]
+    )
+    assert store.leases() == (lease,)
+    (lease,) = store.rekey(INSTANCE, MIGRATION)
+    store.delete([lease])
+    events = store.events(100)
+    assert [event.operation for event in events] == [
+        "add",
+        "replace",
+        "quarantine",
+        "rekey",
+        "delete",
+    ]
+    assert events[2].detail == "reset ? failed"
+    assert events[3].detail == f"from {INSTANCE}"
+    assert events[3] == journal.Event(
+        when=datetime.datetime(2027, 1, 15, 8, tzinfo=datetime.UTC),
+        operation="rekey",
+        consumer=MIGRATION,
+        address="0000:3b:01.0",
+        state="quarantined",
+        detail=f"from {INSTANCE}",
+    )
+    assert store.events(1) == events[-1:]
+
+
+def test_what_failed_leaves_no_event(store, make_lease):
+    store.add([make_lease(1)])
+    with pytest.raises(AlreadyLeased):
+        store.add([make_lease(2), make_lease(1)])
+    assert len(store.events(100)) == 1
+
+
+def test_only_the_newest_events_are_kept(store, make_lease, monkeypatch):
+    monkeypatch.setattr(journal, "KEPT", 3)
+    for slot in range(5):
+        store.add([make_lease(slot)])
+    assert [event.address for event in store.events(100)] == [
+        "0000:3b:02.0",
+        "0000:3b:03.0",
+        "0000:3b:04.0",
+    ]
+
+
+def test_threads_share_a_store(store, make_lease):
+    def add(slot):
+        store.replace(store.add([make_lease(slot)]))
+
+    threads = [threading.Thread(target=add, args=(slot,)) for slot in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {lease.address.slot for lease in store.leases()} == set(range(8))
+
+
+# The function-scoped directory is what the examples share on purpose: they
+# are operations on one store.
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(slots=st.sets(st.integers(0, 31)))
+def test_what_is_added_and_deleted_leaves_nothing(store, make_lease, slots):
+    added = store.add([make_lease(slot) for slot in sorted(slots)])
+    assert store.leases() == added
+    store.delete(added)
+    assert store.leases() == ()
+    assert store.damaged_claims() == ()

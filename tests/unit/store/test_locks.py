@@ -1,0 +1,247 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import threading
+import time
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.pci import PciAddress
+from os_acc.store import locks as locks_module
+from os_acc.store.locks import Locks, consumer_lock, device_lock, group_lock
+
+INSTANCE = consumer_lock("11111111-1111-4111-8111-111111111111")
+GROUP = group_lock(7)
+
+
+def soon() -> float:
+    return time.monotonic() + 0.05
+
+
+def patiently() -> float:
+    return time.monotonic() + 60
+
+
+@pytest.fixture
+def locks(tmp_path: pathlib.Path) -> Locks:
+    return Locks(str(tmp_path / "locks"))
+
+
+def is_free(locks: Locks, *names: str) -> bool:
+    with locks.try_hold(names) as free:
+        return free
+
+
+def test_names_sort_in_the_order_in_which_locks_are_taken():
+    names = [
+        INSTANCE,
+        device_lock(PciAddress(0, 0x3B, 0, 1)),
+        device_lock(PciAddress(0x10000, 0, 0, 0)),
+        group_lock(9),
+        group_lock(10),
+    ]
+    assert sorted(names) == names
+
+
+@pytest.mark.parametrize("uuid", ["", "../../etc/passwd", "a/b", "A", "a" * 200])
+def test_a_name_that_is_no_file_name_is_refused(uuid):
+    with pytest.raises(exception.InvalidInput):
+        consumer_lock(uuid)
+
+
+def test_a_lock_taken_by_name_alone_is_checked_too(locks):
+    with pytest.raises(exception.InvalidInput), locks.hold(["../x"], soon()):
+        pytest.fail("a path was taken for a lock's name")
+
+
+def test_a_held_lock_is_not_free_for_another_thread(locks):
+    seen = []
+    with locks.hold([INSTANCE, GROUP], patiently()):
+        thread = threading.Thread(target=lambda: seen.append(is_free(locks, GROUP)))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+    assert is_free(locks, INSTANCE, GROUP)
+
+
+def test_a_held_lock_is_not_free_for_another_process(locks, in_child):
+    with locks.hold([GROUP], patiently()):
+        assert in_child(lambda: is_free(locks, GROUP)) == "False"
+    assert in_child(lambda: is_free(locks, GROUP)) == "True"
+
+
+def test_trying_for_a_lock_does_not_drop_it(locks, in_child):
+    with locks.hold([GROUP], patiently()):
+        assert not is_free(locks, GROUP)
+        assert in_child(lambda: is_free(locks, GROUP)) == "False"
+
+
+@pytest.mark.parametrize("name", [INSTANCE, GROUP])
+def test_waiting_ends_at_the_deadline_and_names_the_lock(locks, paused_child, name):
+    def hold(pause):
+        with locks.hold([name], patiently()):
+            pause()
+
+    with paused_child(hold) as holder:
+        with (
+            pytest.raises(exception.LockTimeout, match=name),
+            locks.hold([name], soon()),
+        ):
+            pytest.fail("two processes hold one lock")
+        holder.goes_on()
+    assert is_free(locks, name)
+
+
+def test_waiting_among_threads_ends_at_the_deadline_too(locks):
+    with (
+        locks.hold([GROUP], patiently()),
+        pytest.raises(exception.LockTimeout, match=GROUP),
+        locks.hold([GROUP], soon()),
+    ):
+        pytest.fail("one thread holds a lock twice")
+
+
+def test_who_does_not_get_all_locks_keeps_none(locks, paused_child, in_child):
+    def hold(pause):
+        with locks.hold([group_lock(8)], patiently()):
+            pause()
+
+    with paused_child(hold) as holder:
+        with (
+            pytest.raises(exception.LockTimeout),
+            locks.hold([GROUP, group_lock(8)], soon()),
+        ):
+            pytest.fail("a lock was held that another process holds")
+        with locks.try_hold([GROUP, group_lock(8)]) as free:
+            assert not free
+        assert in_child(lambda: is_free(locks, GROUP)) == "True"
+        holder.goes_on()
+
+
+def test_the_lock_of_a_killed_process_is_free_again(locks, paused_child):
+    def hold(pause):
+        with locks.hold([INSTANCE, GROUP], patiently()):
+            pause()
+
+    with paused_child(hold) as holder:
+        holder.is_killed()
+    with locks.hold([INSTANCE, GROUP], patiently()):
+        assert not is_free(locks, GROUP)
+
+
+def test_an_error_below_a_lock_lets_go_of_it(locks):
+    with pytest.raises(ZeroDivisionError), locks.hold([GROUP], patiently()):
+        _ = 1 / 0
+    assert is_free(locks, GROUP)
+
+
+def test_locks_of_consumers_leave_no_files_behind(locks, tmp_path):
+    with locks.hold([INSTANCE, GROUP], patiently()):
+        pass
+    assert os.listdir(tmp_path / "locks") == [GROUP]
+
+
+def test_threads_leave_no_queues_behind(locks):
+    with locks.hold([INSTANCE, GROUP], patiently()):
+        assert len(locks_module._process._queues) == 2
+    assert not locks_module._process._queues
+    assert not locks_module._process.files
+
+
+def test_a_removed_lock_file_lets_nobody_in_twice(locks, tmp_path, in_child):
+    """Several threads of several processes count, one step at a time."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+
+    def count() -> None:
+        for _ in range(10):
+            with locks.hold([INSTANCE], patiently()):
+                counter.write_text(str(int(counter.read_text()) + 1))
+
+    def count_in_threads() -> None:
+        threads = [threading.Thread(target=count) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    watchers = [
+        threading.Thread(target=in_child, args=(count_in_threads,)) for _ in range(3)
+    ]
+    for watcher in watchers:
+        watcher.start()
+    count_in_threads()
+    for watcher in watchers:
+        watcher.join()
+    assert counter.read_text() == "120"
+
+
+def test_a_child_does_not_believe_to_hold_its_parents_lock(locks, in_child):
+    with contextlib.ExitStack() as held:
+        held.enter_context(locks.hold([INSTANCE, GROUP], patiently()))
+        assert in_child(lambda: is_free(locks, INSTANCE)) == "False"
+        # The child runs the parent's "finally" with what it inherited.
+        in_child(held.close)
+        assert in_child(lambda: is_free(locks, INSTANCE)) == "False"
+        assert in_child(lambda: is_free(locks, GROUP)) == "False"
+
+
+def test_a_childs_own_lock_outlives_what_it_inherited(locks, paused_child, in_child):
+    inherited = contextlib.ExitStack()
+    inherited.enter_context(locks.hold([INSTANCE, GROUP], patiently()))
+
+    def hold(pause):
+        pause()
+        with locks.hold([INSTANCE, GROUP], patiently()):
+            inherited.close()
+            return [
+                os.waitstatus_to_exitcode(os.waitpid(_prober(locks, name), 0)[1])
+                for name in (INSTANCE, GROUP)
+            ]
+
+    with paused_child(hold) as child:
+        inherited.close()
+        assert child.goes_on() == "[0, 0]"
+
+
+def _prober(locks: Locks, name: str) -> int:
+    """A process whose exit status tells whether the lock is free."""
+    pid = os.fork()
+    if not pid:
+        os._exit(is_free(locks, name))
+    return pid
+
+
+def test_a_directory_that_cannot_be_made_is_reported(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(exception.StateUnavailable, match="file"),
+        Locks(str(tmp_path / "file" / "locks")).hold([GROUP], soon()),
+    ):
+        pytest.fail("a lock was held without a file")
+
+
+def test_no_space_for_a_lock_file_is_reported(locks, monkeypatch):
+    def fail(self, *arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(locks_module.fasteners.InterProcessLock, "acquire", fail)
+    with pytest.raises(exception.StoreFull), locks.hold([GROUP], soon()):
+        pytest.fail("a lock was held without a file")

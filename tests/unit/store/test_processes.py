@@ -1,0 +1,139 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Several processes use one store; some of them die."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+
+import pytest
+
+from os_acc import exception
+from os_acc.store import Store
+from os_acc.store.database import Database
+
+INSTANCE = "11111111-1111-4111-8111-111111111111"
+MIGRATION = "55555555-5555-4555-8555-555555555555"
+
+
+def test_one_of_two_processes_gets_the_device(store, make_lease, in_child):
+    outcomes = []
+
+    def race(consumer, slot):
+        rival = make_lease(1, consumer)
+        outcomes.append(in_child(lambda: store.add([rival])[0].consumer))
+
+    rivals = [
+        threading.Thread(target=race, args=(consumer, slot))
+        for slot, consumer in enumerate((INSTANCE, MIGRATION))
+    ]
+    for rival in rivals:
+        rival.start()
+    for rival in rivals:
+        rival.join()
+    (lease,) = store.leases()
+    assert sorted(outcomes) == sorted([lease.consumer, "AlreadyLeased"])
+
+
+def test_a_child_uses_the_store_that_it_inherited(store, make_lease, in_child):
+    store.add([make_lease(1)])
+    in_child(lambda: store.add([make_lease(2)]))
+    store.add([make_lease(3)])
+    assert [lease.address.slot for lease in store.leases()] == [1, 2, 3]
+
+
+def test_a_fork_amid_the_work_of_other_threads_harms_nobody(
+    store, make_lease, in_child
+):
+    ended = threading.Event()
+
+    def work():
+        while not ended.is_set():
+            store.delete(store.add([make_lease(1)]))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        outcomes = [
+            in_child(lambda slot=slot: len(store.add([make_lease(slot)])))
+            for slot in range(2, 8)
+        ]
+    finally:
+        ended.set()
+        worker.join()
+    assert outcomes == ["1"] * 6
+    assert [lease.address.slot for lease in store.leases()] == list(range(2, 8))
+
+
+def test_what_a_killed_process_had_committed_stays(
+    store, state_path, make_lease, paused_child
+):
+    def add_and_stop(pause):
+        store.add([make_lease(1)])
+        pause()
+
+    with paused_child(add_and_stop) as child:
+        child.is_killed()
+    assert len(store.leases()) == 1
+
+
+def test_what_a_killed_process_had_not_committed_is_gone(
+    store, state_path, make_lease, paused_child
+):
+    added = store.add([make_lease(1)])
+
+    def write_and_stop(pause):
+        with Database(state_path, 30).transaction() as connection:
+            connection.execute("DELETE FROM leases")
+            # More than SQLite's cache holds, so that the file is half written.
+            connection.execute(
+                "INSERT INTO events VALUES"
+                " (1000, 0, '', '', '', '', hex(zeroblob(8000000)))"
+            )
+            pause()
+
+    with paused_child(write_and_stop) as child:
+        child.is_killed()
+    assert store.leases() == added
+    assert [event.operation for event in store.events(9)] == ["add"]
+    assert store.damaged == ()
+
+
+def test_waiting_for_another_process_ends(store, state_path, paused_child):
+    def stop_amid(pause):
+        with Database(state_path, 30).transaction():
+            pause()
+
+    with paused_child(stop_amid) as child:
+        with pytest.raises(exception.StoreBusy):
+            Store.open(state_path, busy_timeout=0.05)
+        child.goes_on()
+    assert store.leases() == ()
+
+
+def test_waiting_for_a_process_that_is_not_ours_ends(store, state_path, paused_child):
+    def look_around(pause):
+        with contextlib.closing(
+            sqlite3.connect(f"{state_path}/os_acc.sqlite", isolation_level=None)
+        ) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            pause()
+
+    with paused_child(look_around) as child:
+        with pytest.raises(exception.StoreBusy):
+            Store.open(state_path, busy_timeout=0.05)
+        child.goes_on()
+    assert store.leases() == ()
