@@ -62,26 +62,17 @@ class Helper:
 
     def __init__(self, write_timeout: float) -> None:
         self.write_timeout = write_timeout
-        self._revive = threading.Lock()
+        self._guard = threading.Lock()
+        self._starts: dict[privsep.Context, futures.Future[None]] = {}
 
     def start(self, deadline: float) -> None:
         """Start both contexts, by ``time.monotonic()``'s deadline.
 
         :raises HelperUnavailable: they do not start, or not in time.
         """
-        pool = futures.ThreadPoolExecutor(2, "os_acc_helper_start")
-        starts = [
-            pool.submit(self._ensure, context)
-            for context in (privsep.base, privsep.inspect)
-        ]
-        pool.shutdown(wait=False)
+        starts = [self._starting(each) for each in (privsep.base, privsep.inspect)]
         for start in starts:
-            try:
-                start.result(max(0.0, deadline - time.monotonic()))
-            except futures.TimeoutError as error:
-                raise exception.HelperUnavailable(
-                    "the privileged helper did not start in time"
-                ) from error
+            _await(start, deadline - time.monotonic())
 
     def take(self, lease: Lease, deadline: float) -> None:
         """Bind all functions of a lease to vfio-pci.
@@ -196,8 +187,8 @@ class Helper:
         milliseconds: int,
         *args: object,
     ) -> Any:
-        self._ensure(context)
         seconds = milliseconds / 1000 + _ANSWER_SECONDS
+        _await(self._starting(context), seconds)
         try:
             return entrypoint(*args, _wrap_timeout=seconds)
         except comm.PrivsepTimeout as error:
@@ -210,22 +201,50 @@ class Helper:
                 f"the privileged helper ended during a call: {error}"
             ) from error
 
-    def _ensure(self, context: privsep.Context) -> None:
-        """Have a running helper; a dead one is replaced by one thread."""
-        if not context.client_mode:
-            return
-        with self._revive:
-            channel = context.channel
-            if channel is not None and channel.running:
-                return
-            try:
-                if channel is not None:
-                    context.stop()
-                context.start()
-            except (OSError, daemon.FailedToDropPrivileges) as error:
-                raise exception.HelperUnavailable(
-                    f"the privileged helper {context.pypath} does not start: {error}"
-                ) from error
+    def _starting(self, context: privsep.Context) -> futures.Future[None]:
+        """The start of the context's helper: over, under way, or begun now.
+
+        It runs in a thread of its own, which nobody has to wait for: sudo may
+        ask for a password, and a helper may end before it answers.
+        """
+        with self._guard:
+            start = self._starts.get(context)
+            if start is None or (start.done() and not _runs(context)):
+                start = self._starts[context] = futures.Future()
+                threading.Thread(
+                    target=_start, args=(context, start), daemon=True
+                ).start()
+            return start
+
+
+def _runs(context: privsep.Context) -> bool:
+    channel = context.channel
+    return not context.client_mode or (channel is not None and channel.running)
+
+
+def _start(context: privsep.Context, start: futures.Future[None]) -> None:
+    try:
+        if not _runs(context):
+            if context.channel is not None:
+                context.stop()
+            context.start()
+    except (OSError, daemon.FailedToDropPrivileges) as error:
+        failure = exception.HelperUnavailable(
+            f"the privileged helper {context.pypath} does not start: {error}"
+        )
+        failure.__cause__ = error
+        start.set_exception(failure)
+    else:
+        start.set_result(None)
+
+
+def _await(start: futures.Future[None], seconds: float) -> None:
+    try:
+        start.result(max(0.0, seconds))
+    except futures.TimeoutError as error:
+        raise exception.HelperUnavailable(
+            "the privileged helper did not start in time"
+        ) from error
 
 
 def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:

@@ -113,8 +113,10 @@ class Lifecycle:
         fresh = self._store.replace(
             [bindings.refreshed(self._root, each) for each in broken]
         )
-        ready = self._each(fresh, lambda each: self._prepare(each, deadline))
-        renewed = {lease.uuid: lease for lease in ready}
+        # A guest that the host itself has started may be using it by now.
+        idle = [each for each in fresh if not bindings.holds(self._root, each)]
+        ready = self._each(idle, lambda each: self._prepare(each, deadline))
+        renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
     # -- giving back -------------------------------------------------------

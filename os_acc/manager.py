@@ -183,26 +183,28 @@ class Manager:
     # -- parts of a plug ---------------------------------------------------
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
-        """A consumer's leases, with nothing unfinished among them.
+        """What a consumer holds, with nothing unfinished beside it.
 
         :raises OsAccError: something unfinished cannot be finished now.
         """
         for _lease, error in self.life.settle(consumer, deadline).failed:
             raise error
-        held = self.store.leases(consumer)
-        for lease in held:
-            if lease.state is LeaseState.QUARANTINED:
-                raise exception.DeviceQuarantined(
-                    f"{lease.address}, once of {consumer}, is quarantined: "
-                    f"{lease.reason}"
-                )
-        return held
+        return tuple(
+            lease
+            for lease in self.store.leases(consumer)
+            if lease.state is LeaseState.HELD
+        )
 
     def _recorded(
         self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
     ) -> tuple[Lease, ...]:
         """Make ready again what is recorded, after a reboot for example."""
         if not held:
+            for lease in self.store.leases(instance.uuid):
+                raise exception.DeviceQuarantined(
+                    f"{lease.address} of instance {instance.uuid} is quarantined: "
+                    f"{lease.reason}"
+                )
             raise exception.LeaseNotFound(
                 f"no accelerators are recorded for instance {instance.uuid}",
                 hint="pass selected_rp to plug new ones",

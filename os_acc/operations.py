@@ -73,10 +73,14 @@ def _release(
         )
     for failed, error in manager.life.release([lease], deadline).failed:
         current = manager.store.lease_of(failed.address)
-        if force and current is not None:
+        # An unknown device that is in use was not touched: it stays unknown.
+        untouched = current is not None and not current.provider
+        if current is not None and (
+            force or (untouched and isinstance(error, exception.DeviceInUse))
+        ):
             manager.store.delete([current])
-            return
-        raise error
+        if not force:
+            raise error
 
 
 def adopt_device(

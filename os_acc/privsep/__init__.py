@@ -21,9 +21,23 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Iterable
 
+from oslo_config import cfg
 from oslo_privsep import capabilities, priv_context
+
+_THREADS = 64
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    for context in _contexts:
+        context.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 class Context(priv_context.PrivContext):
@@ -44,6 +58,16 @@ class Context(priv_context.PrivContext):
             pypath=pypath,
             capabilities=list(keep),
         )
+        # A call waits for its child, seldom for a processor: with a thread
+        # for each processor, as many stuck devices would stop all others.
+        cfg.CONF.set_default("thread_pool_size", _THREADS, group=cfg_section)
+        _contexts.add(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: the helper is the parent's, and stays that."""
+        # Closing it properly would shut the parent's connection down.
+        self.channel = None
+        self.start_lock = threading.Lock()
 
     def helper_command(self, sockpath: str) -> list[str]:
         command = super().helper_command(sockpath)
