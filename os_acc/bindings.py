@@ -23,7 +23,7 @@ from os_acc import exception
 from os_acc.host import boot, iommu, pci, vfio
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.privsep.functions import VFIO_PCI
+from os_acc.privsep.functions import VFIO_PCI, is_driver_name
 
 
 def read_prior(root: str, members: Sequence[PciAddress]) -> tuple[PriorBinding, ...]:
@@ -127,6 +127,13 @@ def _prior(root: str, function: PciFunction) -> PriorBinding:
     binding = pci.read_binding(root, function.address)
     if binding is None:
         raise exception.DeviceGone(f"{function.address} has vanished from the host")
+    for name in (binding.driver, binding.driver_override):
+        # What cannot be restored is not taken away.
+        if not is_driver_name(name or ""):
+            raise exception.HostStepFailed(
+                f"{function.address}: {name!r:.80} cannot be restored as a driver",
+                address=str(function.address),
+            )
     return PriorBinding(
         address=function.address,
         identity=function.identity,

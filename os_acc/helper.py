@@ -18,6 +18,7 @@ calls whose helper may be stuck, killed or silent.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -226,7 +227,9 @@ def _start(context: privsep.Context, start: futures.Future[None]) -> None:
     try:
         if not _runs(context):
             if context.channel is not None:
-                context.stop()
+                with contextlib.suppress(OSError):
+                    context.stop()
+                context.channel = None
             context.start()
     except (OSError, daemon.FailedToDropPrivileges) as error:
         failure = exception.HelperUnavailable(

@@ -26,8 +26,9 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 
 VFIO_PCI = "vfio-pci"
-# A driver's directory below /sys/bus/pci/drivers; never a path.
-_DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+# A driver's directory below /sys/bus/pci/drivers, never a path. Some have
+# blanks in their names ("i6300ESB timer").
+_DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)
 _IDENTITY = (
     "vendor",
     "device",
