@@ -353,7 +353,7 @@ class FakeKernel(privsep_kernel.Kernel):
         if outcome in (Outcome.KILLED_BEFORE, Outcome.KILLED_AFTER):
             os.kill(os.getpid(), signal.SIGKILL)
         if error is not None:
-            raise error
+            raise OSError(error.errno, error.strerror, path) from error
         return True
 
     def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:

@@ -32,7 +32,7 @@ def dump(record: Any) -> str:
 
 def load(kind: type[T], text: str) -> T:
     """The record that :func:`dump` wrote."""
-    return typing.cast(T, _load(text, kind))
+    return typing.cast(T, _load(text, typing.cast(Any, kind)))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -23,14 +23,17 @@ from os_acc.objects import pci
 Ids = tuple[int, int]
 
 #: Functions that vfio-pci refuses unless loaded with ``disable_denylist=1``
-#: (drivers/vfio/pci/vfio_pci.c): QAT C3xxx, C62x, DH895xCC, PF and VF.
-QAT_DENYLIST: tuple[Ids, ...] = (
+#: (drivers/vfio/pci/vfio_pci.c): QAT C3xxx, C62x, DH895xCC, PF and VF; DSA
+#: and IAX of Sapphire Rapids.
+DENYLIST: tuple[Ids, ...] = (
     (0x8086, 0x19E2),
     (0x8086, 0x19E3),
     (0x8086, 0x37C8),
     (0x8086, 0x37C9),
     (0x8086, 0x0435),
     (0x8086, 0x0443),
+    (0x8086, 0x0B25),
+    (0x8086, 0x0CFE),
 )
 
 
@@ -56,17 +59,32 @@ def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDevice:
     disk = f"nvme{number}n1"
     size = ("size", "2097152")
     parts = tuple(
-        ClassDevice("block", f"{disk}p{n}", (size, ("partition", str(n))))
+        ClassDevice(
+            "block",
+            f"{disk}p{n}",
+            (*_node(259, 16 * number + n, f"{disk}p{n}"), size, ("partition", str(n))),
+        )
         for n in range(1, partitions + 1)
     )
-    attributes = (("serial", f"{serial:<20}"), ("state", "live"))
-    namespace = ClassDevice("block", disk, (size,), parts)
-    return ClassDevice("nvme", f"nvme{number}", attributes, (namespace,))
+    controller = f"nvme{number}"
+    return ClassDevice(
+        "nvme",
+        controller,
+        (*_node(242, number, controller), ("serial", f"{serial:<20}")),
+        (ClassDevice("block", disk, (*_node(259, 16 * number, disk), size), parts),),
+    )
 
 
 def drm(number: int) -> ClassDevice:
     """A DRM card."""
-    return ClassDevice("drm", f"card{number}")
+    card = f"card{number}"
+    return ClassDevice("drm", card, _node(226, number, f"dri/{card}"))
+
+
+def _node(major: int, minor: int, name: str) -> tuple[tuple[str, str], ...]:
+    """The attributes of what has a node below ``/dev``."""
+    uevent = f"MAJOR={major}\nMINOR={minor}\nDEVNAME={name}"
+    return (("dev", f"{major}:{minor}"), ("uevent", uevent))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -240,7 +258,7 @@ class HostSpec:
     nodes: tuple[str, ...] = ("0-7", "8-15")
     iommu: bool = True
     vfio: bool = True
-    denylist: tuple[Ids, ...] = QAT_DENYLIST
+    denylist: tuple[Ids, ...] = DENYLIST
     disable_denylist: bool = False
     mounts: tuple[str, ...] = ("/dev/sda1 / ext4 rw,relatime 0 0",)
     swaps: tuple[str, ...] = ()

@@ -50,7 +50,8 @@ class Transaction:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._changes: dict[str, Change] = {}
+        # In order; a path may be dropped first and made again later.
+        self._changes: dict[tuple[str, bool], Change] = {}
         self._below: dict[str, set[str]] = {}
         self._dropped: set[str] = set()
         self.note = ""
@@ -76,25 +77,26 @@ class Transaction:
         self._forget(path)
         self._below.get(os.path.dirname(path), set()).discard(path)
         self._dropped.add(path)
-        self._changes.pop(path, None)
-        self._changes[path] = Change("drop", path)
+        self._changes.pop((path, True), None)
+        self._changes[path, True] = Change("drop", path)
 
     def read(self, path: str) -> str:
         """The text of a file.
 
         :raises OSError: there is none.
         """
-        change = self._changes.get(path)
+        change = self._made(path)
         if change is not None and change.kind == "file":
             return change.value
         if change is not None or self._is_dropped(path):
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        with open(os.path.join(self._root, path), encoding="utf-8") as file:
+        # Nothing may be made of a carriage return: the kernel does not either.
+        with open(os.path.join(self._root, path), encoding="utf-8", newline="") as file:
             return file.read()
 
     def follow(self, path: str) -> str | None:
         """Where a link leads, or None where there is no link."""
-        change = self._changes.get(path)
+        change = self._made(path)
         if change is not None or self._is_dropped(path):
             if change is None or change.kind != "link":
                 return None
@@ -108,10 +110,7 @@ class Transaction:
 
     def exists(self, path: str) -> bool:
         """Whether there is a file, link or directory."""
-        change = self._changes.get(path)
-        if change is not None and change.kind != "drop":
-            return True
-        if self._below.get(path):
+        if self._made(path) is not None:
             return True
         on_disk = not self._is_dropped(path)
         return on_disk and os.path.lexists(os.path.join(self._root, path))
@@ -128,18 +127,30 @@ class Transaction:
                 }
         return sorted(names)
 
+    def _made(self, path: str) -> Change | None:
+        return self._changes.get((path, False))
+
     def _record(self, change: Change) -> None:
         # The later of two changes to one path must also come later.
-        self._changes.pop(change.path, None)
-        self._changes[change.path] = change
-        child, parent = change.path, os.path.dirname(change.path)
-        while child and child not in (known := self._below.setdefault(parent, set())):
-            known.add(child)
-            child, parent = parent, os.path.dirname(parent)
+        self._changes.pop((change.path, False), None)
+        self._list(change.path)
+        self._changes[change.path, False] = change
+
+    def _list(self, path: str) -> None:
+        """Let the directory above know a path, and so on up to the root."""
+        parent = os.path.dirname(path)
+        known = self._below.setdefault(parent, set())
+        if path in known:
+            return
+        known.add(path)
+        if parent:
+            if not self.exists(parent):
+                self._changes[parent, False] = Change("directory", parent)
+            self._list(parent)
 
     def _forget(self, path: str) -> None:
+        self._changes.pop((path, False), None)
         for child in self._below.pop(path, ()):
-            self._changes.pop(child, None)
             self._forget(child)
 
     def _is_dropped(self, path: str) -> bool:
@@ -167,6 +178,7 @@ class Tree:
     def __init__(self, root: str) -> None:
         self.root = root
         self._private = os.path.join(root, PRIVATE)
+        self._twins: dict[tuple[str, int], str] = {}
         os.makedirs(os.path.join(self._private, "locks"), exist_ok=True)
 
     @contextlib.contextmanager
@@ -209,7 +221,7 @@ class Tree:
             self._append(note)
             return
         with open(self._own("redo.new"), "w", encoding="utf-8") as file:
-            json.dump([note, changes], file)
+            file.write(json.dumps([note, changes]))
         os.replace(self._own("redo.new"), self._own("redo"))
         self._finish_with(changes, note)
 
@@ -225,6 +237,8 @@ class Tree:
 
     def _finish_with(self, changes: tuple[Change, ...], note: str) -> None:
         self._append(note)
+        # Files are replaced, never written to, so equal ones can be one.
+        self._twins.clear()
         for change in changes:
             self._apply(change)
         os.unlink(self._own("redo"))
@@ -258,12 +272,27 @@ class Tree:
         if change.kind == "link":
             os.symlink(change.value, path)
             return
+        twin = self._twins.get((change.value, change.mode))
+        if twin is not None and _is_linked(twin, path):
+            return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, change.mode)
         try:
             os.write(fd, change.value.encode())
         finally:
             os.close(fd)
+        self._twins[change.value, change.mode] = path
+
+
+def _is_linked(twin: str, path: str) -> bool:
+    try:
+        os.link(twin, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Too many links, none on this file system, or the twin is gone.
+        return False
+    return True
 
 
 def _remove(path: str) -> None:

@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A privileged helper, as oslo.privsep starts it, on a fake kernel.
+
+It takes the place of ``sudo privsep-helper``::
+
+    [os_acc_base]
+    helper_command = python -m os_acc.testing.helper --fake-root <tree>
+
+so that an ordinary user gets a process of its own for the privileged code,
+with its forks, deadlines and crashes, and no privileges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from oslo_config import cfg
+from oslo_privsep import daemon
+from oslo_utils import importutils
+
+from os_acc.testing.kernel import FakeKernel
+
+
+def command(root: str | os.PathLike[str]) -> str:
+    """The value of a context's option ``helper_command``.
+
+    :param root: a tree that :meth:`FakeKernel.build` made.
+    """
+    words = [sys.executable, "-m", __name__, "--fake-root", os.fspath(root)]
+    return shlex.join(words)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Put the fake kernel in place, then be ``privsep-helper``."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__name__}", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("--fake-root", required=True, metavar="TREE")
+    parser.add_argument("--privsep_context", required=True, metavar="NAME")
+    own, others = parser.parse_known_args(argv)
+    if not os.path.isdir(own.fake_root):
+        parser.error(f"{own.fake_root} is not a directory")
+    _keep_no_capabilities(own.privsep_context)
+    # privsep reads the arguments of the process itself.
+    sys.argv[1:] = ["--privsep_context", own.privsep_context, *others]
+    with FakeKernel(own.fake_root).installed():
+        daemon.helper_main()
+
+
+def _keep_no_capabilities(name: str) -> None:
+    # capset(2) refuses an ordinary user what it does not have, and a
+    # directory tree asks for none.
+    context = importutils.import_class(name)
+    cfg.CONF.set_default("capabilities", [], group=context.cfg_section)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from os_acc.testing import FakeKernel, hosts
+
+
+class Attributes:
+    """Writes and reads as the library does, by short names."""
+
+    def __init__(self, kernel: FakeKernel) -> None:
+        self.kernel = kernel
+
+    def device(self, address: str, name: str) -> str:
+        return self.kernel.path("sys/bus/pci/devices", address, name)
+
+    def set(self, address: str, name: str, text: str) -> None:
+        self.kernel.write(self.device(address, name), text)
+
+    def get(self, address: str, name: str) -> str:
+        return self.kernel.read(self.device(address, name))
+
+    def driver(self, name: str, attribute: str, address: str) -> None:
+        path = self.kernel.path("sys/bus/pci/drivers", name, attribute)
+        self.kernel.write(path, address)
+
+    def unbind(self, address: str) -> None:
+        self.set(address, "driver/unbind", address)
+
+    def probe(self, address: str) -> None:
+        self.kernel.write(self.kernel.path("sys/bus/pci/drivers_probe"), address)
+
+    def to_vfio(self, address: str) -> None:
+        self.set(address, "driver_override", "vfio-pci")
+        if self.kernel.state(address).driver is not None:
+            self.unbind(address)
+        self.probe(address)
+
+
+def in_child(job: Callable[[], None]) -> int:
+    """Run a job in a forked process: its exit code, or minus its signal."""
+    pid = start(job)
+    return end_of(pid)
+
+
+def start(job: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            job()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def end_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> FakeKernel:
+    return FakeKernel.build(tmp_path, hosts.two_socket_host())
+
+
+@pytest.fixture
+def sysfs(kernel: FakeKernel) -> Attributes:
+    return Attributes(kernel)

@@ -1,0 +1,237 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Drivers take and leave functions as drivers/base and vfio-pci have it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from os_acc.testing import FakeKernel, hosts
+from tests.unit.testing.conftest import Attributes
+
+FPGA = "0000:5e:00.0"
+GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
+NIC = "0000:3b:00.0"
+NOWHERE = "0000:42:00.0"
+
+
+def refusal(write, *args) -> int:
+    try:
+        write(*args)
+    except OSError as error:
+        return error.errno
+    pytest.fail("the write was not refused")
+
+
+def test_without_an_override_it_says_null(sysfs):
+    assert sysfs.get(FPGA, "driver_override") == "(null)\n"
+
+
+@pytest.mark.parametrize("text", ["vfio-pci", "vfio-pci\n", "vfio-pci\nmore"])
+def test_an_override_ends_with_its_line(sysfs, text):
+    sysfs.set(FPGA, "driver_override", text)
+    assert sysfs.get(FPGA, "driver_override") == "vfio-pci\n"
+
+
+def test_a_newline_clears_an_override(sysfs):
+    sysfs.set(FPGA, "driver_override", "vfio-pci")
+    sysfs.set(FPGA, "driver_override", "\n")
+    assert sysfs.get(FPGA, "driver_override") == "(null)\n"
+
+
+def test_a_write_of_no_bytes_never_reaches_the_driver_core(sysfs):
+    sysfs.set(FPGA, "driver_override", "vfio-pci")
+    sysfs.set(FPGA, "driver_override", "")
+    assert sysfs.get(FPGA, "driver_override") == "vfio-pci\n"
+
+
+def test_an_override_fills_less_than_a_page(sysfs):
+    assert refusal(sysfs.set, FPGA, "driver_override", "x" * 4095) == errno.EINVAL
+
+
+def test_a_function_goes_to_vfio_and_back(kernel, sysfs):
+    before = kernel.snapshot()
+    sysfs.to_vfio(GPU)
+    assert kernel.state(GPU).driver == "vfio-pci"
+    sysfs.set(GPU, "driver_override", "\n")
+    sysfs.unbind(GPU)
+    sysfs.probe(GPU)
+    assert kernel.snapshot() == before
+
+
+def test_links_lead_both_ways(kernel, sysfs):
+    device = os.path.realpath(sysfs.device(GPU, ""))
+    driver = kernel.path("sys/bus/pci/drivers/nouveau")
+    assert os.path.realpath(sysfs.device(GPU, "driver")) == driver
+    assert os.path.realpath(os.path.join(driver, GPU)) == device
+
+
+def test_an_unbound_function_has_no_unbind(sysfs):
+    assert refusal(sysfs.unbind, FPGA) == errno.ENOENT
+
+
+@pytest.mark.parametrize("address", [GPU, NOWHERE, "nonsense", "../../../etc"])
+def test_a_driver_gives_up_only_what_it_has(sysfs, address):
+    assert refusal(sysfs.driver, "ice", "unbind", address) == errno.ENODEV
+
+
+def test_a_driver_takes_what_it_knows(kernel, sysfs):
+    sysfs.driver("nouveau", "unbind", GPU)
+    assert kernel.state(GPU).driver is None
+    sysfs.driver("nouveau", "bind", GPU)
+    assert kernel.state(GPU).driver == "nouveau"
+
+
+@pytest.mark.parametrize("address", [FPGA, NOWHERE])
+def test_a_driver_does_not_take_what_it_does_not_know(sysfs, address):
+    assert refusal(sysfs.driver, "vfio-pci", "bind", address) == errno.ENODEV
+
+
+def test_an_override_keeps_other_drivers_out(sysfs):
+    sysfs.set(GPU, "driver_override", "vfio-pci")
+    sysfs.unbind(GPU)
+    assert refusal(sysfs.driver, "nouveau", "bind", GPU) == errno.ENODEV
+
+
+def test_a_bound_function_is_busy(sysfs):
+    assert refusal(sysfs.driver, "nouveau", "bind", GPU) == errno.EBUSY
+
+
+def test_a_probe_succeeds_though_nobody_takes_the_function(kernel, sysfs):
+    sysfs.set(FPGA, "driver_override", "none")
+    sysfs.probe(FPGA)
+    assert kernel.state(FPGA).driver is None
+
+
+def test_a_probe_leaves_a_bound_function_alone(kernel, sysfs):
+    sysfs.set(GPU, "driver_override", "vfio-pci")
+    sysfs.probe(GPU)
+    assert kernel.state(GPU).driver == "nouveau"
+
+
+def test_a_probe_needs_a_function(sysfs):
+    assert refusal(sysfs.probe, NOWHERE) == errno.ENODEV
+
+
+def test_what_a_driver_made_goes_and_comes_with_it(kernel, sysfs):
+    interface = kernel.path("sys/class/net/ens1f0")
+    assert kernel.read(os.path.join(interface, "operstate")) == "down\n"
+    sysfs.unbind(NIC)
+    assert not os.path.lexists(interface)
+    sysfs.probe(NIC)
+    assert os.path.realpath(os.path.join(interface, "device")) == os.path.realpath(
+        sysfs.device(NIC, "")
+    )
+
+
+def test_a_group_has_a_node_while_vfio_has_a_member(kernel, sysfs):
+    node = kernel.path("dev/vfio", str(kernel.group(GPU)))
+    sysfs.to_vfio(GPU)
+    sysfs.to_vfio(AUDIO)
+    sysfs.unbind(GPU)
+    assert os.path.exists(node)
+    sysfs.unbind(AUDIO)
+    assert not os.path.exists(node)
+
+
+def test_vfio_refuses_what_is_on_its_denylist(tmp_path):
+    kernel = FakeKernel.build(tmp_path, hosts.denylist_host())
+    sysfs, qat = Attributes(kernel), "0000:3d:00.0"
+    sysfs.to_vfio(qat)
+    assert kernel.state(qat).driver is None
+    assert refusal(sysfs.driver, "vfio-pci", "bind", qat) == errno.EINVAL
+
+
+def test_vfio_refuses_a_function_without_a_group(tmp_path):
+    kernel = FakeKernel.build(tmp_path, hosts.without_iommu())
+    sysfs = Attributes(kernel)
+    sysfs.set(FPGA, "driver_override", "vfio-pci")
+    assert refusal(sysfs.driver, "vfio-pci", "bind", FPGA) == errno.EINVAL
+
+
+def test_vfio_refuses_a_bridge(sysfs):
+    port = "0000:16:00.0"
+    sysfs.set(port, "driver_override", "vfio-pci")
+    sysfs.unbind(port)
+    assert refusal(sysfs.driver, "vfio-pci", "bind", port) == errno.EINVAL
+
+
+def test_vfio_refuses_a_pf_with_vfs(kernel, tmp_path_factory):
+    host = hosts.HostSpec((hosts.nvme_sriov("0000:81", 3),))
+    kernel = FakeKernel.build(tmp_path_factory.mktemp("nvme"), host)
+    sysfs, disk = Attributes(kernel), "0000:81:00.0"
+    sysfs.set(disk, "sriov_numvfs", "2")
+    sysfs.set(disk, "driver_override", "vfio-pci")
+    sysfs.unbind(disk)
+    assert refusal(sysfs.driver, "vfio-pci", "bind", disk) == errno.EBUSY
+
+
+def test_a_host_driver_stays_out_of_a_group_that_a_guest_owns(kernel, sysfs):
+    sysfs.to_vfio(GPU)
+    kernel.hold(GPU)
+    sysfs.unbind(AUDIO)
+    assert refusal(sysfs.driver, "snd_hda_intel", "bind", AUDIO) == errno.EBUSY
+    assert refusal(sysfs.probe, AUDIO) == errno.EINVAL
+    kernel.let_go(GPU)
+    sysfs.probe(AUDIO)
+    assert kernel.state(AUDIO).driver == "snd_hda_intel"
+
+
+def test_a_reset_takes_a_one_only(sysfs):
+    sysfs.set(FPGA, "reset", "1\n")
+    assert refusal(sysfs.set, FPGA, "reset", "2") == errno.EINVAL
+
+
+def test_what_cannot_be_reset_has_no_such_file(sysfs):
+    assert refusal(sysfs.set, AUDIO, "reset", "1") == errno.ENOENT
+
+
+@pytest.mark.parametrize("name", ["vendor", "numa_node", "boot_vga"])
+def test_other_attributes_cannot_be_written(sysfs, name):
+    assert refusal(sysfs.set, GPU, name, "1") == errno.EACCES
+
+
+def test_a_link_is_not_followed(kernel, sysfs, tmp_path):
+    os.symlink("driver_override", sysfs.device(FPGA, "other"))
+    assert refusal(sysfs.set, FPGA, "other", "x") == errno.ELOOP
+
+
+def test_an_error_names_the_attribute(sysfs):
+    with pytest.raises(OSError, match="Device or resource busy") as caught:
+        sysfs.driver("nouveau", "bind", GPU)
+    assert caught.value.filename.endswith("nouveau/bind")
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lasting")
+    return FakeKernel.build(path, hosts.two_socket_host())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    text=st.text(
+        st.characters(min_codepoint=1, max_codepoint=126), min_size=1, max_size=40
+    )
+)
+def test_any_override_reads_back_as_its_first_line(lasting, text):
+    sysfs = Attributes(lasting)
+    sysfs.set(FPGA, "driver_override", text)
+    line = text.split("\n")[0]
+    assert lasting.state(FPGA).driver_override == (line or None)

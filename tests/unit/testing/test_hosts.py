@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The hosts are what their names say, as the library's own eyes see them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from os_acc.host import pci as host_pci
+from os_acc.host.usage import read_usage
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import FakeKernel, FunctionSpec, HostSpec, hosts
+from tests.unit.testing.conftest import Attributes
+
+
+def scan(kernel: FakeKernel):
+    found = host_pci.scan(kernel.root)
+    assert not found.unreadable
+    return found
+
+
+def at(text: str) -> PciAddress:
+    return PciAddress.parse(text)
+
+
+def test_two_sockets(kernel):
+    host = scan(kernel)
+    nodes = {function.numa_node for function in host.functions.values()}
+    assert nodes == {0, 1, None}
+    for node in ("node0", "node1"):
+        assert kernel.read(
+            kernel.path("sys/devices/system/node", node, "cpulist")
+        ).strip()
+
+
+def test_a_gpu_and_its_audio_share_a_group(kernel):
+    host = scan(kernel)
+    gpu = host.functions[at("0000:17:00.0")]
+    group = host.groups[gpu.iommu_group]
+    assert group.members == (at("0000:17:00.0"), at("0000:17:00.1"))
+    assert gpu.class_code == 0x030000
+    assert gpu.reset_methods == ("flr", "bus")
+    assert host.functions[at("0000:17:00.1")].reset_methods == ()
+
+
+def test_what_the_host_uses_is_seen(kernel):
+    usage = read_usage(kernel.root, scan(kernel))
+    assert "mounted" in usage.of(at("0000:04:00.0"))
+    assert "up" in usage.of(at("0000:af:00.0"))
+    assert usage.of(at("0000:03:00.0"))
+    for free in ("0000:d9:00.0", "0000:3b:00.0", "0000:17:00.0", "0000:5e:00.0"):
+        assert usage.of(at(free)) is None
+
+
+def test_vfs_are_seen(kernel):
+    Attributes(kernel).set("0000:3b:00.0", "sriov_numvfs", "4")
+    host = scan(kernel)
+    pf = host.functions[at("0000:3b:00.0")]
+    assert pf.total_vfs == 8
+    assert pf.vfs == tuple(at(f"0000:3b:02.{n}") for n in range(4))
+    assert host.functions[pf.vfs[1]].physfn == pf.address
+
+
+def test_one_big_group(tmp_path):
+    host = scan(FakeKernel.build(tmp_path, hosts.shared_group_host()))
+    (group,) = host.groups.values()
+    assert len(group.members) == 5
+
+
+def test_a_vmd_domain(tmp_path):
+    kernel = FakeKernel.build(tmp_path, hosts.vmd_host())
+    disk = at("10000:01:00.0")
+    assert scan(kernel).functions[disk].driver == "nvme"
+    path = os.path.realpath(kernel.path("sys/bus/pci/devices", str(disk)))
+    assert path.endswith(
+        "pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:01:00.0"
+    )
+
+
+def test_a_thousand_and_twenty_four_vfs(tmp_path):
+    kernel = FakeKernel.build(tmp_path, hosts.many_vfs_host())
+    host = scan(kernel)
+    vfs = [f for f in host.functions.values() if f.physfn is not None]
+    assert len(vfs) == 1024
+    assert len({vf.iommu_group for vf in vfs}) == 1024
+    assert {vf.numa_node for vf in vfs} == {0, 1}
+    assert {vf.driver for vf in vfs} == {"iavf"}
+
+
+def test_no_iommu(tmp_path):
+    host = scan(FakeKernel.build(tmp_path, hosts.without_iommu()))
+    assert not host.groups
+    assert {f.iommu_group for f in host.functions.values()} == {None}
+
+
+def test_no_vfio(tmp_path):
+    kernel = FakeKernel.build(tmp_path, hosts.without_vfio())
+    assert not os.path.exists(kernel.path("sys/bus/pci/drivers/vfio-pci"))
+    assert not os.path.exists(kernel.path("dev/vfio/vfio"))
+
+
+def test_memory_mapped_by_the_firmware(tmp_path):
+    (group,) = scan(
+        FakeKernel.build(tmp_path, hosts.mapped_by_firmware())
+    ).groups.values()
+    assert "direct" in {kind for _start, _end, kind in group.reserved}
+
+
+@pytest.mark.parametrize("field", ["parent", "group_of"])
+def test_a_function_stands_on_what_was_there_before_it(field):
+    with pytest.raises(ValueError, match="must come before"):
+        FunctionSpec("0000:01:00.0", 1, 2, 0x120000, **{field: "0000:02:00.0"})
+
+
+def test_functions_may_be_named_in_any_order(tmp_path):
+    display, audio = hosts.gpu("0000:17")
+    kernel = FakeKernel.build(tmp_path, HostSpec((audio, display)))
+    assert kernel.group(audio.address) == kernel.group(display.address)
