@@ -80,22 +80,48 @@ def test_a_truncated_store_is_set_aside_and_the_loss_told(
 def test_what_can_be_read_of_a_damaged_store_is_kept(
     store, state_path, file, make_lease
 ):
-    added = store.add([make_lease(slot) for slot in range(20)])
-    # The index over the uuids no longer fits the table.
-    content = file.read_bytes()
-    first, last = (
-        content.find(added[0].uuid.encode()),
-        content.rfind(added[0].uuid.encode()),
-    )
-    assert first != last
-    file.write_bytes(content[:first] + b"x" + content[first + 1 :])
+    added = store.add([make_lease(slot) for slot in range(32)])
+    store.raise_epoch(2**61)
+    # A page amid the table: what lies before it and behind it is whole.
+    content = bytearray(file.read_bytes())
+    page = content.find(f'"uuid":"{added[16].uuid}"'.encode()) // 4096 * 4096
+    content[page : page + 4096] = bytes(4096)
+    file.write_bytes(content)
     store = reopened(state_path)
     assert len(store.damaged) == 1
-    kept = {lease.address for lease in store.leases()}
-    assert kept | set(store.damaged_claims()) == {lease.address for lease in added}
-    assert len(kept) >= 19
-    later = store.add([make_lease(30)])
-    assert later[0].epoch > added[0].epoch
+    kept = store.leases()
+    assert added[0] in kept
+    assert added[16] not in kept
+    assert added[31] in kept
+    assert {lease.address for lease in kept} | set(store.damaged_claims()) == {
+        lease.address for lease in added
+    }
+    store.delete(kept)
+    assert store.add([make_lease(0)])[0].epoch > 2**61
+
+
+def test_a_damaged_index_costs_no_lease(store, state_path, file, make_lease):
+    added = store.add([make_lease(1), make_lease(2)])
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_master SET sql = 'CREATE INDEX'"
+            " WHERE name = 'claims_by_lease'"
+        )
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
+    assert store.leases() == added
+
+
+def test_what_is_left_beside_a_damaged_store_goes_with_it(store, state_path, file):
+    file.write_bytes(b"no database")
+    file.with_name(f"{file.name}-shm").write_bytes(b"old")
+    store = reopened(state_path)
+    assert [pathlib.Path(aside).read_bytes() for aside in store.damaged] == [
+        b"no database",
+        b"old",
+    ]
+    assert store.leases() == ()
 
 
 def test_damage_while_in_use_is_an_error_once(store, file, make_lease):

@@ -204,6 +204,13 @@ def test_the_epoch_rises_above_what_the_helper_has_seen(store, make_lease):
     assert store.add([make_lease(1)])[0].epoch == 2**61 + 1
 
 
+def test_a_call_without_a_lease_has_its_place_among_the_epochs(store, make_lease):
+    (before,) = store.add([make_lease(1)])
+    between = store.next_epoch()
+    (after,) = store.add([make_lease(2)])
+    assert before.epoch < between < after.epoch
+
+
 def test_every_change_leaves_an_event(state_path, clock, make_lease):
     store = Store.open(state_path, 30, clock)
     (lease,) = store.add([make_lease(1)])
