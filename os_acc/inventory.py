@@ -32,6 +32,10 @@ from os_acc.plugins import base
 _PROVIDERS = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
 
 
+# A plugin only reads, and discovery is part of each plug.
+_DISCOVER_SECONDS = 10.0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inventory:
     """One look at the host."""
@@ -132,7 +136,7 @@ def _discover(
     left = claims
     for plugin in loaded.loaded:
         try:
-            found = plugins.call(plugin.name, _take, plugin, left)
+            found = loaded.call(plugin, _DISCOVER_SECONDS, _take, plugin, left)
         except exception.PluginFailed as error:
             failures.append(error.message)
             continue

@@ -186,7 +186,7 @@ class Lifecycle:
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
         """Steps 2 to 5 for one accelerator."""
         self._hands.check_free(lease.members, deadline)
-        self._plugin_step(lease, lambda plugin: plugin.prepare)
+        self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
         lease = self._fenced(lease, lambda each: self._hands.take(each, deadline))
         bindings.prove(self._root, lease)
         return lease
@@ -209,7 +209,7 @@ class Lifecycle:
                 LOG.warning("%s has vanished; its lease ends", lease.address)
             except exception.DeviceChanged as error:
                 LOG.warning("%s; its lease ends, nothing is restored", error)
-        self._plugin_step(lease, lambda plugin: plugin.release)
+        self._plugin_step(lease, lambda plugin: plugin.release, deadline)
         return lease
 
     def _fenced(self, lease: Lease, action: Callable[[Lease], None]) -> Lease:
@@ -226,10 +226,12 @@ class Lifecycle:
         self,
         lease: Lease,
         step: Callable[[base.PluginBase], Callable[[Handle], None]],
+        deadline: float,
     ) -> None:
         plugin = self._plugins.get(lease.plugin)
         if plugin is not None:
-            plugins.call(plugin.name, step(plugin), _handle(lease))
+            seconds = deadline - time.monotonic()
+            self._plugins.call(plugin, seconds, step(plugin), _handle(lease))
 
     # -- several -----------------------------------------------------------
 

@@ -100,6 +100,10 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     virtual_functions.make(root, rules.named, store, locks, hands, deadline)
     ready = manager.Manager(root, settings, rules, loaded, store, locks, life, owner)
     _report(ready.take_stock().refused)
+    if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
+        raise exception.InitializeTimeout(
+            f"no plugin has answered: {', '.join(loaded.hanging())}"
+        )
     return ready
 
 

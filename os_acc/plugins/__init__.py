@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Self, TypeVar
 
 import stevedore
 from oslo_config import cfg
@@ -24,13 +25,12 @@ from oslo_log import log
 from stevedore import extension
 
 from os_acc import exception
-from os_acc.plugins import base
+from os_acc.plugins import base, calls
 
 LOG = log.getLogger(__name__)
 
 NAMESPACE = "os_acc"
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -48,6 +48,32 @@ class Plugins:
 
     loaded: tuple[base.PluginBase, ...]
     set_aside: tuple[SetAside, ...]
+    _calls: Mapping[str, calls.Calls]
+
+    @classmethod
+    def of(
+        cls, loaded: Sequence[base.PluginBase], set_aside: Sequence[SetAside] = ()
+    ) -> Self:
+        """These plugins, none of which has been called yet."""
+        each_calls = {plugin.name: calls.Calls(plugin.name) for plugin in loaded}
+        return cls(tuple(loaded), tuple(set_aside), MappingProxyType(each_calls))
+
+    def call(
+        self,
+        plugin: base.PluginBase,
+        seconds: float,
+        function: Callable[..., _T],
+        *args: object,
+    ) -> _T:
+        """Call a plugin's method; see :meth:`os_acc.plugins.calls.Calls.call`.
+
+        :raises PluginFailed: it raised something, or does not return.
+        """
+        return self._calls[plugin.name].call(seconds, function, *args)
+
+    def hanging(self) -> tuple[str, ...]:
+        """The plugins that have not returned from a call in time."""
+        return tuple(name for name, each in self._calls.items() if each.hangs)
 
     def get(self, name: str) -> base.PluginBase | None:
         """The plugin of this name, where it is loaded."""
@@ -77,7 +103,7 @@ def load(conf: cfg.ConfigOpts, enabled: Sequence[str]) -> Plugins:
         if plugin is not None:
             loaded.append(plugin)
     loaded.sort(key=lambda plugin: (plugin.generic, plugin.name))
-    return Plugins(tuple(loaded), tuple(aside))
+    return Plugins.of(loaded, aside)
 
 
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
@@ -90,21 +116,6 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         for found in manager
         if found.plugin.options
     ]
-
-
-def call(
-    plugin_name: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-) -> _T:
-    """Call into a plugin; whatever it raises becomes one typed error.
-
-    :raises PluginFailed: the plugin raised something.
-    """
-    try:
-        return function(*args, **kwargs)
-    except Exception as error:  # a vendor may raise anything
-        raise exception.PluginFailed(
-            f"the plugin {plugin_name} failed: {error!r}"
-        ) from error
 
 
 def _check_enabled(enabled: Sequence[str], installed: set[str]) -> None:
@@ -138,7 +149,7 @@ def _make(
         )
         return None
     try:
-        return call(found.name, make)
+        return calls.run(found.name, make)
     except exception.PluginFailed as error:
         aside.append(_set_aside(found.name, error.message))
         return None

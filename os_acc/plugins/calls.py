@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Call into vendors' code without being stopped by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any, ParamSpec, TypeVar
+
+from os_acc import exception
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def run(
+    plugin_name: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    """Call a plugin; whatever it raises becomes one typed error.
+
+    :raises PluginFailed: the plugin raised something.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:  # a vendor may raise anything
+        raise exception.PluginFailed(
+            f"the plugin {plugin_name} failed: {error!r}"
+        ) from error
+
+
+@dataclasses.dataclass(slots=True)
+class Calls:
+    """The calls of one plugin, each with a deadline.
+
+    Python cannot end a call that hangs. So it runs in a thread of its own,
+    which is left behind; until it returns, the plugin gets no other call that
+    could hang as well.
+    """
+
+    plugin_name: str
+    _hanging: set[futures.Future[Any]] = dataclasses.field(default_factory=set)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call has outlived its deadline and has not returned."""
+        self._hanging = {each for each in self._hanging if not each.done()}
+        return bool(self._hanging)
+
+    def call(self, seconds: float, function: Callable[..., _T], *args: object) -> _T:
+        """Call the plugin and wait for it as long as it may take.
+
+        :raises PluginFailed: it raised something, did not return in time, or
+            hangs in an earlier call.
+        """
+        if self.hangs:
+            raise exception.PluginFailed(
+                f"the plugin {self.plugin_name} hangs in an earlier call"
+            )
+        answer: futures.Future[_T] = futures.Future()
+        threading.Thread(
+            target=self._answer, args=(answer, function, args), daemon=True
+        ).start()
+        try:
+            return answer.result(max(0.0, seconds))
+        except futures.TimeoutError as error:
+            self._hanging.add(answer)
+            raise exception.PluginFailed(
+                f"the plugin {self.plugin_name} did not return in {seconds:.0f} s"
+            ) from error
+
+    def _answer(
+        self,
+        answer: futures.Future[_T],
+        function: Callable[..., _T],
+        args: tuple[object, ...],
+    ) -> None:
+        try:
+            answer.set_result(run(self.plugin_name, function, *args))
+        except exception.PluginFailed as error:
+            answer.set_exception(error)
