@@ -49,7 +49,7 @@ def command(root: str | os.PathLike[str]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Put the fake kernel in place, then be ``privsep-helper``."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m {__name__}", description=__doc__, allow_abbrev=False
+        prog="python -m os_acc.testing.helper", allow_abbrev=False
     )
     parser.add_argument("--fake-root", required=True, metavar="TREE")
     parser.add_argument("--privsep_context", required=True, metavar="NAME")

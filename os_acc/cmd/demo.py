@@ -1,0 +1,48 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""``os-acc demo``: the main job on a simulated host."""
+
+from __future__ import annotations
+
+import argparse
+
+from cliff import command
+
+from os_acc.demo import stage
+from os_acc.demo.story import Story
+from os_acc.demo.terminal import Terminal
+
+
+class Demo(command.Command):
+    """Show the main job on a simulated host.
+
+    Needs no root and no hardware: discovers, plugs, crashes, recovers,
+    unplugs, and proves that the host is as it was. Ends with 1 if it is not.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--keep",
+            metavar="DIR",
+            help="make the host in this empty or new directory, and keep it",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        with stage.build(parsed_args.keep) as built:
+            is_restored = Story(built, Terminal()).tell()
+        if parsed_args.keep:
+            print(f"\nThe host, the state and the log are in {built.directory}")
+        return 0 if is_restored else 1

@@ -1,0 +1,57 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A compute service on the simulated host, as far as os_acc is concerned.
+
+Run as a program it is a second one, which plugs one accelerator.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oslo_config import cfg
+
+import os_acc
+from os_acc import service
+from os_acc.manager import Manager
+from os_acc.objects.device import Provider
+
+
+def start(config: str, root: str) -> Manager:
+    """What :func:`os_acc.initialize` does, for a host below another root.
+
+    :param config: path of the configuration file.
+    """
+    cfg.CONF(["--config-file", config], project="os-acc")
+    return service.initialize(reset=True, root=root)
+
+
+def plug_one(instance: Mapping[str, str], provider: Provider) -> list[dict[str, Any]]:
+    """Plug one unit of a provider, in the short form of ``selected_rp``."""
+    extra_specs = {f"resources:{provider.device.resource_class}": "1"}
+    return os_acc.plug(instance, {"uuid": provider.uuid}, extra_specs)
+
+
+def main(argv: Sequence[str]) -> None:
+    """CONFIG ROOT INSTANCE_UUID INSTANCE_NAME PROVIDER_UUID."""
+    config, root, uuid, name, wanted = argv
+    start(config, root)
+    (provider,) = (each for each in os_acc.providers() if each.uuid == wanted)
+    plug_one({"uuid": uuid, "name": name}, provider)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
