@@ -20,6 +20,7 @@ QEMU's monitor.
 from __future__ import annotations
 
 import os
+import time
 
 import pyudev
 
@@ -39,14 +40,17 @@ class Hotplug:
 
     def remove(self) -> None:
         """Pull the device out; the kernel has let it go when this returns."""
-        self._qmp.forget_events()
-        self._qmp.execute("device_del", id=lane.HOTPLUG_ID)
-        self._qmp.wait_event("DEVICE_DELETED", device=lane.HOTPLUG_ID)
+        self.request_removal()
+        self.wait_removed()
 
     def request_removal(self) -> None:
-        """Ask the kernel for the device, without waiting until it is free."""
+        """Ask the kernel for the device, which may be held."""
         self._qmp.forget_events()
         self._qmp.execute("device_del", id=lane.HOTPLUG_ID)
+
+    def wait_removed(self) -> None:
+        """Wait until the kernel has let the device go."""
+        self._qmp.wait_event("DEVICE_DELETED", device=lane.HOTPLUG_ID)
 
     def insert(self) -> None:
         """Put a device in; it is on the bus when this returns."""
@@ -56,8 +60,13 @@ class Hotplug:
         self._qmp.execute(
             "device_add", driver="edu", id=lane.HOTPLUG_ID, bus=lane.HOTPLUG_BUS
         )
-        while (device := monitor.poll(DEADLINE)) is not None:
-            if (device.action, device.sys_name) == ("add", self.address):
+        end = time.monotonic() + DEADLINE
+        while (left := end - time.monotonic()) > 0:
+            # None also when libudev dropped an event of another subsystem.
+            device = monitor.poll(left)
+            if device is None or device.sys_name != self.address:
+                continue
+            if device.action == "add":
                 return
         raise TimeoutError(f"{self.address} did not come back")
 

@@ -25,6 +25,7 @@ said stays in ``build/kernel-lane``.
 from __future__ import annotations
 
 import compileall
+import fcntl
 import os
 import re
 import shutil
@@ -33,6 +34,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,12 +181,15 @@ class Machine:
     def follow(self) -> Attempt:
         """Show pytest's output as it comes, until the machine has ended."""
         attempt = Attempt()
-        deadline = time.monotonic() + BOOT_DEADLINE
+        start = time.monotonic()
+        deadline = start + BOOT_DEADLINE
         while time.monotonic() < deadline and attempt.status is None:
             ended = self._wait(1.0)
             if not attempt.began and (self._results / "began").exists():
                 attempt.began = True
-                deadline = time.monotonic() + TESTS_DEADLINE
+                now = time.monotonic()
+                deadline = now + TESTS_DEADLINE
+                print(f"kernel lane: booted in {now - start:.0f} s", flush=True)
             self._show()
             attempt.status = self._status()
             if ended:
@@ -245,6 +251,22 @@ def counts(kernel: Path) -> str:
     return f"{passed} passed, {failed} failed, {skipped} skipped on Linux {release}"
 
 
+def console_tail() -> str:
+    """The last lines of the console, without terminal control."""
+    console = (RESULTS / "console.log").read_text("utf-8", "replace")
+    plain = re.sub(r"\x1b(\[[0-9;?=]*[A-Za-z]|[A-Za-z])|[^\x20-\x7e\n]", "", console)
+    return "\n".join(plain.splitlines()[-20:])
+
+
+@contextmanager
+def exclusively() -> Iterator[None]:
+    """Wait for another run in this checkout: its results are still written."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    with open(RESULTS.parent / "kernel-lane.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def main(pytest_args: list[str]) -> int:
     """Boot, run, report; the exit status of the lane."""
     kernel = newest_kernel()
@@ -255,8 +277,7 @@ def main(pytest_args: list[str]) -> int:
         print("kernel lane: the machine did not boot; trying once more", flush=True)
         attempt = boot(kernel, pytest_args)
     if attempt.status is None or not (RESULTS / "junit.xml").exists():
-        console = (RESULTS / "console.log").read_text("utf-8", "replace")
-        print(*console.splitlines()[-20:], sep="\n")
+        print(console_tail())
         print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")
         return attempt.status or NO_RESULT
     print(f"kernel lane: {counts(kernel)}")
@@ -264,4 +285,5 @@ def main(pytest_args: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with exclusively():
+        sys.exit(main(sys.argv[1:]))

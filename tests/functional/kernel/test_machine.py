@@ -27,6 +27,7 @@ from .guest import InnerGuest
 from .hotplug import Hotplug
 from .kmsg import KernelLog
 from .machine import Machine
+from .qmp import QmpError
 
 
 def test_every_function_has_an_iommu_group() -> None:
@@ -128,6 +129,47 @@ def test_function_can_be_pulled_out_and_put_back(
     assert not sysfs.exists(the_machine.hotplug)
     hotplug.insert()
     assert sysfs.read(the_machine.hotplug, "device") == "0x11e8"
+
+
+def test_function_that_a_guest_holds_leaves_after_the_guest(
+    the_machine: Machine,
+    hotplug: Hotplug,
+    inner_guest: Callable[..., InnerGuest],
+    kernel_log: KernelLog,
+) -> None:
+    sysfs.rebind(the_machine.hotplug, "vfio-pci")
+    guest = inner_guest(the_machine.hotplug)
+    hotplug.request_removal()
+    kernel_log.wait_for(the_machine.hotplug, "Relaying device request to user")
+    assert sysfs.exists(the_machine.hotplug)
+    guest.end()
+    hotplug.wait_removed()
+    assert not sysfs.exists(the_machine.hotplug)
+
+
+def test_guest_gets_no_function_whose_sibling_the_host_drives(
+    the_machine: Machine, inner_guest: Callable[..., InnerGuest]
+) -> None:
+    edu, nvme = the_machine.card
+    sysfs.rebind(edu, "vfio-pci")
+    with pytest.raises(QmpError, match="is not viable"):
+        inner_guest(edu)
+    assert sysfs.driver(nvme) == "nvme"
+    sysfs.rebind(edu, None)
+
+
+def test_vfio_refuses_a_pf_that_has_vfs(
+    the_machine: Machine, idle_vfs: tuple[str, ...]
+) -> None:
+    pf = the_machine.pf_node1
+    sysfs.rebind(pf, "vfio-pci")
+    assert sysfs.driver(pf) is None
+    with pytest.raises(OSError, match="busy") as refused:
+        sysfs.store(sysfs.BUS / "drivers" / "vfio-pci" / "bind", pf)
+    assert refused.value.errno == errno.EBUSY
+    sysfs.rebind(pf, None)
+    assert sysfs.driver(pf) == "nvme"
+    assert sysfs.virtual_functions(pf) == idle_vfs
 
 
 def test_ordinary_user_becomes_root_with_sudo_alone(
