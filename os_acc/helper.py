@@ -289,6 +289,13 @@ def _error(address: str, result: Result) -> exception.OsAccError:
                 address=address,
                 errno=result.errno,
             )
+        case Outcome.NO_EFFECT if result.step == "child":
+            # It may have got anywhere; what it held is free, so going on, or
+            # back, can be tried again.
+            return exception.HelperLost(
+                f"{address}: the privileged helper's worker was killed",
+                address=address,
+            )
         case Outcome.NO_EFFECT if result.step == "driver":
             return exception.BindRefused(
                 f"{address} is with {result.observed or 'no driver'} after the probe",

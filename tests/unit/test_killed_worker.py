@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A worker of the privileged helper that is killed in the middle of its work."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from tests.unit.bench import Bench, instance
+
+GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
+
+
+def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench: Bench) -> None:
+    start = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.kill(AUDIO, "unbind")
+
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+
+    ((_, why),) = caught.value.unreleased
+    assert isinstance(why, exception.HelperLost)
+    assert why.retryable
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == start
+
+
+def test_a_restart_finishes_an_unplug_whose_worker_was_killed(bench: Bench) -> None:
+    start = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.kill(GPU, "driver_override", after=True)
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.manager.unplug(instance(1))
+
+    manager = bench.restart()
+
+    assert manager.store.leases() == ()
+    assert bench.kernel.snapshot() == start
+
+
+def test_a_plug_whose_worker_is_killed_goes_back(bench: Bench) -> None:
+    start = bench.kernel.snapshot()
+    bench.kernel.kill(AUDIO, "drivers_probe")
+
+    with pytest.raises(exception.HelperLost):
+        bench.plug(1, GPU)
+
+    assert bench.plugged(1) == []
+    assert bench.kernel.snapshot() == start
