@@ -37,11 +37,11 @@ def read_prior(root: str, members: Sequence[PciAddress]) -> tuple[PriorBinding, 
 def check_unchanged(root: str, leases: Sequence[Lease]) -> None:
     """Make sure that leases still say what their devices are bound to.
 
-    :raises DeviceChanged: somebody changed a device while it was chosen.
+    :raises DeviceUnsettled: somebody changed a device while it was chosen.
     """
     for lease in leases:
         if read_prior(root, lease.members) != lease.prior:
-            raise exception.DeviceChanged(
+            raise exception.DeviceUnsettled(
                 f"{lease.address} changed while it was being chosen"
             )
 

@@ -182,6 +182,12 @@ class DeviceChanged(OsAccError):
     """The device at an address is not the one that was recorded there."""
 
 
+class DeviceUnsettled(DeviceChanged):
+    """The host changed a device while it was being chosen."""
+
+    retryable = True
+
+
 class DeviceQuarantined(OsAccError):
     """A device that could not be given back clean; it is not offered."""
 

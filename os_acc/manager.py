@@ -245,9 +245,10 @@ class Manager:
             leases = [self._lease(instance, each, digest) for each in chosen]
             try:
                 return self.life.establish(leases, deadline)
-            except AlreadyLeased:
-                # Another plug was faster; each round somebody gets a device.
-                LOG.debug("%s chooses again", instance.uuid)
+            except (AlreadyLeased, exception.DeviceUnsettled) as error:
+                # Another plug was faster, and each round somebody gets a
+                # device; or the host is still busy with a new device.
+                LOG.debug("%s chooses again: %s", instance.uuid, error)
                 if time.monotonic() >= deadline:
                     raise
 

@@ -140,15 +140,13 @@ def _guarded(step: object, target: Target, *args: bool) -> Result:
         # A function that is pulled out in mid-step takes its files along.
         if functions.identity(target.address) is None:
             return Result(Outcome.GONE, errno.ENODEV, "identity")
-        return Result(Outcome.REFUSED, error.errno or errno.EIO, _step(error))
+        return Result(
+            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
+        )
 
 
 def _ids(found: tuple[int, ...]) -> str:
     return ":".join(f"{number:04x}" for number in found)
-
-
-def _step(error: OSError) -> str:
-    return str(error.filename or "").rpartition("/")[2]
 
 
 def _take(target: Target) -> Result:

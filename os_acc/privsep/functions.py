@@ -94,8 +94,7 @@ def identity(address: PciAddress) -> tuple[int, ...] | None:
 
 def is_bridge(address: PciAddress) -> bool:
     """PCI class 06: taking a bridge from its driver takes all behind it."""
-    text = kernel.current.read(os.path.join(directory(address), "class"))
-    return int(text, 16) >> 16 == 0x06
+    return int(read(address, "class"), 16) >> 16 == 0x06
 
 
 def _link(address: PciAddress, name: str) -> str:
@@ -118,8 +117,7 @@ def group(address: PciAddress) -> int | None:
 
 def override(address: PciAddress) -> str:
     """Its ``driver_override``; '' where none is set."""
-    text = kernel.current.read(os.path.join(directory(address), "driver_override"))
-    text = text.strip()
+    text = read(address, "driver_override")
     return "" if text == "(null)" else text
 
 
@@ -133,6 +131,16 @@ def count_vfs(address: PciAddress) -> int:
     except FileNotFoundError:
         return 0
     return sum(name.startswith("virtfn") for name in names)
+
+
+def attribute(error: OSError) -> str:
+    """The name of the attribute on which the kernel refused something."""
+    return str(error.filename or "").rpartition("/")[2]
+
+
+def read(address: PciAddress, attribute: str) -> str:
+    """Read an attribute of the function."""
+    return kernel.current.read(os.path.join(directory(address), attribute)).strip()
 
 
 def write(address: PciAddress, attribute: str, text: str) -> None:

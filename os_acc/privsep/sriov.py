@@ -57,6 +57,20 @@ def set_num_vfs(
     return result
 
 
+def _create(address: PciAddress, count: int) -> None:
+    """Make VFs that no driver of the host takes: they are for guests.
+
+    A driver that takes a fresh VF only to find it not ready would leave again
+    at any moment, and network drivers would show the host new interfaces.
+    """
+    before = functions.read(address, "sriov_drivers_autoprobe")
+    functions.write(address, "sriov_drivers_autoprobe", "0")
+    try:
+        functions.write(address, "sriov_numvfs", str(count))
+    finally:
+        functions.write(address, "sriov_drivers_autoprobe", before)
+
+
 def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
     found = functions.identity(address)
     if found is None:
@@ -69,9 +83,11 @@ def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
     if present and count:
         return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
     try:
-        functions.write(address, "sriov_numvfs", str(count))
+        _create(address, count)
     except OSError as error:
-        return Result(Outcome.REFUSED, error.errno or errno.EIO, "sriov_numvfs")
+        return Result(
+            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
+        )
     # The kernel only warns when a driver made another number of them.
     present = functions.count_vfs(address)
     if present != count:
