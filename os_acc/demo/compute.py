@@ -30,12 +30,23 @@ from os_acc.manager import Manager
 from os_acc.objects.device import Provider
 
 
+def configure(config: str) -> None:
+    """Read one configuration file, and nothing of the real host's."""
+    cfg.CONF(
+        ["--config-file", config],
+        project="os-acc",
+        default_config_files=[],
+        default_config_dirs=[],
+        use_env=False,
+    )
+
+
 def start(config: str, root: str) -> Manager:
     """What :func:`os_acc.initialize` does, for a host below another root.
 
     :param config: path of the configuration file.
     """
-    cfg.CONF(["--config-file", config], project="os-acc")
+    configure(config)
     return service.initialize(reset=True, root=root)
 
 

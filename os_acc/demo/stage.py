@@ -95,6 +95,7 @@ def build(keep: str | None) -> Iterator[Stage]:
     :raises InvalidInput: it cannot be used.
     """
     with contextlib.ExitStack() as cleaning:
+        cleaning.enter_context(_unwinding_at_the_end())
         directory = _kept(keep) if keep else tempfile.mkdtemp(prefix="os-acc-demo-")
         if not keep:
             cleaning.callback(shutil.rmtree, directory)
@@ -130,6 +131,20 @@ def _configure(directory: str, root: str) -> str:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     return path
+
+
+@contextlib.contextmanager
+def _unwinding_at_the_end() -> Iterator[None]:
+    """Let SIGTERM end this process like Ctrl-C: nothing may stay behind."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

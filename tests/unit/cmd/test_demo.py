@@ -1,0 +1,162 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What ``os-acc demo`` shows, and what it leaves."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from os_acc.demo import libvirt
+from os_acc.demo.terminal import Terminal
+
+_RUN = "from os_acc.cmd.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+
+
+def start(*args: str, scratch: pathlib.Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _RUN, "demo", *args],
+        env={**os.environ, "TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*args: str, scratch: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    process = start(*args, scratch=scratch)
+    output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(args, process.returncode, output, errors)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(scope="module")
+def demo(scratch: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    return run(scratch=scratch)
+
+
+@pytest.fixture(scope="module")
+def steps(demo: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The text of each step, by its number."""
+    parts = re.split(r"^(\d)\. ", demo.stdout, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_it_ends_well_and_is_silent_on_stderr(demo):
+    assert (demo.returncode, demo.stderr) == (0, "")
+
+
+def test_it_fits_a_terminal(demo):
+    lines = demo.stdout.splitlines()
+    assert 60 <= len(lines) <= 100
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in demo.stdout
+
+
+def test_it_leaves_no_trace(demo, scratch):
+    assert demo.returncode == 0
+    assert list(scratch.iterdir()) == []
+
+
+def test_ended_in_the_middle_it_leaves_no_trace_either(tmp_path):
+    process = start(scratch=tmp_path)
+    assert process.stdout is not None
+    assert any(line.startswith("5. ") for line in process.stdout)
+    process.terminate()
+    process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_what_is_offered_and_what_is_not(steps):
+    assert "CUSTOM_ACCELERATOR_FPGA" in steps["1"]
+    assert "0000:04:00.0  used by the host" in steps["1"]
+
+
+def test_its_xml_is_of_the_entries_it_shows(steps):
+    shown = re.findall(r'"pci_id": "0000:(..):(..)\.(.)"', steps["2"])
+    addresses = re.findall(r'bus="0x(..)" slot="0x(..)" function="0x(.)"', steps["3"])
+    assert addresses == shown
+    assert len(shown) == 2
+
+
+def test_the_crash_leaves_a_half_way_host_and_an_intent(steps):
+    assert "SIGKILL" in steps["5"]
+    assert re.search(r"b1:00\.0  driver vfio-pci +override vfio-pci", steps["5"])
+    assert re.search(r"b1:00\.1  driver - +override vfio-pci", steps["5"])
+    assert re.search(r"lease preparing +guest-2", steps["5"])
+
+
+def test_recovery_goes_back_before_the_plug_succeeds(steps):
+    assert re.search(r"b1:00\.1  driver snd_hda_intel +override -", steps["6"])
+    assert re.search(r"delete +releasing +guest-2", steps["6"])
+    assert '"pci_id": "0000:b1:00.0"' in steps["6"]
+
+
+def test_the_host_is_compared_at_the_end(steps):
+    assert "guest-1: 2 released" in steps["7"]
+    assert re.search(r"\d+ functions compared .*: 0 differ", steps["8"])
+
+
+def test_what_is_kept_is_in_the_place_that_was_named(tmp_path):
+    place = tmp_path / "kept"
+    kept = run("--keep", str(place), scratch=tmp_path)
+    assert kept.returncode == 0
+    assert {"host", "os-acc.conf", "os-acc.log", "state"} <= {
+        each.name for each in place.iterdir()
+    }
+    again = run("--keep", str(place), scratch=tmp_path)
+    assert again.returncode != 0
+    assert "is not empty" in again.stderr
+
+
+def test_the_hostdev_is_what_nova_writes():
+    info = {"domain": "0000", "bus": "3b", "device": "02", "function": "1"}
+    element = ElementTree.fromstring(libvirt.hostdev({"attach_handle_info": info}))
+    assert element.tag == "hostdev"
+    assert element.attrib == {"mode": "subsystem", "type": "pci", "managed": "yes"}
+    address = element.find("source/address")
+    assert address is not None
+    assert address.attrib == {
+        "domain": "0x0000",
+        "bus": "0x3b",
+        "slot": "0x02",
+        "function": "0x1",
+    }
+
+
+class _Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_headings_are_bold_only_where_a_person_looks(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen, file = _Screen(), io.StringIO()
+    Terminal(screen).step("Plug")
+    Terminal(file).step("Plug")
+    assert screen.getvalue() == "\n\x1b[1m1. Plug\x1b[0m\n"
+    assert file.getvalue() == "\n1. Plug\n"
