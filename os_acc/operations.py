@@ -25,7 +25,9 @@ from oslo_utils import uuidutils
 
 from os_acc import bindings, exception
 from os_acc.host import boot, vfio
+from os_acc.inventory import Inventory
 from os_acc.manager import Manager
+from os_acc.objects.device import Refusal
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.privsep.functions import is_driver_name
@@ -89,21 +91,40 @@ def adopt_device(
     """Record who has a device that is prepared for a guest without a lease.
 
     :param driver: the driver to which it goes back one day, '' for none.
-    :raises DeviceNotFound: it is not on vfio-pci, or is leased already.
+    :raises DeviceNotFound: it is not on vfio-pci, or not named for os_acc.
+    :raises AlreadyLeased: a lease has it.
+    :raises ConsumerConflict: the consumer has something unfinished.
     """
     deadline = time.monotonic() + manager.settings.plug_timeout
     draft = dataclasses.replace(
         _temporary(manager, address, _driver(driver)), consumer=consumer
     )
     with manager.locks.hold([consumer_lock(consumer)], deadline):
-        if manager.store.leases(consumer):
+        held = manager.store.leases(consumer)
+        if any(each.state is not LeaseState.HELD for each in held):
             raise exception.ConsumerConflict(
-                f"consumer {consumer} already holds accelerators"
+                f"consumer {consumer} has accelerators that are not ready",
+                hint="unplug it, or release those that are quarantined, first",
             )
+        if held:
+            # One consumer has one request: it joins what is there.
+            draft = dataclasses.replace(draft, request=held[0].request)
         (lease,) = manager.store.add([draft])
         return manager.store.replace(
             [dataclasses.replace(lease, state=LeaseState.HELD)]
         )[0]
+
+
+def _is_ours(stock: Inventory, address: PciAddress) -> bool:
+    """Whether the operator gave it to os_acc, and to nobody else."""
+    for refused in stock.refused:
+        if refused.address == address:
+            return refused.reason is not Refusal.NOVA_CLAIMS
+    return any(
+        address in handle.members
+        for provider in stock.providers.values()
+        for handle in provider.device.handles
+    )
 
 
 def _driver(name: str | None) -> str:
@@ -119,8 +140,14 @@ def _driver(name: str | None) -> str:
 
 def _temporary(manager: Manager, address: PciAddress, driver: str) -> Lease:
     """A lease for a device that has none, as its group stands now."""
-    host = manager.take_stock().host
+    stock = manager.take_stock()
+    host = stock.host
     function = host.function(address)
+    if not _is_ours(stock, address):
+        raise exception.DeviceNotFound(
+            f"{address} is not for os_acc to touch",
+            hint="name it in [os_acc] device_spec, and not in Nova's own options",
+        )
     if not vfio.is_vfio_driver(function.driver):
         raise exception.DeviceNotFound(
             f"{address} is not prepared for a guest: it is with "
