@@ -66,12 +66,16 @@ class Helper:
         self._guard = threading.Lock()
         self._starts: dict[privsep.Context, futures.Future[None]] = {}
 
-    def start(self, deadline: float) -> None:
-        """Start both contexts, by ``time.monotonic()``'s deadline.
+    def start(
+        self,
+        deadline: float,
+        contexts: Sequence[privsep.Context] = (privsep.base, privsep.inspect),
+    ) -> None:
+        """Start these contexts, by ``time.monotonic()``'s deadline.
 
         :raises HelperUnavailable: they do not start, or not in time.
         """
-        starts = [self._starting(each) for each in (privsep.base, privsep.inspect)]
+        starts = [self._starting(each) for each in contexts]
         for start in starts:
             _await(start, deadline - time.monotonic())
 

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -34,13 +35,14 @@ from os_acc import (
 )
 from os_acc.objects.device import Refused
 from os_acc.objects.lease import Owner
+from os_acc.store import readonly
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
 
 #: Seconds that one transaction waits for those of other processes.
-_STORE_SECONDS = 10.0
+STORE_SECONDS = 10.0
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
@@ -85,12 +87,8 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     """
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
-    rules = inventory.Rules(
-        named=device_spec.parse(settings.device_spec),
-        nova=device_spec.nova_claims(settings.nova_device_spec),
-        nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
-    )
-    store = Store.open(settings.state_path, _STORE_SECONDS)
+    rules = _rules(settings)
+    store = Store.open(settings.state_path, STORE_SECONDS)
     locks = Locks(os.path.join(settings.state_path, "locks"))
     hands = helper.Helper(settings.write_timeout)
     hands.start(deadline)
@@ -105,6 +103,38 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
             f"no plugin has answered: {', '.join(loaded.hanging())}"
         )
     return ready
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """What is there at one moment, for somebody who changes nothing."""
+
+    stock: inventory.Inventory
+    recorded: readonly.Recorded
+    plugins: plugins.Plugins
+
+
+def look(config: cfg.ConfigOpts, root: str) -> Look:
+    """See what is there: no helper, no replay, no file and no VF is made.
+
+    :raises OsAccError: options, store or host cannot be read.
+    """
+    settings = conf.Settings.load(config)
+    recorded = readonly.read(settings.state_path, STORE_SECONDS)
+    loaded = plugins.load(config, settings.enabled_plugins)
+    leased = frozenset(each for lease in recorded.leases for each in lease.members)
+    stock = inventory.take_stock(
+        root, _rules(settings), loaded, settings.node_name, leased
+    )
+    return Look(stock, recorded, loaded)
+
+
+def _rules(settings: conf.Settings) -> inventory.Rules:
+    return inventory.Rules(
+        named=device_spec.parse(settings.device_spec),
+        nova=device_spec.nova_claims(settings.nova_device_spec),
+        nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
+    )
 
 
 def _report(refused: tuple[Refused, ...]) -> None:

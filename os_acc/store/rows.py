@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from os_acc import exception
@@ -168,13 +168,27 @@ _ORPHANS = "lease NOT IN (SELECT uuid FROM leases)"
 
 def orphans(connection: sqlite3.Connection) -> Iterator[PciAddress]:
     """Addresses that are claimed by leases which cannot be read any more."""
-    for (text,) in connection.execute(
-        f"SELECT address FROM claims WHERE {_ORPHANS} ORDER BY address"
-    ):
+    yield from _parsed(
+        connection.execute(
+            f"SELECT address FROM claims WHERE {_ORPHANS} ORDER BY address"
+        )
+    )
+
+
+def _parsed(found: Iterable[tuple[str]]) -> Iterator[PciAddress]:
+    for (text,) in found:
         try:
             yield PciAddress.parse(text)
         except exception.InvalidPciAddress:
             continue
+
+
+def claims_of(connection: sqlite3.Connection, row: Row) -> Iterator[PciAddress]:
+    """Addresses that the lease of a row claims, whether it can be read or not."""
+    cursor = connection.execute(
+        "SELECT address FROM claims WHERE lease = ?", (row.uuid,)
+    )
+    yield from _parsed(cursor)
 
 
 def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:

@@ -1,0 +1,144 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Read the store without leaving a trace.
+
+Opening a :class:`os_acc.store.leases.Store` makes what is missing, takes lock
+files and repairs what it can. Somebody who only looks does none of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import sqlite3
+import tempfile
+import time
+
+from os_acc import exception
+from os_acc.objects.lease import Lease
+from os_acc.objects.pci import PciAddress
+from os_acc.store import codec, refusals, rows, schema
+from os_acc.store.database import Database, StoreDamaged
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a store says; nothing where there is none yet.
+
+    :ivar damaged_claims: functions of leases that cannot be read.
+    :ivar damaged_files: damaged stores that were set aside.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    damaged_claims: tuple[PciAddress, ...] = ()
+    damaged_files: tuple[str, ...] = ()
+
+
+def read(state_path: str, busy_timeout: float) -> Recorded:
+    """What the store below a state directory says at this moment.
+
+    :param busy_timeout: how long to wait for those who write, in seconds.
+    :raises StoreDamaged: it is; this call leaves it where it is.
+    :raises StateUnavailable: it cannot be read.
+    """
+    database = Database(state_path, busy_timeout)
+    try:
+        os.stat(database.path)
+    except FileNotFoundError:
+        return Recorded(damaged_files=database.damaged)
+    except OSError as error:
+        raise refusals.from_os_error(error, database.path) from error
+    try:
+        found = _read(database.path, time.monotonic() + busy_timeout)
+    except sqlite3.Error as error:
+        if refusals.is_damage(error):
+            raise _damaged(database.path, str(error)) from error
+        raise refusals.from_sqlite(error, database.path) from error
+    except OSError as error:
+        raise refusals.from_os_error(error, database.path) from error
+    return dataclasses.replace(found, damaged_files=database.damaged)
+
+
+def _read(path: str, deadline: float) -> Recorded:
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            return _recorded(path, "ro", left)
+        except sqlite3.OperationalError as error:
+            # A process was killed in the middle of a transaction. Undoing
+            # that is for those who write; a copy of ours shows what is left.
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+            if (copied := _copied(path)) is not None:
+                return copied
+            if not left:
+                raise
+
+
+def _copied(path: str) -> Recorded | None:
+    """What a copy says; None where somebody wrote while it was made."""
+    files = (path, f"{path}-journal")
+    with tempfile.TemporaryDirectory(prefix="os-acc-") as directory:
+        copies = [os.path.join(directory, os.path.basename(each)) for each in files]
+        try:
+            before = [_stamp(each) for each in files]
+            for file, copy in zip(files, copies, strict=True):
+                shutil.copyfile(file, copy)
+            if before != [_stamp(each) for each in files]:
+                return None
+        except FileNotFoundError:
+            return None
+        return _recorded(copies[0], "rw", 0.0)
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    state = os.stat(path)
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _recorded(path: str, mode: str, timeout: float) -> Recorded:
+    with contextlib.closing(
+        sqlite3.connect(
+            f"{pathlib.Path(path).as_uri()}?mode={mode}",
+            uri=True,
+            timeout=timeout,
+            isolation_level=None,
+        )
+    ) as connection:
+        # A damaged text must not make the rows around it unreadable.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.execute("BEGIN")
+        if not schema.is_store(connection):
+            raise _damaged(path, "it is not a store of os_acc")
+        if schema.version_of(connection) > len(schema.STEPS):
+            raise exception.StoreTooNew(f"{path} was made by a newer os_acc")
+        leases: list[Lease] = []
+        claims = set(rows.orphans(connection))
+        for row in rows.select(connection):
+            try:
+                leases.append(rows.lease_of(row))
+            except codec.Unreadable:
+                claims.update(rows.claims_of(connection, row))
+        return Recorded(tuple(leases), tuple(sorted(claims)))
+
+
+def _damaged(path: str, why: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{path} is damaged ({why})",
+        path=path,
+        hint="restart nova-compute: it sets the file aside, and saves what can "
+        "be read of it",
+    )
