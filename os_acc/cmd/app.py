@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The application: options that all commands share, and logging."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from importlib import metadata
+from typing import Any, TextIO
+
+from cliff import app, commandmanager
+from oslo_config import cfg
+
+from os_acc.cmd import configuration
+
+_LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
+_USAGE = 2
+
+
+class OsAcc(app.App):
+    """``os-acc``.
+
+    :param root: where ``/sys``, ``/proc`` and ``/etc/nova`` are found; ``/``
+        but in tests.
+    :param config: the configuration to fill; default the global one, which is
+        also what the privileged helper is started with.
+    """
+
+    NAME = "os-acc"
+    LOG = logging.getLogger("os_acc.cmd")
+
+    def __init__(
+        self,
+        root: str = "/",
+        config: cfg.ConfigOpts | None = None,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+    ) -> None:
+        self.root = root
+        self.config = config or cfg.CONF
+        self._handlers: list[logging.Handler] = []
+        super().__init__(
+            description="Look after the accelerators of this compute node.",
+            version=metadata.version("os-acc"),
+            command_manager=commandmanager.CommandManager("os_acc.cli"),
+            stdout=stdout,
+            stderr=stderr,
+        )
+
+    def build_option_parser(
+        self,
+        description: str | None,
+        version: str | None,
+        argparse_kwargs: dict[str, Any] | None = None,
+    ) -> argparse.ArgumentParser:
+        parser = super().build_option_parser(
+            description, version, {"prog": self.NAME, **(argparse_kwargs or {})}
+        )
+        for kind in ("file", "dir"):
+            parser.add_argument(
+                f"--config-{kind}",
+                action="append",
+                default=[],
+                metavar="PATH",
+                type=os.path.abspath,
+                help=f"Configuration {kind} to read; may be given several times. "
+                "Default: those of os-acc, or else those of nova-compute.",
+            )
+        return parser
+
+    def configure_logging(self) -> None:
+        """Log to stderr, warnings and worse unless asked for more or less."""
+        level = dict(enumerate(_LEVELS)).get(self.options.verbose_level, logging.DEBUG)
+        self._handlers = [logging.StreamHandler(self.stderr)]
+        if self.options.log_file:
+            self._handlers.append(logging.FileHandler(self.options.log_file))
+        for handler in self._handlers:
+            handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+            logging.getLogger().addHandler(handler)
+        logging.getLogger().setLevel(level)
+        if self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL:
+            # What is not offered, 'device list' tells when asked.
+            logging.getLogger("os_acc.service").setLevel(logging.ERROR)
+
+    def initialize_app(self, argv: list[str]) -> None:
+        """Refuse to guess what is wanted where no command is given."""
+        if not argv:
+            self.parser.print_help(self.stderr)
+            raise SystemExit(_USAGE)
+
+    def configure(self) -> None:
+        """Read the configuration.
+
+        :raises InvalidConfiguration: it cannot be read.
+        """
+        configuration.load(
+            self.config, self.options.config_file, self.options.config_dir, self.root
+        )
+
+    def run(self, argv: list[str]) -> int:
+        """Run one command; its exit status."""
+        before = logging.getLogger().level
+        try:
+            return super().run(argv)
+        finally:
+            for handler in self._handlers:
+                logging.getLogger().removeHandler(handler)
+                handler.close()
+            logging.getLogger().setLevel(before)

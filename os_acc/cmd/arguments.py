@@ -1,0 +1,59 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Arguments as typed values; what is malformed is wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from os_acc import exception
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.pci import PciAddress
+
+
+def address(text: str) -> PciAddress:
+    """A PCI address."""
+    try:
+        return PciAddress.parse(text)
+    except exception.InvalidPciAddress as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def uuid(text: str) -> str:
+    """A UUID in its canonical form."""
+    parsed = canonical_uuid(text)
+    if parsed is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID")
+    return parsed
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """``key=value``, as of a flavor's property."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+    return key, value
+
+
+def json_file(path: str) -> Any:
+    """What a JSON file says, whatever it is."""
+    # Here, where root is still root and may read its own files.
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from error

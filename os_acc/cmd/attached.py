@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc attached``: who has which accelerators."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from os_acc import entries
+from os_acc.cmd import arguments, base
+
+
+class Attached(base.Listing):
+    """List the accelerators that instances have, as far as is recorded.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "uuid",
+            metavar="UUID",
+            nargs="?",
+            type=arguments.uuid,
+            help="only those of this instance",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        return COLUMNS, [
+            row(entries.entry(lease))
+            for lease in self.recorded().leases
+            if parsed_args.uuid in (None, lease.consumer)
+        ]
+
+
+#: An entry of :func:`os_acc.plug`, in part.
+COLUMNS = (
+    "Consumer",
+    "PCI ID",
+    "State",
+    "Request Group",
+    "NUMA Node",
+    "UUID",
+    "Provider",
+)
+
+
+def row(entry: dict[str, Any]) -> tuple[Any, ...]:
+    """One entry in these columns."""
+    return (
+        entry["instance_uuid"],
+        entry["pci_id"],
+        entry["state"],
+        entry["request_group"],
+        entry["numa_node"],
+        entry["uuid"],
+        entry["device_rp_uuid"],
+    )

@@ -1,0 +1,137 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the commands share: how they look, act, fail and print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cliff import command, lister, show
+
+from os_acc import conf, exception, helper, service
+from os_acc.cmd import identity
+from os_acc.cmd.app import OsAcc
+from os_acc.manager import Manager
+from os_acc.objects.lease import Owner
+from os_acc.service import Look
+from os_acc.store import readonly
+
+
+class Acting(command.Command):
+    """A command of os_acc."""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Carry it out; an error of ours is told with what to do about it."""
+        try:
+            self.configure()
+            return super().run(parsed_args)
+        except exception.OsAccError as error:
+            if self.os_acc.options.debug:
+                raise
+            self._tell(error)
+            return 1
+
+    def configure(self) -> None:
+        """Read the configuration.
+
+        :raises InvalidConfiguration: it cannot be read.
+        """
+        self.os_acc.configure()
+
+    @property
+    def os_acc(self) -> OsAcc:
+        """The application, as what it is."""
+        if not isinstance(self.app, OsAcc):
+            raise TypeError(f"{self.app!r} is not os-acc")
+        return self.app
+
+    @property
+    def settings(self) -> conf.Settings:
+        """The options of os_acc."""
+        return conf.Settings.load(self.os_acc.config)
+
+    def look(self) -> Look:
+        """What is there; nothing is started, made or repaired for it."""
+        self._need_no_root()
+        return service.look(self.os_acc.config, self.os_acc.root)
+
+    def recorded(self) -> readonly.Recorded:
+        """What is recorded, whatever the host looks like."""
+        self._need_no_root()
+        return readonly.read(self.settings.state_path, service.STORE_SECONDS)
+
+    def manager(self) -> Manager:
+        """The library, ready to act; root has become the state's owner.
+
+        :raises OsAccError: it cannot serve.
+        """
+        settings = self.settings
+        if os.geteuid() == 0:
+            identity.check_owner(settings.state_path)
+            # Before root is given up: it needs no sudo to start them.
+            helper.Helper(settings.write_timeout).start(
+                time.monotonic() + settings.initialize_timeout
+            )
+            identity.become_owner(settings.state_path)
+        return service.build(self.os_acc.config, self.os_acc.root, Owner.COMMAND)
+
+    def _need_no_root(self) -> None:
+        if os.path.isdir(self.settings.state_path):
+            # Plugins are others' code, and need no root to look.
+            identity.become_owner(self.settings.state_path)
+
+    def _tell(self, error: exception.OsAccError) -> None:
+        self.app.stderr.write(f"os-acc: {error.message}\n")
+        for note in getattr(error, "__notes__", ()):
+            self.app.stderr.write(f"  {note}\n")
+        if error.hint:
+            self.app.stderr.write(f"hint: {error.hint}\n")
+
+
+class Listing(Acting, lister.Lister):
+    """A command that prints rows."""
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+    ) -> int:
+        shown = [tuple(_shown(each, parsed_args) for each in row) for row in data]
+        return super().produce_output(parsed_args, column_names, shown)
+
+
+class Showing(Acting, show.ShowOne):
+    """A command that prints one thing."""
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Any,
+    ) -> int:
+        shown = tuple(_shown(each, parsed_args) for each in data)
+        return super().produce_output(parsed_args, column_names, shown)
+
+
+def _shown(value: Any, parsed_args: argparse.Namespace) -> Any:
+    """For people, nothing is a dash, and several things are lines."""
+    if parsed_args.formatter != "table":
+        return value
+    if value is None or value == []:
+        return "-"
+    return "\n".join(map(str, value)) if isinstance(value, list) else value

@@ -1,0 +1,71 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc check``: is this host ready, and if not, what is to be done?"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from os_acc import exception
+from os_acc.cmd import base, checks, identity
+from os_acc.cmd.checks import Result, Scene
+
+
+class Check(base.Listing):
+    """Check whether this host is ready, and say what to do where it is not.
+
+    Changes nothing. Ends with 1 if a check failed; warnings are not failures.
+    """
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        self._broken: exception.OsAccError | None = None
+        self._is_failed = False
+        return super().run(parsed_args) or int(self._is_failed)
+
+    def configure(self) -> None:
+        # What is broken is what this command is for: the other checks go on.
+        try:
+            super().configure()
+        except exception.InvalidConfiguration as error:
+            self._broken = error
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        scene = Scene(self.os_acc.config, self.os_acc.root, self._broken)
+        findings = list(checks.run(checks.BEFORE, scene))
+        with contextlib.suppress(exception.OsAccError):
+            # Whatever is wrong here, the checks of the state will say it.
+            identity.become_owner(scene.settings.state_path)
+        findings += checks.run(checks.CHECKS, scene)
+        self._is_failed = any(each.result is Result.FAILED for each in findings)
+        fold = _folded if parsed_args.formatter == "table" else str
+        return _COLUMNS, [
+            (each.result.value, each.check, fold(each.what), fold(each.hint) or None)
+            for each in findings
+        ]
+
+
+_WIDTH = 52
+
+
+def _folded(text: str) -> str:
+    # A command line or path that is broken in two cannot be copied.
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+_COLUMNS = ("Result", "Check", "What", "Hint")

@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Is what the operator configured complete and understood?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.cmd import configuration as files
+from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.scene import Scene
+from os_acc.device_spec import DeviceSpec, Entry
+
+
+def configuration(scene: Scene) -> Iterator[Finding]:
+    """Can the options be read, and from where?"""
+    state_path = scene.settings.state_path
+    read = files.read_files(scene.config)
+    if read:
+        yield ok(f"{', '.join(read)}; state_path is {state_path}")
+        return
+    yield warning(
+        "no configuration file was found: these are the defaults",
+        "pass nova-compute's: --config-file /etc/nova/nova.conf",
+    )
+
+
+def device_spec(scene: Scene) -> Iterator[Finding]:
+    """Does it parse, and does each part of it name something?"""
+    if not scene.named.entries:
+        yield warning(
+            "it names nothing: os_acc touches no device",
+            "set [os_acc] device_spec",
+        )
+        return
+    idle = [
+        number
+        for number, entry in enumerate(scene.named.entries, 1)
+        if not _names_any(entry, scene)
+    ]
+    for number in idle:
+        yield warning(
+            f"entry {number} of {len(scene.named.entries)} names no device that is "
+            "on this host",
+            "compare it with 'lspci -nn -D'",
+        )
+    if not idle:
+        yield ok(f"each of its entries ({len(scene.named.entries)}) names some device")
+
+
+def plugins(scene: Scene) -> Iterator[Finding]:
+    """Which plugins are in use, and which could not be?"""
+    for aside in scene.plugins.set_aside:
+        yield failed(
+            f"{aside.name} is set aside: {aside.reason}",
+            "mend or remove that package, or leave it out of [os_acc] enabled_plugins",
+        )
+    names = ", ".join(plugin.name for plugin in scene.plugins.loaded)
+    if names:
+        yield ok(f"loaded: {names}")
+    else:
+        yield failed("no plugin is loaded", "install os_acc anew: it brings one")
+
+
+def _names_any(entry: Entry, scene: Scene) -> bool:
+    alone = DeviceSpec((entry,))
+    host = scene.host
+    return any(
+        alone.match(function, host.netdevs, host.functions) is not None
+        for function in host.functions.values()
+    )

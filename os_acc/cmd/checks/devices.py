@@ -1,0 +1,126 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which devices are named and yet not offered?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.scene import Scene
+from os_acc.objects.device import Refusal, Refused
+
+_ISOLATION = (
+    Refusal.NO_IOMMU,
+    Refusal.UNSAFE_IOMMU,
+    Refusal.RESERVED_REGION,
+    Refusal.NOT_ISOLATED,
+)
+_TOLD_ELSEWHERE = (
+    Refusal.NOVA_CLAIMS,
+    Refusal.DENYLISTED,
+    Refusal.UNKNOWN_STATE,
+    *_ISOLATION,
+    # As it should be: the VFs are what is offered.
+    Refusal.HAS_VFS,
+)
+_SHOWN = 4
+
+
+def claims(scene: Scene) -> Iterator[Finding]:
+    """Does Nova claim what os_acc is told to take?"""
+    both = _refused(scene, (Refusal.NOVA_CLAIMS,))
+    if both:
+        yield failed(
+            f"claimed by Nova as well: {_addresses(both)}",
+            "leave them to one: take them out of [os_acc] device_spec, or out of "
+            "Nova's [pci] device_spec and [mdev_*] device_addresses",
+        )
+    else:
+        yield ok("Nova claims none of the devices that os_acc is told to take")
+
+
+def isolation(scene: Scene) -> Iterator[Finding]:
+    """Can the IOMMU keep apart what is offered from the rest?"""
+    found = _refused(scene, _ISOLATION)
+    for refused in found[:_SHOWN]:
+        yield warning(
+            f"{refused.address}: {refused}",
+            "put the card into another slot, or switch on ACS in the firmware; "
+            "name all devices of the group if all may go to one guest",
+        )
+    if len(found) > _SHOWN:
+        yield warning(
+            f"{len(found) - _SHOWN} more like these", "see 'os-acc device list'"
+        )
+    if not found:
+        yield ok("every device that is named can be isolated, as far as it is judged")
+
+
+def denylist(scene: Scene) -> Iterator[Finding]:
+    """Does vfio-pci refuse any of them for their errata?"""
+    found = _refused(scene, (Refusal.DENYLISTED,))
+    if found:
+        yield warning(
+            f"refused by vfio-pci: {_addresses(found)}",
+            "if the risk is known and taken: 'options vfio-pci disable_denylist=1' "
+            "in /etc/modprobe.d",
+        )
+    else:
+        yield ok("vfio-pci refuses none")
+
+
+def unknown(scene: Scene) -> Iterator[Finding]:
+    """Is anything prepared for a guest that no lease knows of?"""
+    found = _refused(scene, (Refusal.UNKNOWN_STATE,))
+    for refused in found:
+        yield warning(
+            f"{refused.address} is {refused}",
+            f"os-acc device release {refused.address} --driver NAME, or adopt it "
+            "for the instance that has it",
+        )
+    if not found:
+        yield ok("none")
+
+
+def others(scene: Scene) -> Iterator[Finding]:
+    """What else is named and not offered, and is anything?"""
+    by_reason: dict[Refusal, list[Refused]] = defaultdict(list)
+    for refused in scene.look.stock.refused:
+        if refused.reason not in _TOLD_ELSEWHERE:
+            by_reason[refused.reason].append(refused)
+    for reason, found in by_reason.items():
+        yield warning(
+            f"not offered ({reason.value}): {_addresses(found)}",
+            "see 'os-acc device list --state refused'; take out of [os_acc] "
+            "device_spec what is not meant",
+        )
+    offered = sum(
+        len(provider.device.handles) for provider in scene.look.stock.providers.values()
+    )
+    if offered:
+        yield ok(f"{offered} accelerators are offered or in use")
+    else:
+        yield warning("no accelerator is offered", "see 'os-acc device list'")
+
+
+def _refused(scene: Scene, reasons: Iterable[Refusal]) -> list[Refused]:
+    wanted = frozenset(reasons)
+    return [each for each in scene.look.stock.refused if each.reason in wanted]
+
+
+def _addresses(found: Sequence[Refused]) -> str:
+    shown = ", ".join(str(each.address) for each in found[:_SHOWN])
+    more = len(found) - _SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

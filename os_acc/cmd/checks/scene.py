@@ -1,0 +1,88 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the checks look at, each part read when it is first needed."""
+
+from __future__ import annotations
+
+import functools
+
+from oslo_config import cfg
+
+from os_acc import conf, exception, plugins, service
+from os_acc import device_spec as specs
+from os_acc.cmd.checks.finding import Finding, failed, warning
+from os_acc.device_spec import DeviceSpec
+from os_acc.host import pci
+from os_acc.host.view import Host
+from os_acc.service import Look
+from os_acc.store import readonly
+
+
+class Scene:
+    """A host with its configuration and state.
+
+    What cannot be read raises an error of ours, again at each attempt.
+
+    :param broken: why the configuration could not be parsed, if it could not.
+    """
+
+    def __init__(
+        self, config: cfg.ConfigOpts, root: str, broken: exception.OsAccError | None
+    ) -> None:
+        self.config = config
+        self.root = root
+        self._broken = broken
+        self._told: set[str] = set()
+
+    @functools.cached_property
+    def settings(self) -> conf.Settings:
+        """The options."""
+        if self._broken is not None:
+            raise self._broken
+        return conf.Settings.load(self.config)
+
+    @functools.cached_property
+    def named(self) -> DeviceSpec:
+        """What ``[os_acc] device_spec`` names."""
+        return specs.parse(self.settings.device_spec)
+
+    @functools.cached_property
+    def host(self) -> Host:
+        """The devices of the host."""
+        return pci.scan(self.root)
+
+    @functools.cached_property
+    def plugins(self) -> plugins.Plugins:
+        """The plugins, and those that were set aside."""
+        return plugins.load(self.config, self.settings.enabled_plugins)
+
+    @functools.cached_property
+    def recorded(self) -> readonly.Recorded:
+        """What the store says."""
+        return readonly.read(self.settings.state_path, service.STORE_SECONDS)
+
+    @functools.cached_property
+    def look(self) -> Look:
+        """All of it together."""
+        self.settings  # noqa: B018  (says first what is wrong with the options)
+        return service.look(self.config, self.root)
+
+    def failure(self, error: exception.OsAccError) -> Finding:
+        """The finding for a check that could not be made.
+
+        One cause that stops several checks fails once.
+        """
+        if str(error) in self._told:
+            return warning("not checked, for a reason told above", "mend that first")
+        self._told.add(str(error))
+        return failed(error.message, error.hint)

@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Can what has to survive a crash be written, and is it sound?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from os_acc.cmd import identity
+from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.scene import Scene
+from os_acc.host.attributes import read_lines
+from os_acc.objects.lease import LeaseState
+
+# POSIX record locks there do not hold, or not across hosts and crashes.
+_REMOTE = frozenset(
+    {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3"}
+)
+_VOLATILE = frozenset({"tmpfs", "ramfs"})
+
+
+def directory(scene: Scene) -> Iterator[Finding]:
+    """Is it there, with the right owner, writable, with space left?"""
+    path = scene.settings.state_path
+    uid, _gid = identity.check_owner(path)
+    owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
+    if uid != os.geteuid():
+        yield failed(
+            f"{path} belongs to {owner}, this is {me}",
+            f"run it as root or as {owner}; or give the directory to the user that "
+            "nova-compute runs as",
+        )
+    elif uid == 0:
+        yield warning(
+            f"{path} belongs to root: a nova-compute that is not root cannot write it",
+            f"chown -R nova:nova {path}",
+        )
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        yield failed(f"{me} cannot write to {path}", f"chmod u+rwx {path}")
+    elif os.statvfs(path).f_bavail == 0:
+        yield failed(f"no space is left for {path}", "free some on its file system")
+    else:
+        yield ok(f"{path} belongs to {owner} and can be written")
+
+
+def file_system(scene: Scene) -> Iterator[Finding]:
+    """Is it local, and does it survive a reboot?"""
+    path = os.path.realpath(scene.settings.state_path)
+    kind = _kind(scene.root, path)
+    hint = "move [os_acc] state_path to a local disk, while no instance has devices"
+    if kind is None:
+        yield warning(f"nobody can tell on which file system {path} is", hint)
+    elif kind in _REMOTE or kind.startswith("fuse."):
+        yield failed(f"{path} is on {kind}: locks do not hold there", hint)
+    elif kind in _VOLATILE:
+        yield failed(f"{path} is on {kind}: a reboot loses it", hint)
+    else:
+        yield ok(f"{path} is on {kind}")
+
+
+def files(scene: Scene) -> Iterator[Finding]:
+    """Did somebody else leave files there that the owner cannot write?"""
+    path = scene.settings.state_path
+    uid, _gid = identity.check_owner(path)
+    strange = [each for each in _below(path) if os.lstat(each).st_uid != uid]
+    if strange:
+        yield failed(
+            f"{len(strange)} files below it are not its owner's, such as {strange[0]}",
+            f"chown -R --reference={path} {path}",
+        )
+    else:
+        yield ok("all files below it are its owner's")
+
+
+def records(scene: Scene) -> Iterator[Finding]:
+    """Is the store sound, and does anything in it wait for an operator?"""
+    found = scene.recorded
+    for path in found.damaged_files:
+        yield warning(
+            f"a damaged store was set aside: {path}",
+            "look for unknown devices; then remove that file",
+        )
+    for address in found.damaged_claims:
+        yield warning(
+            f"the record of the lease of {address} is damaged",
+            f"os-acc device release {address}",
+        )
+    for lease in found.leases:
+        if lease.state is LeaseState.QUARANTINED:
+            yield warning(
+                f"{lease.address} is quarantined: {lease.reason}",
+                f"os-acc device release {lease.address}",
+            )
+    yield ok(f"leases that can be read: {len(found.leases)}")
+
+
+def _kind(root: str, path: str) -> str | None:
+    """The type of the file system that a path is on.
+
+    Documentation/filesystems/proc.rst: "/proc/self/mounts", of which a later
+    line covers an earlier one of the same place.
+    """
+    best, kind = "", None
+    for line in read_lines(os.path.join(root, "proc/self/mounts")):
+        match line.split(" "):
+            case [_source, where, found, *_]:
+                place = where.encode().decode("unicode_escape")
+                if _is_within(path, place) and len(place) >= len(best):
+                    best, kind = place, found
+    return kind
+
+
+def _is_within(path: str, place: str) -> bool:
+    return path == place or path.startswith(place.rstrip("/") + "/")
+
+
+def _below(path: str) -> Iterator[str]:
+    for directory, names, others in os.walk(path):
+        for name in (*names, *others):
+            yield os.path.join(directory, name)

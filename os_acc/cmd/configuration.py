@@ -1,0 +1,107 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which configuration the command reads: that of nova-compute, mostly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+from os_acc import exception
+
+PROJECT = "os-acc"
+
+# Within nova-compute these are Nova's own. Here Nova is not imported, and
+# without them no device would look as if Nova claimed it (nova/conf/pci.py,
+# nova/conf/devices.py).
+_NOVA_PCI = cfg.MultiStrOpt(
+    "device_spec",
+    default=[],
+    deprecated_opts=[
+        cfg.DeprecatedOpt("passthrough_whitelist", group="pci"),
+        cfg.DeprecatedOpt("pci_passthrough_whitelist", group="DEFAULT"),
+    ],
+)
+_NOVA_MDEV = cfg.ListOpt(
+    "enabled_mdev_types", default=[], deprecated_name="enabled_vgpu_types"
+)
+
+
+def load(
+    config: cfg.ConfigOpts, files: Sequence[str], directories: Sequence[str], root: str
+) -> None:
+    """Parse configuration files and directories.
+
+    Where none is named: what oslo.config finds for the project os-acc, or
+    else what nova-compute reads.
+
+    :raises InvalidConfiguration: one is missing, unreadable or malformed.
+    """
+    if not files and not directories:
+        files, directories = _defaults(root)
+    arguments = [
+        *(f"--config-file={each}" for each in files),
+        *(f"--config-dir={each}" for each in directories),
+    ]
+    try:
+        config(
+            arguments,
+            project=PROJECT,
+            default_config_files=[],
+            default_config_dirs=[],
+        )
+        _register_novas_options(config)
+    except cfg.ConfigFilesPermissionDeniedError as error:
+        raise exception.InvalidConfiguration(
+            str(error), hint="run it as root, or as the user nova-compute runs as"
+        ) from error
+    except cfg.Error as error:
+        raise exception.InvalidConfiguration(str(error)) from error
+
+
+def read_files(config: cfg.ConfigOpts) -> tuple[str, ...]:
+    """The files and directories that were parsed."""
+    return (*(config.config_file or ()), *(config.config_dir or ()))
+
+
+def _defaults(root: str) -> tuple[list[str], list[str]]:
+    # oslo.config looks for the project and for the program: here these have
+    # one name, and a file that is read twice has its device_spec twice.
+    files = list(dict.fromkeys(cfg.find_config_files(PROJECT, PROJECT)))
+    directories = list(dict.fromkeys(cfg.find_config_dirs(PROJECT, PROJECT)))
+    if files or directories:
+        return files, directories
+    nova = os.path.join(root, "etc/nova")
+    return (
+        _existing(nova, "nova.conf", "nova-compute.conf"),
+        _existing(nova, "nova.conf.d", "nova-compute.conf.d"),
+    )
+
+
+def _existing(directory: str, *names: str) -> list[str]:
+    paths = (os.path.join(directory, name) for name in names)
+    return [path for path in paths if os.path.exists(path)]
+
+
+def _register_novas_options(config: cfg.ConfigOpts) -> None:
+    config.register_opts([_NOVA_PCI], group="pci")
+    config.register_opts([_NOVA_MDEV], group="devices")
+    for name in config.devices.enabled_mdev_types:
+        addresses = cfg.ListOpt(
+            "device_addresses",
+            default=[],
+            deprecated_group=f"vgpu_{name}",
+        )
+        config.register_opts([addresses], group=f"mdev_{name}")

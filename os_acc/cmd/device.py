@@ -1,0 +1,243 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc device``: what is with the devices, and the ways out of trouble."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from os_acc import exception, operations
+from os_acc.cmd import arguments, base, states
+from os_acc.host import boot
+from os_acc.objects.lease import Lease, PriorBinding
+
+
+class DeviceList(base.Listing):
+    """List every function that is named in [os_acc] device_spec, or leased.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--long",
+            action="store_true",
+            help="also: provider, IOMMU group, identity, SR-IOV role",
+        )
+        parser.add_argument(
+            "--state",
+            choices=[state.value for state in states.State],
+            help="only what is in this state",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        found = states.device_states(self.look())
+        if parsed_args.state:
+            found = tuple(
+                each for each in found if each.state.value == parsed_args.state
+            )
+        if not parsed_args.long:
+            return _COLUMNS, [_row(each) for each in found]
+        return (
+            (*_COLUMNS, *_LONG_COLUMNS),
+            [(*_row(each), *_long_row(each)) for each in found],
+        )
+
+
+class DeviceShow(base.Showing):
+    """Show all that is known of one function.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        return _with_address(super().get_parser(prog_name))
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Any]]:
+        look = self.look()
+        for found in states.device_states(look):
+            if found.address == parsed_args.address:
+                this_boot = boot.boot_id(self.os_acc.root)
+                return _pairs(
+                    *zip(_COLUMNS, _row(found), strict=True),
+                    *zip(_LONG_COLUMNS, _long_row(found), strict=True),
+                    *_offer(found),
+                    *(_lease(found.lease, this_boot) if found.lease else ()),
+                )
+        # Says so where there is no such function at all.
+        look.stock.host.function(parsed_args.address)
+        raise exception.DeviceNotFound(
+            f"{parsed_args.address} is no device of os_acc",
+            hint="name it in [os_acc] device_spec",
+        )
+
+
+class DeviceRelease(base.Showing):
+    """Give a quarantined or unknown device back to the host.
+
+    The way out of quarantine; of a device that is prepared for a guest while
+    nobody knows for whom; and of one whose record is damaged.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = _with_address(super().get_parser(prog_name))
+        _add_driver(parser, "to which an unknown device goes back")
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="forget the lease even if the device cannot be given back: "
+            "it is then the operator's, who has to repair it",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Any]]:
+        operations.release_device(
+            self.manager(),
+            parsed_args.address,
+            parsed_args.driver,
+            force=parsed_args.force,
+        )
+        return _now(self, parsed_args)
+
+
+class DeviceAdopt(base.Showing):
+    """Record whose an unknown device is; the device itself is left alone."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = _with_address(super().get_parser(prog_name))
+        parser.add_argument(
+            "--consumer",
+            metavar="UUID",
+            type=arguments.uuid,
+            required=True,
+            help="the instance that has it",
+        )
+        _add_driver(parser, "to which it goes back when that instance is unplugged")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Any]]:
+        operations.adopt_device(
+            self.manager(),
+            parsed_args.address,
+            parsed_args.consumer,
+            parsed_args.driver,
+        )
+        return _now(self, parsed_args)
+
+
+_COLUMNS = (
+    "Address",
+    "Resource Class",
+    "State",
+    "Consumer",
+    "NUMA Node",
+    "Driver",
+    "Reason",
+)
+_LONG_COLUMNS = ("Provider", "IOMMU Group", "Identity", "Role")
+
+
+def _with_address(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument(
+        "address",
+        metavar="ADDRESS",
+        type=arguments.address,
+        help="PCI address, such as 0000:3b:02.1",
+    )
+    return parser
+
+
+def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
+    parser.add_argument(
+        "--driver",
+        metavar="NAME",
+        help=f"the host's driver {when}; '' for none",
+    )
+
+
+def _row(device: states.DeviceState) -> tuple[Any, ...]:
+    function = device.function
+    return (
+        str(device.address),
+        device.resource_class,
+        device.state.value,
+        device.lease.consumer if device.lease else None,
+        function.numa_node if function else None,
+        function.driver if function else None,
+        device.reason or None,
+    )
+
+
+def _long_row(device: states.DeviceState) -> tuple[Any, ...]:
+    function = device.function
+    return (
+        device.provider.uuid if device.provider else None,
+        function.iommu_group if function else None,
+        str(function.identity) if function else None,
+        function.role.value if function else None,
+    )
+
+
+def _offer(device: states.DeviceState) -> tuple[tuple[str, Any], ...]:
+    provider, function = device.provider, device.function
+    return (
+        ("Provider Name", provider.name if provider else None),
+        ("Plugin", provider.device.plugin if provider else None),
+        ("Traits", sorted(provider.device.traits) if provider else []),
+        ("Members", [str(address) for address in device.members]),
+        ("Reset Methods", list(function.reset_methods) if function else []),
+    )
+
+
+def _lease(lease: Lease, this_boot: str) -> tuple[tuple[str, Any], ...]:
+    return (
+        ("Lease", lease.uuid),
+        ("Owner", lease.owner.value),
+        ("Request Group", lease.group),
+        ("Instance Name", lease.instance_name or None),
+        ("Project", lease.project_id or None),
+        ("Goes Back To", [_prior(prior) for prior in lease.prior]),
+        ("Recorded In This Boot", lease.boot_id == this_boot),
+    )
+
+
+def _prior(prior: PriorBinding) -> str:
+    override = f", override {prior.driver_override}" if prior.driver_override else ""
+    return f"{prior.address}: {prior.driver or 'no driver'}{override}"
+
+
+def _now(
+    command: base.Acting, parsed_args: argparse.Namespace
+) -> tuple[Sequence[str], Sequence[Any]]:
+    """What the listing says of the device after it was acted on."""
+    found = {each.address: each for each in states.device_states(command.look())}
+    device = found.get(parsed_args.address)
+    if device is None:
+        return _pairs(("Address", str(parsed_args.address)), ("State", None))
+    return _pairs(*zip(_COLUMNS, _row(device), strict=True))
+
+
+def _pairs(*pairs: tuple[str, Any]) -> tuple[Sequence[str], Sequence[Any]]:
+    return [name for name, _ in pairs], [value for _, value in pairs]

@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc plug``: what Nova does before it starts a guest, by hand."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from os_acc.cmd import arguments, attached, base
+from os_acc.manager import Manager
+
+
+class Plug(base.Listing):
+    """Make accelerators ready for an instance.
+
+    With --instance alone: make ready again what is recorded for it, after a
+    reboot of the host for example.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        self._parser = parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--instance",
+            metavar="UUID",
+            required=True,
+            type=arguments.uuid,
+            help="for whom",
+        )
+        selected = parser.add_mutually_exclusive_group()
+        selected.add_argument(
+            "--provider",
+            metavar="UUID",
+            type=arguments.uuid,
+            help="of this provider (see 'os-acc provider list')",
+        )
+        selected.add_argument(
+            "--allocations",
+            metavar="FILE",
+            type=arguments.json_file,
+            help="as this allocation request of Placement says, in JSON",
+        )
+        parser.add_argument(
+            "--property",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            type=arguments.key_value,
+            help="an extra spec of the flavor; may be given several times. "
+            "Default with --provider: one accelerator of it",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        selected = parsed_args.allocations
+        if parsed_args.provider:
+            selected = {"uuid": parsed_args.provider}
+        if parsed_args.property and selected is None:
+            self._parser.error("--property needs --provider or --allocations")
+        manager = self.manager()
+        extra_specs = dict(parsed_args.property) or _one_of(
+            manager, parsed_args.provider
+        )
+        plugged = manager.plug({"uuid": parsed_args.instance}, selected, extra_specs)
+        return attached.COLUMNS, [attached.row(entry) for entry in plugged]
+
+
+def _one_of(manager: Manager, provider: str | None) -> dict[str, str] | None:
+    for each in manager.providers():
+        if each.uuid == provider:
+            return {f"resources:{each.device.resource_class}": "1"}
+    return None

@@ -1,0 +1,143 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What is with each function that os_acc may take: its state, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from os_acc.objects.device import Provider, Refusal, Refused
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.service import Look
+
+
+class State(enum.Enum):
+    """What an operator may expect of a function."""
+
+    FREE = "free"
+    LEASED = "leased"
+    PREPARING = "preparing"
+    RELEASING = "releasing"
+    QUARANTINED = "quarantined"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+
+
+_OF_LEASE = {
+    LeaseState.PREPARING: State.PREPARING,
+    LeaseState.HELD: State.LEASED,
+    LeaseState.RELEASING: State.RELEASING,
+    LeaseState.QUARANTINED: State.QUARANTINED,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceState:
+    """One function.
+
+    :ivar function: None where it has vanished.
+    :ivar members: all functions that are given away together.
+    :ivar reason: why it is in this state, for people; empty where it is clear.
+    """
+
+    address: PciAddress
+    state: State
+    function: PciFunction | None
+    provider: Provider | None
+    lease: Lease | None
+    members: tuple[PciAddress, ...]
+    reason: str
+
+    @property
+    def resource_class(self) -> str | None:
+        """Placement's name; None where it is not offered and never was."""
+        if self.provider is not None:
+            return self.provider.device.resource_class
+        return self.lease.resource_class or None if self.lease else None
+
+
+def device_states(look: Look) -> tuple[DeviceState, ...]:
+    """Every function that is named, leased or claimed by a lost lease."""
+    return _Survey(look).all()
+
+
+class _Survey:
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._leases = {
+            address: lease
+            for lease in look.recorded.leases
+            for address in lease.members
+        }
+        self._offers = {
+            address: (provider, handle)
+            for provider in look.stock.providers.values()
+            for handle in provider.device.handles
+            for address in handle.members
+        }
+        self._refused = {each.address: each for each in look.stock.refused}
+
+    def all(self) -> tuple[DeviceState, ...]:
+        addresses = {
+            *self._leases,
+            *self._offers,
+            *self._refused,
+            *self._look.recorded.damaged_claims,
+        }
+        return tuple(self._state(address) for address in sorted(addresses))
+
+    def _state(self, address: PciAddress) -> DeviceState:
+        lease = self._leases.get(address)
+        provider, handle = self._offers.get(address, (None, None))
+        if lease is not None:
+            provider = self._look.stock.providers.get(lease.provider, provider)
+        given = lease or handle
+        return DeviceState(
+            address=address,
+            state=self._judge(address),
+            function=self._look.stock.host.functions.get(address),
+            provider=provider,
+            lease=lease,
+            members=given.members if given else (address,),
+            reason=self._reason(address, given.address if given else address),
+        )
+
+    def _judge(self, address: PciAddress) -> State:
+        lease = self._leases.get(address)
+        if lease is not None:
+            return _OF_LEASE[lease.state]
+        refused = self._refused.get(address)
+        if address in self._look.recorded.damaged_claims or _is_unknown(refused):
+            return State.UNKNOWN
+        return State.REFUSED if refused else State.FREE
+
+    def _reason(self, address: PciAddress, goes_with: PciAddress) -> str:
+        host = self._look.stock.host
+        lease, refused = self._leases.get(address), self._refused.get(address)
+        reasons = [
+            lease.reason if lease else "",
+            "the record of its lease is damaged"
+            if address in self._look.recorded.damaged_claims
+            else "",
+            str(refused) if refused else "",
+            f"goes along with {goes_with}" if goes_with != address else "",
+            "" if address in host.functions else "not on this host any more",
+            str(host.unreadable.get(str(address), "")),
+        ]
+        return "; ".join(reason for reason in reasons if reason)
+
+
+def _is_unknown(refused: Refused | None) -> bool:
+    return refused is not None and refused.reason is Refusal.UNKNOWN_STATE
