@@ -46,6 +46,7 @@ def reboot(tree: Transaction) -> None:
     for name in ("sys", "proc", "dev", "run"):
         tree.drop(name)
     holders.forget(tree)
+    drivers.forget_leaving(tree)
     _boot(tree, host, plugged)
 
 
@@ -62,7 +63,8 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
     """Take a function away, with its VFs and what is below it.
 
     :raises OSError: ENODEV, there is no such function; EINVAL, it is a VF.
-    :raises Blocked: a process holds one of them.
+    :raises Blocked: a process holds one of them; call this again when none
+        does.
     """
     function = functions.spec(tree, address)
     if functions.physfn(tree, address) is not None:
@@ -74,6 +76,15 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
     drivers.detach(tree, address)
     functions.remove(tree, address)
     return function
+
+
+def is_held(tree: Transaction, address: str) -> bool:
+    """Whether a process holds a function, a VF of it, or what is below it."""
+    own = [address, *functions.vfs(tree, address)]
+    below = functions.children(tree, address)
+    return any(holders.holds(tree, function) for function in own) or any(
+        is_held(tree, function) for function in below
+    )
 
 
 def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) -> None:

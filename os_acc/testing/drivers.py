@@ -24,6 +24,7 @@ from os_acc.testing.tree import PRIVATE, Transaction
 
 DRIVERS = "sys/bus/pci/drivers"
 VFIO = "vfio-pci"
+_LEAVING = f"{PRIVATE}/leaving"
 _TABLE = f"{PRIVATE}/drivers"
 _VFIO_CLASS = "sys/devices/virtual/vfio"
 
@@ -43,6 +44,16 @@ def register(tree: Transaction, driver: DriverSpec) -> None:
         tree.put(f"{DRIVERS}/{driver.name}/{name}", "", 0o200)
 
 
+def unregister(tree: Transaction, name: str) -> None:
+    """Unload a driver: it lets go of what it has."""
+    path = f"{DRIVERS}/{name}"
+    for entry in tree.list(path):
+        if entry not in ("bind", "unbind"):
+            detach(tree, entry)
+    tree.drop(path)
+    tree.drop(f"{_TABLE}/{name}")
+
+
 def load(tree: Transaction, name: str) -> DriverSpec:
     """What a driver is."""
     return records.load(DriverSpec, tree.read(f"{_TABLE}/{name}"))
@@ -52,6 +63,23 @@ def bound(tree: Transaction, address: str) -> str | None:
     """The name of a function's driver."""
     path = tree.follow(f"{functions.place(tree, address)}/driver")
     return None if path is None else os.path.basename(path)
+
+
+def is_leaving(tree: Transaction, address: str) -> bool:
+    """Whether a function's driver waits for a guest that holds it."""
+    return tree.exists(f"{_LEAVING}/{address}")
+
+
+def owner(tree: Transaction, address: str) -> str | None:
+    """The name of the driver that still has a function, leaving or not."""
+    if is_leaving(tree, address):
+        return tree.read(f"{_LEAVING}/{address}")
+    return bound(tree, address)
+
+
+def forget_leaving(tree: Transaction) -> None:
+    """No driver waits for anybody after a reboot."""
+    tree.drop(_LEAVING)
 
 
 def override(tree: Transaction, address: str) -> str | None:
@@ -75,7 +103,7 @@ def bind(tree: Transaction, address: str, name: str) -> None:
     driver = load(tree, name)
     if not _matches(tree, address, driver):
         raise refuse(errno.ENODEV, address)
-    if bound(tree, address) is not None:
+    if owner(tree, address) is not None:
         raise refuse(errno.EBUSY, address)
     if not _owner_allows(tree, address, driver):
         raise refuse(errno.EBUSY, address)
@@ -90,7 +118,7 @@ def attach(tree: Transaction, address: str) -> bool:
     A driver that refuses is passed over, and none at all is no failure; but
     a group that a guest owns is (``dma_configure`` in really_probe()).
     """
-    if bound(tree, address) is not None:
+    if owner(tree, address) is not None:
         return True
     only = override(tree, address)
     names = tree.list(_TABLE) if only is None else [only]
@@ -115,7 +143,7 @@ def probe(tree: Transaction, address: str) -> None:
 
 def unbind(tree: Transaction, address: str, name: str) -> None:
     """unbind_store() in drivers/base/bus.c."""
-    if bound(tree, address) != name:
+    if owner(tree, address) != name:
         raise refuse(errno.ENODEV, address)
     detach(tree, address)
 
@@ -123,16 +151,22 @@ def unbind(tree: Transaction, address: str, name: str) -> None:
 def detach(tree: Transaction, address: str) -> None:
     """Take a bound function from its driver.
 
-    :raises Blocked: a process holds it (vfio_unregister_group_dev()).
+    The links go first (driver_sysfs_remove()), whatever follows.
+
+    :raises Blocked: a process holds it (vfio_unregister_group_dev()); call
+        this again when none does.
     """
-    name = bound(tree, address)
+    name = owner(tree, address)
     if name is None:
         return
-    if holders.holds(tree, address):
-        raise holders.Blocked(address)
     path = functions.place(tree, address)
     tree.drop(f"{DRIVERS}/{name}/{address}")
     tree.drop(f"{path}/driver")
+    mark = f"{_LEAVING}/{address}"
+    if holders.holds(tree, address):
+        tree.put(mark, name)
+        raise holders.Blocked(address)
+    tree.drop(mark)
     if name == VFIO:
         _leave_vfio(tree, address)
     function = functions.spec(tree, address)
@@ -201,7 +235,7 @@ def _leave_vfio(tree: Transaction, address: str) -> None:
     group = functions.group_of(tree, address)
     if group is None:
         return
-    if any(bound(tree, other) == VFIO for other in functions.members(tree, group)):
+    if any(owner(tree, other) == VFIO for other in functions.members(tree, group)):
         return
     tree.drop(f"dev/vfio/{group}")
     tree.drop(f"sys/class/vfio/{group}")

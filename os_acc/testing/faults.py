@@ -19,11 +19,10 @@ import dataclasses
 import enum
 
 from os_acc.testing import records
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, serial
 
 _PENDING = f"{PRIVATE}/faults/pending"
 _HANGING = f"{PRIVATE}/faults/hanging"
-_LAST = f"{PRIVATE}/faults/last"
 
 
 class Effect(enum.StrEnum):
@@ -71,7 +70,7 @@ class Fault:
 
 def add(tree: Transaction, fault: Fault) -> None:
     """Let a fault wait for its writes."""
-    _keep(tree, _PENDING, dataclasses.replace(fault, number=_next(tree)))
+    _keep(tree, _PENDING, dataclasses.replace(fault, number=serial(tree)))
 
 
 def take(tree: Transaction, address: str, attribute: str) -> Fault | None:
@@ -90,7 +89,7 @@ def take(tree: Transaction, address: str, attribute: str) -> Fault | None:
         if fault.effect == Effect.HANG:
             # A write of its own to lift: others may be struck meanwhile.
             fault = dataclasses.replace(
-                fault, number=_next(tree), address=address, attribute=attribute
+                fault, number=serial(tree), address=address, attribute=attribute
             )
             _keep(tree, _HANGING, fault)
         return fault
@@ -113,9 +112,3 @@ def lift(tree: Transaction, address: str, attribute: str) -> None:
 
 def _keep(tree: Transaction, where: str, fault: Fault) -> None:
     tree.put(f"{where}/{fault.number:08}", records.dump(fault))
-
-
-def _next(tree: Transaction) -> int:
-    number = int(tree.read(_LAST)) + 1 if tree.exists(_LAST) else 1
-    tree.put(_LAST, str(number))
-    return number

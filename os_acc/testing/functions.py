@@ -63,10 +63,13 @@ def members(tree: Transaction, group: int) -> list[str]:
 
 
 def vfs(tree: Transaction, address: str) -> list[str]:
-    """The VFs of a PF, in the order of their indexes."""
-    path = place(tree, address)
-    links = (tree.follow(f"{path}/virtfn{n}") for n in itertools.count())
-    return [os.path.basename(vf) for vf in itertools.takewhile(bool, links) if vf]
+    """The VFs of a PF that are there, in the order of their indexes."""
+    numvfs = f"{place(tree, address)}/sriov_numvfs"
+    if not tree.exists(numvfs):
+        return []
+    whole = spec(tree, address)
+    there = (whole.vf_address(n) for n in range(int(tree.read(numvfs))))
+    return [vf for vf in there if tree.exists(f"{DEVICES}/{vf}")]
 
 
 def physfn(tree: Transaction, address: str) -> str | None:
@@ -109,9 +112,12 @@ def add(
     if function.reset_methods:
         tree.put(f"{path}/reset", "", 0o200)
         methods = " ".join(function.reset_methods)
-        tree.put(f"{path}/reset_method", f"{methods}\n")
+        tree.put(f"{path}/reset_method", f"{methods}\n", 0o644)
     if function.sriov is not None:
         tree.put(f"{path}/sriov_totalvfs", f"{function.sriov.total}\n")
+        tree.put(f"{path}/sriov_offset", f"{function.sriov.offset}\n")
+        tree.put(f"{path}/sriov_stride", f"{function.sriov.stride}\n")
+        tree.put(f"{path}/sriov_vf_device", f"{function.sriov.product:x}\n")
         tree.put(f"{path}/sriov_numvfs", "0\n", 0o644)
         tree.put(f"{path}/sriov_drivers_autoprobe", "1\n", 0o644)
     tree.link(f"{path}/subsystem", "sys/bus/pci")

@@ -28,7 +28,10 @@ _FIRST_FD = 20
 
 
 class Blocked(Exception):
-    """The kernel waits until whoever holds a function closes it."""
+    """The kernel waits until whoever holds a function closes it.
+
+    What has been changed so far stands.
+    """
 
 
 def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
@@ -43,18 +46,22 @@ def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
     tree.put(f"proc/{pid}/comm", f"{command[:15]}\n")
     tree.put(f"proc/{pid}/cmdline", f"{command}\0")
     fds = {int(name) for name in tree.list(f"proc/{pid}/fd")}
-    fd = max(fds, default=_FIRST_FD - 1) + 1
-    tree.link_text(f"proc/{pid}/fd/{fd}", f"/{node}")
-    tree.put(f"{HOLDS}/{address}", f"{pid} {fd}")
+    first = max(fds, default=_FIRST_FD - 1) + 1
+    for fd, target in enumerate(
+        ("/dev/vfio/vfio", f"/{node}", "anon_inode:[vfio-device]"), first
+    ):
+        tree.link_text(f"proc/{pid}/fd/{fd}", target)
+    tree.put(f"{HOLDS}/{address}", f"{pid} {first}")
 
 
 def let_go(tree: Transaction, address: str) -> None:
     """Let the process close a function; it ends with its last one."""
     if not holds(tree, address):
         return
-    pid, fd = tree.read(f"{HOLDS}/{address}").split()
+    pid, first = tree.read(f"{HOLDS}/{address}").split()
     tree.drop(f"{HOLDS}/{address}")
-    tree.drop(f"proc/{pid}/fd/{fd}")
+    for fd in range(int(first), int(first) + 3):
+        tree.drop(f"proc/{pid}/fd/{fd}")
     if not tree.list(f"proc/{pid}/fd"):
         tree.drop(f"proc/{pid}")
 

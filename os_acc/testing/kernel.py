@@ -26,11 +26,12 @@ from typing import Self
 
 from os_acc.objects import pci
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import boot, drivers, faults, functions, holders
+from os_acc.testing import boot, drivers, faults, functions, holders, pending
 from os_acc.testing.faults import Effect, Fault
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
+    HOT_UNPLUG,
     Outcome,
     Target,
     Write,
@@ -109,20 +110,26 @@ class FakeKernel(privsep_kernel.Kernel):
             with self._tree.transaction() as tree:
                 self._note(tree, path, text, name_of(error))
             raise
-        with self._tree.lock(target.lock):
+        with self._tree.lock(self._lock_of(target)):
             with self._tree.transaction() as tree:
                 fault = faults.take(tree, target.address, target.attribute)
-            first = True
-            while not self._attempt(target, path, text, fault, first=first):
-                first = False
-                time.sleep(_POLL)
+            self._wait_for_turn(target, path, text, fault)
+            under_way = self._carry_out(target, path, text, fault)
+        while under_way is not None:
+            time.sleep(_POLL)
+            with self._tree.transaction() as tree:
+                if not pending.is_under_way(tree, under_way):
+                    return
 
     def read(self, path: str) -> str:
-        """Read an attribute; some wait while the device is locked."""
+        """Read an attribute; some wait while the function is locked."""
         directory, name = os.path.split(path)
         if name not in _LOCKED_READS or not os.path.lexists(path):
             return super().read(path)
-        with self._tree.lock(os.path.basename(os.path.realpath(directory))):
+        address = os.path.basename(os.path.realpath(directory))
+        with self._tree.lock(address):
+            while self._is_locked(address):
+                time.sleep(_POLL)
             return super().read(path)
 
     def probe_vfio_group(self, group: int) -> int:
@@ -149,8 +156,8 @@ class FakeKernel(privsep_kernel.Kernel):
 
         :param address: the function that is written about; None for any.
         :param attribute: ``driver_override``, ``bind``, ``unbind``,
-            ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``
-            or ``reset``; empty for any.
+            ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``,
+            ``reset`` or ``reset_method``; empty for any.
         :param times: how many writes it strikes; None for ever.
         :param nth: the first of them, counted from 1.
         """
@@ -215,9 +222,13 @@ class FakeKernel(privsep_kernel.Kernel):
             holders.hold(tree, function, pid, command)
 
     def let_go(self, address: Address) -> None:
-        """Let the process that holds a function close it."""
+        """Let the process that holds a function close it.
+
+        What has waited for that goes on and ends.
+        """
         with self._tree.transaction() as tree:
             holders.let_go(tree, str(address))
+            tree.notes.extend(record(write) for write in pending.resume(tree))
 
     def chown(self, address: Address, *, back: bool = False) -> None:
         """Let probing a function's group fail with EACCES, held or not.
@@ -246,12 +257,20 @@ class FakeKernel(privsep_kernel.Kernel):
     def hot_unplug(self, address: Address) -> FunctionSpec:
         """Pull out a function with its VFs and what is below it.
 
+        While a process holds any of them it only begins to leave: it is
+        listed without driver until :meth:`let_go`.
+
         :returns: what :meth:`hot_plug` puts in again.
-        :raises OSError: ENODEV, there is none; EINVAL, it is a VF; EBUSY, a
-            process holds it.
+        :raises OSError: ENODEV, there is none; EINVAL, it is a VF.
         """
         with self._tree.transaction() as tree:
-            return self._unplug(tree, str(address))
+            function = functions.spec(tree, str(address))
+            try:
+                boot.unplug(tree, str(address))
+            except holders.Blocked:
+                target = Target(HOT_UNPLUG, str(address))
+                pending.add(tree, pending.Pending(target, ""))
+            return function
 
     def swap(
         self,
@@ -264,10 +283,12 @@ class FakeKernel(privsep_kernel.Kernel):
         """Put a card with other ids at an address, in place of the one there.
 
         :param ids: vendor and product; what else is not given stays the same.
-        :raises OSError: as :meth:`hot_unplug`.
+        :raises OSError: as :meth:`hot_unplug`; EBUSY, a process holds it.
         """
         with self._tree.transaction() as tree:
-            old = self._unplug(tree, str(address))
+            if boot.is_held(tree, str(address)):
+                raise drivers.refuse(errno.EBUSY, str(address))
+            old = boot.unplug(tree, str(address))
             vendor, product = subsystem or (
                 old.subsystem_vendor,
                 old.subsystem_product,
@@ -285,13 +306,16 @@ class FakeKernel(privsep_kernel.Kernel):
     def reboot(self) -> None:
         """Boot again: another boot id, host drivers, no overrides, no VFs."""
         with self._tree.transaction() as tree:
+            pending.forget(tree)
             boot.reboot(tree)
 
     # -- what tests look at --------------------------------------------------
 
     def writes(self) -> list[Write]:
         """Every write that reached the kernel, oldest first."""
-        return [revive(line) for line in self._tree.notes()]
+        # Within a transaction: what is noted has also happened.
+        with self._tree.transaction():
+            return [revive(line) for line in self._tree.notes()]
 
     def snapshot(self) -> Snapshot:
         """What os_acc could change, to compare before and after."""
@@ -326,44 +350,60 @@ class FakeKernel(privsep_kernel.Kernel):
 
     # -- within --------------------------------------------------------------
 
-    def _attempt(
-        self,
-        target: Target,
-        path: str,
-        text: str,
-        fault: Fault | None,
-        *,
-        first: bool,
-    ) -> bool:
-        """Carry out a write; False where it has to wait.
+    def _lock_of(self, target: Target) -> str:
+        # drivers_probe_store() asks for no lock where there is a driver.
+        if target.attribute == "drivers_probe" and target.lock == target.address:
+            with self._tree.transaction() as tree:
+                there = tree.exists(f"{functions.DEVICES}/{target.address}")
+                if there and drivers.owner(tree, target.address) is not None:
+                    return f"probe {target.address}"
+        return target.lock
+
+    def _is_locked(self, address: str) -> bool:
+        with self._tree.transaction() as tree:
+            return pending.locks(tree, address)
+
+    def _wait_for_turn(
+        self, target: Target, path: str, text: str, fault: Fault | None
+    ) -> None:
+        """Wait while a fault lets the write hang or the function is locked."""
+        noted = False
+        while True:
+            with self._tree.transaction() as tree:
+                hangs = fault is not None and faults.hangs(tree, fault)
+                probe = target.attribute == "drivers_probe"
+                if not hangs and (probe or not pending.locks(tree, target.address)):
+                    return
+                if not noted:
+                    self._note(tree, path, text, Outcome.BLOCKED.value)
+            noted = True
+            time.sleep(_POLL)
+
+    def _carry_out(
+        self, target: Target, path: str, text: str, fault: Fault | None
+    ) -> int | None:
+        """Write; the number of what is still under way, or None at its end.
 
         :raises OSError: the kernel refuses it.
         """
         with self._tree.transaction() as tree:
             try:
-                if fault is not None and faults.hangs(tree, fault):
-                    raise holders.Blocked(target.address)
                 outcome, error = carry_out(tree, target, text, fault)
             except holders.Blocked:
-                tree.abandon()
-                if first:
-                    self._note(tree, path, text, Outcome.BLOCKED.value)
-                return False
+                self._note(tree, path, text, Outcome.BLOCKED.value)
+                inside = os.path.relpath(path, self.root)
+                write = pending.Pending(target, text, inside, os.getpid())
+                return pending.add(tree, write)
             self._note(tree, path, text, outcome)
         if outcome in (Outcome.KILLED_BEFORE, Outcome.KILLED_AFTER):
             os.kill(os.getpid(), signal.SIGKILL)
         if error is not None:
             raise OSError(error.errno, error.strerror, path) from error
-        return True
+        return None
 
     def _note(self, tree: Transaction, path: str, text: str, outcome: str) -> None:
-        tree.note = record(self.root, path, text, outcome)
-
-    def _unplug(self, tree: Transaction, address: str) -> FunctionSpec:
-        try:
-            return boot.unplug(tree, address)
-        except holders.Blocked as error:
-            raise drivers.refuse(errno.EBUSY, address) from error
+        inside = os.path.relpath(path, self.root)
+        tree.notes.append(record(Write(inside, text, outcome, os.getpid())))
 
     def _fault(
         self,

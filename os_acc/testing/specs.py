@@ -176,7 +176,7 @@ class FunctionSpec:
             raise ValueError(f"{self.address} is no PF")
         name = self.sriov.netdev.format(index)
         return FunctionSpec(
-            address=self._vf_address(self.sriov, index),
+            address=self.vf_address(index),
             vendor=self.vendor,
             product=self.sriov.product,
             class_code=self.class_code,
@@ -201,9 +201,17 @@ class FunctionSpec:
         distance = _routing_id(address) - _routing_id(self.address)
         return (distance - self.sriov.offset) // self.sriov.stride
 
-    def _vf_address(self, sriov: SriovSpec, index: int) -> str:
-        # PCI Express base specification, 9.3.3.8: First VF Offset, VF Stride.
-        place = _routing_id(self.address) + sriov.offset + index * sriov.stride
+    def vf_address(self, index: int) -> str:
+        """Where the VF with this index is.
+
+        PCI Express base specification, 9.3.3.8: First VF Offset, VF Stride.
+
+        :raises ValueError: this function is no PF.
+        """
+        if self.sriov is None:
+            raise ValueError(f"{self.address} is no PF")
+        place = _routing_id(self.address) + self.sriov.offset
+        place += index * self.sriov.stride
         domain = self.address.partition(":")[0]
         return f"{domain}:{place >> 8:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 

@@ -60,29 +60,28 @@ def make_vfs(tree: Transaction, pf: FunctionSpec, wanted: int) -> None:
 
 
 def remove_vfs(tree: Transaction, address: str) -> None:
-    """Unbind and remove all VFs of a PF."""
+    """Unbind and remove all VFs of a PF, one after the other.
+
+    :raises Blocked: a process holds one; call this again when none does.
+    """
     path = functions.place(tree, address)
-    vfs = functions.vfs(tree, address)
-    for vf in reversed(vfs):
+    pf = functions.spec(tree, address)
+    for vf in functions.vfs(tree, address):
+        tree.drop(f"{path}/virtfn{pf.vf_index(vf)}")
         drivers.detach(tree, vf)
-    for index, vf in reversed(list(enumerate(vfs))):
         functions.remove(tree, vf)
-        tree.drop(f"{path}/virtfn{index}")
     tree.put(f"{path}/sriov_numvfs", "0\n", 0o644)
 
 
-def leaving(tree: Transaction, address: str) -> list[str]:
-    """The functions that lose their driver when a function does."""
-    function = functions.spec(tree, address)
-    own = drivers.bound(tree, address) == function.driver
-    if function.sriov and function.sriov.removed_with_driver and own:
-        return [address, *functions.vfs(tree, address)]
-    return [address]
-
-
 def unbind(tree: Transaction, address: str, name: str) -> None:
-    """Unbind a function; most drivers of a PF take its VFs with them."""
-    if len(leaving(tree, address)) > 1:
+    """Unbind a function; most drivers of a PF take its VFs with them.
+
+    :raises Blocked: a process holds one; call this again when none does.
+    """
+    function = functions.spec(tree, address)
+    sriov = function.sriov
+    own = drivers.bound(tree, address) == function.driver == name
+    if sriov is not None and sriov.removed_with_driver and own:
         remove_vfs(tree, address)
     drivers.unbind(tree, address, name)
 

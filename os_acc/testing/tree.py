@@ -54,7 +54,7 @@ class Transaction:
         self._changes: dict[tuple[str, bool], Change] = {}
         self._below: dict[str, set[str]] = {}
         self._dropped: set[str] = set()
-        self.note = ""
+        self.notes: list[str] = []
 
     def put(self, path: str, text: str, mode: int = 0o444) -> None:
         """Write a file."""
@@ -172,6 +172,14 @@ class Transaction:
         return tuple(self._changes.values())
 
 
+def serial(tree: Transaction) -> int:
+    """A number that this tree has not given away before."""
+    path = f"{PRIVATE}/serial"
+    number = int(tree.read(path)) + 1 if tree.exists(path) else 1
+    tree.put(path, str(number))
+    return number
+
+
 class Tree:
     """A directory tree that several processes change."""
 
@@ -188,7 +196,7 @@ class Tree:
             self._finish()
             transaction = Transaction(self.root)
             yield transaction
-            self._commit(transaction.changes, transaction.note)
+            self._commit(transaction.changes, transaction.notes)
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -216,37 +224,37 @@ class Tree:
     def _own(self, name: str) -> str:
         return os.path.join(self._private, name)
 
-    def _commit(self, changes: tuple[Change, ...], note: str) -> None:
+    def _commit(self, changes: tuple[Change, ...], notes: list[str]) -> None:
         if not changes:
-            self._append(note)
+            self._append(notes)
             return
         with open(self._own("redo.new"), "w", encoding="utf-8") as file:
-            file.write(json.dumps([note, changes]))
+            file.write(json.dumps([notes, changes]))
         os.replace(self._own("redo.new"), self._own("redo"))
-        self._finish_with(changes, note)
+        self._finish_with(changes, notes)
 
     def _finish(self) -> None:
         try:
             with open(self._own("redo"), encoding="utf-8") as file:
-                note, changes = json.load(file)
+                notes, changes = json.load(file)
         except FileNotFoundError:
             return
-        if note and self.notes()[-1:] == [note]:
-            note = ""
-        self._finish_with(tuple(Change(*change) for change in changes), note)
+        if notes and self.notes()[-len(notes) :] == notes:
+            notes = []
+        self._finish_with(tuple(Change(*change) for change in changes), notes)
 
-    def _finish_with(self, changes: tuple[Change, ...], note: str) -> None:
-        self._append(note)
+    def _finish_with(self, changes: tuple[Change, ...], notes: list[str]) -> None:
+        self._append(notes)
         # Files are replaced, never written to, so equal ones can be one.
         self._twins.clear()
         for change in changes:
             self._apply(change)
         os.unlink(self._own("redo"))
 
-    def _append(self, note: str) -> None:
-        if note:
+    def _append(self, notes: list[str]) -> None:
+        if notes:
             with open(self._own("notes"), "a", encoding="utf-8") as file:
-                file.write(note + "\n")
+                file.write("".join(f"{note}\n" for note in notes))
 
     def _apply(self, change: Change) -> None:
         path = os.path.join(self.root, change.path)

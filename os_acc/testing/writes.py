@@ -23,13 +23,16 @@ import os
 import re
 from collections.abc import Callable
 
-from os_acc.testing import drivers, functions, sriov
+from os_acc.testing import boot, drivers, resets, sriov
 from os_acc.testing.faults import Effect, Fault
 from os_acc.testing.tree import Transaction
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
 _DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/([a-z_]+)")
+
+#: What is no attribute and no write, but ends like one: see Pending.
+HOT_UNPLUG = "(hot unplug)"
 
 
 class Outcome(enum.StrEnum):
@@ -72,9 +75,9 @@ class Target:
         return self.address if _ADDRESS.fullmatch(self.address) else "bus"
 
 
-def record(root: str, path: str, text: str, outcome: str) -> str:
+def record(write: Write) -> str:
     """A line for the log of writes."""
-    return json.dumps([os.path.relpath(path, root), text, outcome, os.getpid()])
+    return json.dumps(dataclasses.astuple(write))
 
 
 def revive(line: str) -> Write:
@@ -107,7 +110,8 @@ def carry_out(
 ) -> tuple[str, OSError | None]:
     """Change the tree as this write does; its outcome and its error.
 
-    :raises Blocked: it has to wait for a process that holds a function.
+    :raises Blocked: it is half done and has to wait for a process that holds
+        a function.
     """
     effect = fault.effect if fault is not None else ""
     if fault is not None and effect == Effect.FAIL:
@@ -132,14 +136,19 @@ def _store(tree: Transaction, target: Target, text: str) -> OSError | None:
     try:
         # sysfs_kf_write() passes nothing on for a write of no bytes.
         if text:
-            _dispatch(tree, target, text)
+            perform(tree, target, text)
     except OSError as error:
         tree.abandon()
         return error
     return None
 
 
-def _dispatch(tree: Transaction, target: Target, text: str) -> None:
+def perform(tree: Transaction, target: Target, text: str) -> None:
+    """Do what the attribute is for.
+
+    :raises OSError: the kernel refuses.
+    :raises Blocked: as :func:`carry_out`; calling it again goes on.
+    """
     if target.attribute == "drivers_probe":
         drivers.probe(tree, target.address)
     elif target.attribute == "bind":
@@ -150,16 +159,15 @@ def _dispatch(tree: Transaction, target: Target, text: str) -> None:
         _STORES[target.attribute](tree, target.address, text)
 
 
-def _reset(tree: Transaction, address: str, text: str) -> None:
-    """reset_store() in drivers/pci/pci-sysfs.c; a reset leaves no trace here."""
-    functions.place(tree, address)
-    if text.strip() != "1":
-        raise drivers.refuse(errno.EINVAL, address)
+def _hot_unplug(tree: Transaction, address: str, _text: str) -> None:
+    boot.unplug(tree, address)
 
 
 _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
     "driver_override": drivers.set_override,
     "sriov_numvfs": sriov.set_numvfs,
     "sriov_drivers_autoprobe": sriov.set_autoprobe,
-    "reset": _reset,
+    "reset": resets.reset,
+    "reset_method": resets.set_methods,
+    HOT_UNPLUG: _hot_unplug,
 }

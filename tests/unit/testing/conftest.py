@@ -57,11 +57,11 @@ class Attributes:
 
 def in_child(job: Callable[[], None]) -> int:
     """Run a job in a forked process: its exit code, or minus its signal."""
-    pid = start(job)
-    return end_of(pid)
+    return end_of(start(job))
 
 
 def start(job: Callable[[], None]) -> int:
+    """Run a job in a forked process; its process id."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -70,16 +70,31 @@ def start(job: Callable[[], None]) -> int:
             code = 0
         finally:
             os._exit(code)
+    _running.add(pid)
     return pid
 
 
 def end_of(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    """Wait for a process: its exit code, or minus its signal."""
+    status = os.waitpid(pid, 0)[1]
+    _running.discard(pid)
+    return os.waitstatus_to_exitcode(status)
 
 
 def end(pid: int) -> None:
+    """Kill a process."""
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    end_of(pid)
+
+
+_running: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def _no_process_stays():
+    yield
+    for pid in tuple(_running):
+        end(pid)
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ def test_a_write_of_no_bytes_never_reaches_the_driver_core(sysfs):
 
 
 def test_an_override_fills_less_than_a_page(sysfs):
+    sysfs.set(FPGA, "driver_override", "x" * 4094)
     assert refusal(sysfs.set, FPGA, "driver_override", "x" * 4095) == errno.EINVAL
 
 
@@ -193,9 +194,24 @@ def test_a_host_driver_stays_out_of_a_group_that_a_guest_owns(kernel, sysfs):
     assert kernel.state(AUDIO).driver == "snd_hda_intel"
 
 
-def test_a_reset_takes_a_one_only(sysfs):
+@pytest.mark.parametrize("text", ["0", "2", "yes"])
+def test_a_reset_takes_a_one_only(sysfs, text):
     sysfs.set(FPGA, "reset", "1\n")
-    assert refusal(sysfs.set, FPGA, "reset", "2") == errno.EINVAL
+    assert refusal(sysfs.set, FPGA, "reset", text) == errno.EINVAL
+
+
+def test_reset_methods_are_chosen_among_the_supported_ones(sysfs):
+    sysfs.set(FPGA, "reset_method", "bus")
+    assert sysfs.get(FPGA, "reset_method") == "bus\n"
+    assert refusal(sysfs.set, FPGA, "reset_method", "pm") == errno.EINVAL
+    sysfs.set(FPGA, "reset_method", "default")
+    assert sysfs.get(FPGA, "reset_method") == "flr bus\n"
+
+
+def test_without_any_method_a_reset_is_refused(sysfs):
+    sysfs.set(FPGA, "reset_method", "\n")
+    assert sysfs.get(FPGA, "reset_method") == ""
+    assert refusal(sysfs.set, FPGA, "reset", "1") == errno.ENOTTY
 
 
 def test_what_cannot_be_reset_has_no_such_file(sysfs):

@@ -22,7 +22,7 @@ import pytest
 
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FakeKernel, hosts
-from tests.unit.testing.conftest import Attributes, end_of, start
+from tests.unit.testing.conftest import Attributes, end, end_of, start
 from tests.unit.testing.test_binding import refusal
 
 GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
@@ -73,22 +73,27 @@ def test_a_new_node_belongs_to_root_again(kernel, sysfs):
     assert kernel.probe_vfio_group(kernel.group(FPGA)) == 0
 
 
+def targets_of(kernel: FakeKernel, pid: int) -> list[str]:
+    directory = kernel.path("proc", str(pid), "fd")
+    names = sorted(os.listdir(directory))
+    return [os.readlink(os.path.join(directory, fd)) for fd in names]
+
+
 def test_the_holder_is_in_proc(kernel, held):
-    process = kernel.path("proc/4711")
-    targets = [
-        os.readlink(os.path.join(process, "fd", fd))
-        for fd in os.listdir(os.path.join(process, "fd"))
+    assert targets_of(kernel, 4711) == [
+        "/dev/vfio/vfio",
+        f"/dev/vfio/{held}",
+        "anon_inode:[vfio-device]",
     ]
-    assert targets == [f"/dev/vfio/{held}"]
-    assert kernel.read(os.path.join(process, "comm")) == "qemu-system-x86\n"
+    assert kernel.read(kernel.path("proc/4711/comm")) == "qemu-system-x86\n"
     kernel.let_go(GPU)
-    assert not os.path.exists(process)
+    assert not os.path.exists(kernel.path("proc/4711"))
 
 
 def test_one_process_may_hold_several(kernel, held):
     kernel.hold(AUDIO, pid=4711)
     kernel.let_go(GPU)
-    assert len(os.listdir(kernel.path("proc/4711/fd"))) == 1
+    assert f"/dev/vfio/{held}" in targets_of(kernel, 4711)
     assert kernel.probe_vfio_group(held) == errno.EBUSY
 
 
@@ -108,10 +113,65 @@ def test_unbinding_a_held_function_blocks_until_it_is_let_go(
 
     writer = start(unbind)
     kernel.wait_until_blocked()
-    assert kernel.state(GPU).driver == "vfio-pci"
+    assert kernel.probe_vfio_group(held) == errno.EBUSY
     kernel.let_go(GPU)
     assert end_of(writer) == 0
+    sysfs.driver("vfio-pci", "bind", GPU)
+
+
+@pytest.fixture
+def stuck(kernel, sysfs, held) -> int:
+    """A process that cannot end its unbind of the GPU."""
+    writer = start(lambda: sysfs.unbind(GPU))
+    kernel.wait_until_blocked()
+    return writer
+
+
+def test_the_driver_link_goes_before_the_wait_and_the_node_after_it(
+    kernel, sysfs, held, stuck
+):
+    sysfs.unbind(AUDIO)
+    node = kernel.path("dev/vfio", str(held))
     assert kernel.state(GPU).driver is None
+    assert not os.path.lexists(kernel.path("sys/bus/pci/drivers/vfio-pci", GPU))
+    assert os.path.exists(node)
+    kernel.let_go(GPU)
+    assert not os.path.exists(node)
+
+
+def test_a_probe_of_a_function_that_is_leaving_does_nothing(kernel, sysfs, stuck):
+    sysfs.probe(GPU)
+    assert kernel.state(GPU).driver is None
+
+
+def test_a_function_that_is_leaving_is_locked(kernel, sysfs, stuck):
+    writer = start(lambda: sysfs.set(GPU, "driver_override", "\n"))
+    kernel.wait_until_blocked(2)
+    assert kernel.state(GPU).driver_override == "vfio-pci"
+    reader = start(lambda: sysfs.get(GPU, "driver_override"))
+    kernel.let_go(GPU)
+    assert [end_of(pid) for pid in (stuck, writer, reader)] == [0, 0, 0]
+    assert kernel.state(GPU).driver_override is None
+
+
+def test_what_takes_no_lock_is_read_as_usual(sysfs, stuck):
+    assert sysfs.get(GPU, "vendor") == "0x10de\n"
+    assert sysfs.get(GPU, "reset_method") == "flr bus\n"
+
+
+def test_an_unbind_ends_even_if_its_writer_was_killed(kernel, held, stuck):
+    end(stuck)
+    kernel.let_go(GPU)
+    assert kernel.probe_vfio_group(held) == 0
+    assert kernel.state(GPU).driver is None
+    assert [w.outcome for w in kernel.writes()][-2:] == ["blocked", "done"]
+
+
+def test_a_held_function_can_be_reset_and_overridden(kernel, sysfs, held):
+    sysfs.set(GPU, "reset", "1")
+    sysfs.set(GPU, "driver_override", "nouveau")
+    sysfs.probe(GPU)
+    assert kernel.state(GPU).driver == "vfio-pci"
 
 
 def test_a_sibling_of_a_held_function_can_be_unbound(kernel, sysfs, held):
@@ -119,16 +179,26 @@ def test_a_sibling_of_a_held_function_can_be_unbound(kernel, sysfs, held):
     assert kernel.state(AUDIO).driver is None
 
 
-def test_taking_a_held_vf_away_blocks(kernel, sysfs):
+@pytest.mark.parametrize("killed", [False, True])
+def test_taking_a_held_vf_away_blocks(kernel, sysfs, killed):
     sysfs.set(NIC, "sriov_numvfs", "4")
     sysfs.to_vfio(VF)
     kernel.hold(VF)
     writer = start(lambda: sysfs.set(NIC, "sriov_numvfs", "0"))
     kernel.wait_until_blocked()
-    assert kernel.state(NIC).numvfs == 4
+    links = [os.path.lexists(sysfs.device(NIC, f"virtfn{n}")) for n in range(4)]
+    assert links == [False, False, True, True]
+    assert kernel.state(VF).driver is None
+    assert kernel.state("0000:3b:02.3").driver == "iavf"
+    if killed:
+        end(writer)
+    reader = start(lambda: sysfs.get(NIC, "sriov_numvfs"))
     kernel.let_go(VF)
-    assert end_of(writer) == 0
+    assert end_of(reader) == 0
     assert kernel.state(NIC).numvfs == 0
+    assert refusal(kernel.state, "0000:3b:02.3") == errno.ENODEV
+    if not killed:
+        assert end_of(writer) == 0
 
 
 def test_a_function_is_pulled_out_and_put_in_again(kernel, sysfs):
@@ -147,9 +217,17 @@ def test_a_bridge_goes_with_what_is_below_it(kernel):
     assert refusal(kernel.state, AUDIO) == errno.ENODEV
 
 
-def test_a_held_function_is_not_pulled_out(kernel, held):
+def test_a_held_function_leaves_when_it_is_let_go(kernel, held):
+    kernel.hot_unplug(PORT)
+    assert kernel.state(GPU).driver is None
+    kernel.let_go(GPU)
+    assert refusal(kernel.state, GPU) == errno.ENODEV
+    assert refusal(kernel.state, PORT) == errno.ENODEV
+
+
+def test_a_held_function_is_not_swapped(kernel, held):
     before = kernel.snapshot()
-    assert refusal(kernel.hot_unplug, PORT) == errno.EBUSY
+    assert refusal(kernel.swap, GPU, (0x10DE, 0x1234)) == errno.EBUSY
     assert kernel.snapshot() == before
 
 

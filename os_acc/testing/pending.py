@@ -1,0 +1,84 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Writes that the kernel has begun and cannot end before a guest lets go.
+
+Whoever wrote may be killed meanwhile; the kernel finishes all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from os_acc.testing import drivers, holders, records
+from os_acc.testing.tree import PRIVATE, Transaction, serial
+from os_acc.testing.writes import Outcome, Target, Write, name_of, perform
+
+_PENDING = f"{PRIVATE}/pending"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pending:
+    """A write under way; without a path it is none, but a hot unplug."""
+
+    target: Target
+    text: str
+    path: str = ""
+    pid: int = 0
+
+
+def add(tree: Transaction, write: Pending) -> int:
+    """Note that a write is under way; the number by which it is known."""
+    number = serial(tree)
+    tree.put(f"{_PENDING}/{number:08}", records.dump(write))
+    return number
+
+
+def is_under_way(tree: Transaction, number: int) -> bool:
+    """Whether a write has not ended yet."""
+    return tree.exists(f"{_PENDING}/{number:08}")
+
+
+def locks(tree: Transaction, address: str) -> bool:
+    """Whether a write that is under way keeps a function locked."""
+    if drivers.is_leaving(tree, address):
+        return True
+    return any(write.target.address == address for _name, write in _all(tree))
+
+
+def resume(tree: Transaction) -> Iterator[Write]:
+    """Go on with all that is under way; what has ended now."""
+    for name, write in _all(tree):
+        outcome = Outcome.DONE.value
+        try:
+            perform(tree, write.target, write.text)
+        except holders.Blocked:
+            continue
+        except OSError as error:
+            outcome = name_of(error)
+        tree.drop(f"{_PENDING}/{name}")
+        if write.path:
+            yield Write(write.path, write.text, outcome, write.pid)
+
+
+def forget(tree: Transaction) -> None:
+    """Nothing is under way any more after a reboot."""
+    tree.drop(_PENDING)
+
+
+def _all(tree: Transaction) -> list[tuple[str, Pending]]:
+    return [
+        (name, records.load(Pending, tree.read(f"{_PENDING}/{name}")))
+        for name in tree.list(_PENDING)
+    ]

@@ -1,0 +1,42 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Reset methods, and resets, which leave no trace here (drivers/pci/pci.c)."""
+
+from __future__ import annotations
+
+import errno
+
+from os_acc.testing import functions
+from os_acc.testing.drivers import refuse
+from os_acc.testing.tree import Transaction
+
+
+def reset(tree: Transaction, address: str, text: str) -> None:
+    """reset_store()."""
+    path = functions.place(tree, address)
+    if text.strip() != "1":
+        raise refuse(errno.EINVAL, address)
+    if not tree.read(f"{path}/reset_method"):
+        raise refuse(errno.ENOTTY, address)
+
+
+def set_methods(tree: Transaction, address: str, text: str) -> None:
+    """reset_method_store(): some of the supported ones, none, or default."""
+    path = functions.place(tree, address)
+    supported = functions.spec(tree, address).reset_methods
+    wanted = supported if text.strip() == "default" else tuple(text.split())
+    if not set(wanted) <= set(supported):
+        raise refuse(errno.EINVAL, address)
+    line = " ".join(wanted)
+    tree.put(f"{path}/reset_method", f"{line}\n" if line else "", 0o644)
