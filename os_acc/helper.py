@@ -235,6 +235,9 @@ def _start(context: privsep.Context, start: futures.Future[None]) -> None:
                     context.stop()
                 context.channel = None
             context.start()
+            threading.Thread(
+                target=_watch, args=(context.channel,), daemon=True
+            ).start()
     except (OSError, daemon.FailedToDropPrivileges) as error:
         failure = exception.HelperUnavailable(
             f"the privileged helper {context.pypath} does not start: {error}"
@@ -243,6 +246,20 @@ def _start(context: privsep.Context, start: futures.Future[None]) -> None:
         start.set_exception(failure)
     else:
         start.set_result(None)
+
+
+def _watch(channel: comm.ClientChannel) -> None:
+    """Tell those who wait for an answer that none will come any more.
+
+    privsep's reader does so at the end of the stream. A helper that is killed
+    before it has read what it was sent resets the connection instead: then
+    the reader dies without a word, and the channel still counts as running.
+    """
+    channel.reader_thread.join()
+    with channel.lock:
+        channel.running = False
+        for waiting in channel.outstanding_msgs.values():
+            waiting.set_exception(OSError("the connection to the helper was reset"))
 
 
 def _await(start: futures.Future[None], seconds: float) -> None:
