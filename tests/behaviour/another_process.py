@@ -1,0 +1,96 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A service of its own: it makes the library ready, waits, plugs, and says so.
+
+``python -m tests.behaviour.another_process OPTIONS REQUEST``, both JSON. The
+request has ``instance``, ``provider``, ``extra_specs``, ``steps`` (``plug``,
+``unplug``), and ``dies_at``: where the process sends itself SIGKILL.
+
+=========== ==============================================================
+dies_at
+=========== ==============================================================
+intent      the intent is on disk, the host is not touched
+bound       the device is bound, the lease is not committed
+sent        the helper was sent the call that binds the device
+release     the release is on disk, the host is not touched
+=========== ==============================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import os_acc
+from os_acc import bindings, exception, helper, privsep
+
+from . import library
+
+
+def _die(*_args: object, **_options: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_once_sent(hands: helper.Helper, *args: Any) -> None:
+    channel = privsep.base.channel
+    assert channel is not None
+    send = channel.writer.send
+
+    def send_and_die(message: object) -> None:
+        send(message)
+        _die()
+
+    channel.writer.send = send_and_die
+    _take(hands, *args)
+
+
+_take = helper.Helper.take
+_POINTS: dict[str, tuple[Any, str, Any]] = {
+    "intent": (helper.Helper, "take", _die),
+    "bound": (bindings, "prove", _die),
+    "sent": (helper.Helper, "take", _die_once_sent),
+    "release": (helper.Helper, "give_back", _die),
+}
+
+
+def main(options: library.Options, request: dict[str, Any]) -> None:
+    """Do what the request says; the outcome is the last line of the output."""
+    library.make_ready(options)
+    if request.get("dies_at"):
+        owner, name, replacement = _POINTS[request["dies_at"]]
+        setattr(owner, name, replacement)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    entries: list[dict[str, Any]] = []
+    error = ""
+    try:
+        if "plug" in request["steps"]:
+            entries = os_acc.plug(
+                request["instance"],
+                {"uuid": request["provider"]},
+                request["extra_specs"],
+            )
+        if "unplug" in request["steps"]:
+            os_acc.unplug(request["instance"])
+    except exception.OsAccError as raised:
+        error = type(raised).__name__
+    devices = [entry["pci_id"] for entry in entries]
+    print(json.dumps({"devices": devices, "error": error}), flush=True)
+
+
+if __name__ == "__main__":
+    main(library.Options.load(sys.argv[1]), json.loads(sys.argv[2]))

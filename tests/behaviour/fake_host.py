@@ -1,0 +1,218 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host under test on the simulated kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import threading
+from pathlib import Path
+
+from os_acc import service
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import holders as privsep_holders
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import (
+    DriverSpec,
+    FakeKernel,
+    FunctionSpec,
+    HostSpec,
+    drivers,
+    helper,
+    holders,
+    hosts,
+    specs,
+)
+from os_acc.testing.tree import Transaction, Tree
+
+from . import library
+from .host import HostUnderTest, Places
+
+PLACES = Places(
+    pf="0000:81:00.0",
+    single="0000:82:00.0",
+    no_reset="0000:00:10.0",
+    card=("0000:00:11.0", "0000:00:11.1"),
+    bridge="0000:80:00.0",
+    slot="0000:01:00.0",
+)
+_STUB = DriverSpec("pci-stub", manages_dma=True)
+
+
+def _edu(
+    address: str, numa_node: int = -1, *reset: str, port: str = ""
+) -> FunctionSpec:
+    return FunctionSpec(
+        address,
+        0x1234,
+        0x11E8,
+        0x00FF00,
+        subsystem_vendor=0x1AF4,
+        subsystem_product=0x1100,
+        revision=0x10,
+        numa_node=numa_node,
+        parent=port,
+        reset_methods=reset,
+    )
+
+
+def machine() -> HostSpec:
+    """What the machine of the kernel lane has, as far as scenarios use it."""
+    pf = hosts.nvme_sriov("0000:81", 0, 1)
+    disk = FunctionSpec(
+        PLACES.card[1],
+        0x1B36,
+        0x0010,
+        0x010802,
+        "nvme",
+        0x1AF4,
+        0x1100,
+        group_of=PLACES.card[0],
+        reset_methods=("flr",),
+        devices=(specs.nvme(2, "card"),),
+    )
+    return HostSpec(
+        functions=(
+            _edu(PLACES.no_reset),
+            _edu(PLACES.card[0]),
+            disk,
+            hosts.root_port("0000:00:12.0"),
+            _edu(PLACES.slot, -1, "bus", port="0000:00:12.0"),
+            hosts.root_port(PLACES.bridge, 1),
+            hosts.root_port("0000:80:01.0", 1),
+            dataclasses.replace(pf, parent=PLACES.bridge),
+            _edu(PLACES.single, 1, "bus", port="0000:80:01.0"),
+        ),
+        nodes=("0", "1"),
+    )
+
+
+class _Kernel(FakeKernel):
+    """Answers each privilege context of this one process by its capabilities."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        super().__init__(root)
+        self._asking = threading.local()
+
+    def probe_vfio_group(self, group: int) -> int:
+        error = super().probe_vfio_group(group)
+        if error == errno.EACCES and getattr(self._asking, "reads_all", False):
+            with Tree(self.root).transaction() as tree:
+                return errno.EBUSY if holders.holds_group(tree, group) else 0
+        return error
+
+    def probe_with_capability(self, addresses: list[PciAddress]) -> int:
+        """``inspect`` keeps CAP_DAC_READ_SEARCH."""
+        self._asking.reads_all = True
+        try:
+            return _PROBE(addresses)
+        finally:
+            self._asking.reads_all = False
+
+
+_PROBE = privsep_holders._probe
+
+
+class _Before:
+    """What of this process a scenario changes, for the tests after it."""
+
+    def __init__(self) -> None:
+        self._kernel = privsep_kernel.current
+        self._probe = privsep_holders._probe
+        self._manager = service._manager
+        self._modes = [each.client_mode for each in library.CONTEXTS]
+
+    def restore(self) -> None:
+        privsep_kernel.current = self._kernel
+        privsep_holders._probe = self._probe
+        service._manager = self._manager
+        for context, mode in zip(library.CONTEXTS, self._modes, strict=True):
+            context.set_client_mode(mode)
+
+
+class FakeHost(HostUnderTest):
+    """A simulated machine in an empty directory."""
+
+    short_write_timeout = 3.0
+
+    def __init__(self, directory: Path) -> None:
+        self.kernel = _Kernel.build(directory / "host", machine())
+        self._held: str | None = None
+        self._pulled_out: FunctionSpec | None = None
+        self._before = _Before()
+        privsep_kernel.current = self.kernel
+        privsep_holders._probe = self.kernel.probe_with_capability
+        super().__init__(
+            PLACES,
+            library.Options(self.kernel.root, os.fspath(directory / "state")),
+        )
+
+    def helper_command(self, *, needed: bool) -> str:
+        return helper.command(self.root) if needed else ""
+
+    def store(self, path: str, text: str) -> None:
+        self.kernel.write(self.kernel.path(path), text)
+
+    def run_vfs(self) -> None:
+        for vf in self.vfs():
+            self.store("sys/bus/pci/drivers_probe", vf)
+
+    def wait_until_running(self, address: str) -> None:
+        assert self.driver(address) == "nvme"
+
+    def load_stub(self, loaded: bool) -> None:
+        with Tree(self.root).transaction() as tree:
+            if loaded:
+                drivers.register(tree, _STUB)
+            else:
+                drivers.unregister(tree, _STUB.name)
+
+    def swap_to_disk(self, on: bool) -> None:
+        line = "/dev/nvme2n1 partition 65532 0 -2\n" if on else ""
+        self._put("proc/swaps", f"Filename Type Size Used Priority\n{line}")
+
+    def signal(self, pid: int, number: int) -> None:
+        os.kill(pid, number)
+
+    def hold(self, address: str) -> None:
+        self.kernel.chown(address)
+        self.kernel.hold(address)
+        self._held = address
+
+    def let_go(self) -> None:
+        if self._held is not None:
+            self.kernel.let_go(self._held)
+            self.kernel.chown(self._held, back=True)
+            self._held = None
+
+    def hand_over(self, address: str) -> None:
+        self.kernel.chown(address)
+
+    def pull_out(self) -> None:
+        self._pulled_out = self.kernel.hot_unplug(self.places.slot)
+
+    def put_in(self) -> None:
+        assert self._pulled_out is not None
+        self.kernel.hot_plug(self._pulled_out)
+
+    def close(self) -> None:
+        library.end()
+        self._before.restore()
+
+    def _put(self, path: str, text: str) -> None:
+        tree: Transaction
+        with Tree(self.root).transaction() as tree:
+            tree.put(path, text)

@@ -1,0 +1,348 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host that a scenario acts on, whichever kernel runs it."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+from unittest import mock
+
+import os_acc
+from os_acc import exception, helper, operations, privsep, service
+from os_acc.objects.pci import PciAddress
+
+from . import library
+from .processes import AnotherProcess, helpers
+
+_PATIENCE = 120.0
+_DEVICES = "sys/bus/pci/devices"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Places:
+    """The functions that every host under test has.
+
+    :ivar pf: an SR-IOV controller of the nvme driver, on NUMA node 1, that
+        can have four VFs.
+    :ivar single: a function alone in its group, without a driver.
+    :ivar no_reset: likewise, but nothing resets it.
+    :ivar card: two functions of one card and one IOMMU group: the first has
+        no driver, the second has nvme and is a disk.
+    :ivar bridge: a root port.
+    :ivar slot: like ``single``, and can be pulled out.
+    """
+
+    pf: str
+    single: str
+    no_reset: str
+    card: tuple[str, str]
+    bridge: str
+    slot: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binding:
+    """How a function is bound; None: not at all, no override."""
+
+    driver: str | None
+    override: str | None = None
+
+
+VFIO = Binding("vfio-pci", "vfio-pci")
+Snapshot = Mapping[str, tuple[Binding, str, str]]
+
+
+class HostUnderTest(abc.ABC):
+    """A host, what happens to it, and what can be seen of it.
+
+    As a context manager it ends as it began: guests have ended, leases are
+    gone, and every function is bound as at first. Where the scenario has
+    passed, that has to be so already but for the VFs.
+    """
+
+    #: Seconds that a write has where one is meant to take longer; enough for
+    #: all the others.
+    short_write_timeout: float
+
+    def __init__(self, places: Places, options: library.Options) -> None:
+        self.places = places
+        self.options = options
+        self.root = options.root
+        self._at_first: Snapshot = {}
+
+    # -- the library ---------------------------------------------------------
+
+    def start(
+        self,
+        *claims: Mapping[str, Any],
+        nova: tuple[Mapping[str, Any], ...] = (),
+        write_timeout: float = 60.0,
+        helper_process: bool = False,
+    ) -> None:
+        """Initialize the library with these values of ``device_spec``.
+
+        :param helper_process: the scenario is about the helper's process.
+        """
+        self.options = dataclasses.replace(
+            self.options,
+            device_spec=tuple(json.dumps(claim) for claim in claims),
+            nova=tuple(json.dumps(claim) for claim in nova),
+            write_timeout=write_timeout,
+            helper_command=self.helper_command(needed=helper_process),
+        )
+        self.again()
+
+    def again(self) -> None:
+        """Initialize it once more, as a service that starts does."""
+        library.make_ready(self.options)
+
+    def another_process(self, *steps: str, **request: Any) -> AnotherProcess:
+        """Another service on the same host; see :mod:`.another_process`."""
+        return AnotherProcess(self.options, {"steps": steps, **request})
+
+    @abc.abstractmethod
+    def helper_command(self, *, needed: bool) -> str:
+        """How the privileged helper is started."""
+
+    @contextlib.contextmanager
+    def helper_dies_in_call(self) -> Iterator[None]:
+        """SIGKILL for the helper ``base`` once it was sent its next call."""
+        channel = privsep.base.channel
+        assert channel is not None
+        send = channel.writer.send
+
+        def send_and_kill(message: object) -> None:
+            channel.writer.send = send
+            # Stopped first, so that it cannot answer before it dies.
+            pids = helpers(self.options, "base")
+            for pid in pids:
+                self.signal(pid, signal.SIGSTOP)
+            send(message)
+            for pid in pids:
+                self.signal(pid, signal.SIGKILL)
+
+        channel.writer.send = send_and_kill
+        yield
+        assert channel.writer.send != send_and_kill
+
+    @staticmethod
+    @contextlib.contextmanager
+    def once_found_free(action: Callable[[], object]) -> Iterator[None]:
+        """Do something right after the library has found a device unused."""
+        real, actions = helper.Helper.check_free, [action]
+
+        def check_free(*args: Any, **options: Any) -> None:
+            real(*args, **options)
+            while actions:
+                actions.pop()()
+
+        with mock.patch.object(helper.Helper, "check_free", check_free):
+            yield
+        assert not actions
+
+    # -- what can be seen ----------------------------------------------------
+
+    def binding(self, address: str) -> Binding:
+        """How a function is bound."""
+        override = self._read(address, "driver_override")
+        return Binding(self.driver(address), None if override == "(null)" else override)
+
+    def driver(self, address: str) -> str | None:
+        """The driver that has a function."""
+        link = self._path(address, "driver")
+        return os.path.basename(os.readlink(link)) if os.path.islink(link) else None
+
+    def exists(self, address: str) -> bool:
+        """Whether the function is on the bus."""
+        return os.path.exists(self._path(address))
+
+    def vfs(self) -> tuple[str, ...]:
+        """The VFs of ``places.pf``, in the order of their indexes."""
+        names = (f"virtfn{index}" for index in range(4))
+        links = (self._path(self.places.pf, name) for name in names)
+        return tuple(
+            os.path.basename(os.readlink(link))
+            for link in links
+            if os.path.islink(link)
+        )
+
+    def has_node(self, address: str) -> bool:
+        """Whether the node is there by which QEMU opens a function."""
+        return os.path.exists(self.node(address))
+
+    def node(self, address: str) -> str:
+        """The path of that node."""
+        group = os.path.basename(os.readlink(self._path(address, "iommu_group")))
+        return os.path.join(self.root, "dev/vfio", group)
+
+    def snapshot(self) -> Snapshot:
+        """All that os_acc could change."""
+        return {
+            address: (
+                self.binding(address),
+                self._read(address, "sriov_numvfs"),
+                self._read(address, "sriov_drivers_autoprobe"),
+            )
+            for address in sorted(os.listdir(os.path.join(self.root, _DEVICES)))
+        }
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        """Wait for what happens in another process or in the kernel.
+
+        :raises TimeoutError: it did not.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        while not true():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{true} stays false")
+            time.sleep(0.02)
+
+    # -- what the host's administrator does -----------------------------------
+
+    def bind(
+        self, address: str, driver: str | None, override: str | None = None
+    ) -> None:
+        """Bind a function by hand, and leave this override behind."""
+        self._write(address, "driver_override", driver or "\n")
+        if self.driver(address) is not None:
+            self._write(address, "driver/unbind", address)
+        if driver is not None:
+            self.store("sys/bus/pci/drivers_probe", address)
+        self._write(address, "driver_override", override or "\n")
+
+    def make_vfs(self, count: int) -> None:
+        """Give ``places.pf`` this many VFs, which no driver takes by itself."""
+        self._write(self.places.pf, "sriov_drivers_autoprobe", "0")
+        self._write(self.places.pf, "sriov_numvfs", str(count))
+        self._write(self.places.pf, "sriov_drivers_autoprobe", "1")
+
+    @abc.abstractmethod
+    def run_vfs(self) -> None:
+        """Give the VFs that exist to the host's nvme driver."""
+
+    @abc.abstractmethod
+    def wait_until_running(self, address: str) -> None:
+        """Wait until the nvme driver has a function, and stays."""
+
+    @abc.abstractmethod
+    def store(self, path: str, text: str) -> None:
+        """Write an attribute as root."""
+
+    @abc.abstractmethod
+    def load_stub(self, loaded: bool) -> None:
+        """Load pci-stub, a driver that takes what an override gives it."""
+
+    @abc.abstractmethod
+    def swap_to_disk(self, on: bool) -> None:
+        """Let the host use the disk of the card."""
+
+    @abc.abstractmethod
+    def signal(self, pid: int, number: int) -> None:
+        """Signal a process of root's."""
+
+    # -- what guests and people do ---------------------------------------------
+
+    @abc.abstractmethod
+    def hold(self, address: str) -> None:
+        """Start a guest that holds a function."""
+
+    @abc.abstractmethod
+    def let_go(self) -> None:
+        """End the guest, if there is one."""
+
+    @abc.abstractmethod
+    def hand_over(self, address: str) -> None:
+        """Give a function's node to QEMU's user, as libvirt does."""
+
+    @abc.abstractmethod
+    def pull_out(self) -> None:
+        """Pull out the function of ``places.slot``."""
+
+    @abc.abstractmethod
+    def put_in(self) -> None:
+        """Put it in again."""
+
+    # -- beginning and end -------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._at_first = self.snapshot()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        left = {} if kind else os_acc.attached()
+        self._tidy()
+        at_last = self.snapshot()
+        for address, (binding, _numvfs, _autoprobe) in self._at_first.items():
+            if at_last[address][0] != binding:
+                self.bind(address, binding.driver, binding.override)
+        self.close()
+        if kind is None:
+            assert left == {}
+            assert at_last == self._at_first
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Leave nothing behind in this process."""
+
+    def _tidy(self) -> None:
+        self.let_go()
+        self.swap_to_disk(False)
+        if not self.exists(self.places.slot):
+            self.put_in()
+        self._force_release()
+        if self.vfs():
+            self.make_vfs(0)
+
+    def _force_release(self) -> None:
+        try:
+            manager = service.get()
+        except exception.NotInitialized:
+            return
+        for consumer, entries in os_acc.attached().items():
+            with contextlib.suppress(exception.OsAccError):
+                os_acc.unplug({"uuid": consumer})
+                continue
+            for entry in entries:
+                address = PciAddress.parse(entry["pci_id"])
+                with contextlib.suppress(exception.OsAccError):
+                    operations.release_device(manager, address, None, force=True)
+
+    # -- within ------------------------------------------------------------------
+
+    def _path(self, address: str, name: str = "") -> str:
+        return os.path.join(self.root, _DEVICES, address, name).rstrip("/")
+
+    def _write(self, address: str, name: str, text: str) -> None:
+        self.store(f"{_DEVICES}/{address}/{name}", text)
+
+    def _read(self, address: str, name: str) -> str:
+        try:
+            with open(self._path(address, name), encoding="ascii") as attribute:
+                return attribute.read().strip()
+        except FileNotFoundError:
+            return ""

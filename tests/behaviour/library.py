@@ -1,0 +1,112 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The library as a service makes it ready, in whatever process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+
+from oslo_config import cfg
+
+import os_acc
+from os_acc import conf, privsep, service
+from os_acc.privsep import kernel
+from os_acc.testing import FakeKernel
+
+CONTEXTS = (privsep.base, privsep.inspect)
+# As Nova registers it (nova/conf/pci.py).
+_NOVAS = cfg.MultiStrOpt("device_spec", default=[])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What an operator writes into the configuration.
+
+    :ivar root: ``/``, or the tree of a simulated kernel.
+    :ivar nova: values of Nova's ``[pci] device_spec``.
+    :ivar helper_command: empty on a simulated kernel: privileged code then
+        runs in the calling process.
+    """
+
+    root: str
+    state_path: str
+    device_spec: tuple[str, ...] = ()
+    nova: tuple[str, ...] = ()
+    write_timeout: float = 60.0
+    helper_command: str = ""
+
+    def dump(self) -> str:
+        """As text, for the command line of another process."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Options:
+        """What :meth:`dump` wrote."""
+        fields = json.loads(text)
+        for name in ("device_spec", "nova"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+
+def make_ready(options: Options) -> None:
+    """``initialize(reset=True)`` with these options."""
+    config = cfg.CONF
+    _configure(config, options)
+    for context in CONTEXTS:
+        context.set_client_mode(bool(options.helper_command))
+    if options.root == "/":
+        os_acc.initialize(reset=True)
+        return
+    if kernel.current.root != os.path.realpath(options.root):
+        kernel.current = FakeKernel(options.root)
+    service.initialize(reset=True, config=config, root=options.root)
+
+
+def end() -> None:
+    """End this process's helpers, and forget what was configured."""
+    for context in CONTEXTS:
+        # A helper that was killed has left a broken pipe behind.
+        with contextlib.suppress(OSError):
+            context.stop()
+        context.channel = None
+    conf.register(cfg.CONF)
+    cfg.CONF.register_opts([_NOVAS], group="pci")
+    cfg.CONF.reset()
+    for group, name in _OVERRIDDEN:
+        cfg.CONF.clear_override(name, group=group)
+
+
+_OVERRIDDEN = (
+    *(("os_acc", name) for name in ("state_path", "device_spec", "write_timeout")),
+    ("pci", "device_spec"),
+    *((section, "helper_command") for section in conf.PRIVSEP_GROUPS),
+)
+
+
+def _configure(config: cfg.ConfigOpts, options: Options) -> None:
+    conf.register(config)
+    config.register_opts([_NOVAS], group="pci")
+    config([], project="os_acc", default_config_files=[], default_config_dirs=[])
+    values = (
+        options.state_path,
+        list(options.device_spec),
+        options.write_timeout,
+        list(options.nova),
+        *(options.helper_command for _ in conf.PRIVSEP_GROUPS),
+    )
+    for (group, name), value in zip(_OVERRIDDEN, values, strict=True):
+        config.set_override(name, value, group=group)

@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What most scenarios do: find a provider, plug, count."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import os_acc
+from os_acc import service
+from os_acc.objects.device import Provider
+
+from ..host import HostUnderTest
+
+Scenario = Callable[[HostUnderTest], None]
+#: Every scenario, in the order of the files.
+ALL: list[Scenario] = []
+FOUR_VFS = 4
+
+
+def scenario(function: Scenario) -> Scenario:
+    """Make a function one of the scenarios."""
+    ALL.append(function)
+    return function
+
+
+def instance() -> dict[str, str]:
+    """A new instance, as Nova describes it."""
+    return {"uuid": str(uuid.uuid4()), "name": "guest"}
+
+
+def only_provider() -> Provider:
+    """The one provider that the host offers."""
+    (provider,) = os_acc.providers()
+    return provider
+
+
+def offered() -> set[str]:
+    """The addresses of all devices that the host offers."""
+    return {
+        str(handle.address)
+        for provider in os_acc.providers()
+        for handle in provider.device.handles
+    }
+
+
+def refusals() -> dict[str, str]:
+    """Why devices that were named are not offered, as the operator sees it."""
+    refused = service.get().take_stock().refused
+    return {str(each.address): str(each) for each in refused}
+
+
+def flavor(provider: Provider, amount: int = 1) -> dict[str, str]:
+    """Extra specs that ask for what a provider offers."""
+    return {f"resources1:{provider.device.resource_class}": str(amount)}
+
+
+def plug(guest: dict[str, str], amount: int = 1) -> list[dict[str, Any]]:
+    """Plug devices of the only provider."""
+    provider = only_provider()
+    return os_acc.plug(guest, {"uuid": provider.uuid}, flavor(provider, amount))
+
+
+def devices(entries: list[dict[str, Any]]) -> list[str]:
+    """The addresses of entries."""
+    return [entry["pci_id"] for entry in entries]
+
+
+def vfs(host: HostUnderTest) -> dict[str, Any]:
+    """The specification that makes four VFs and offers them."""
+    return {"address": host.places.pf, "num_vfs": FOUR_VFS}
+
+
+def single(host: HostUnderTest) -> dict[str, Any]:
+    """The specification that offers the single function."""
+    return {"address": host.places.single}
+
+
+def card(host: HostUnderTest) -> dict[str, Any]:
+    """The specification that offers the card of two functions."""
+    return {"address": host.places.card[1]}
+
+
+def recorded() -> str:
+    """All that is recorded of leases, as text to compare."""
+    return json.dumps(os_acc.attached(), sort_keys=True)

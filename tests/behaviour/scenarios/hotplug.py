@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Devices that come and go while the library runs."""
+
+from __future__ import annotations
+
+import os_acc
+
+from ..host import VFIO, Binding, HostUnderTest
+from .common import devices, instance, offered, plug, scenario
+
+
+@scenario
+def a_device_that_is_pulled_out_and_put_in_is_seen_at_once(
+    host: HostUnderTest,
+) -> None:
+    slot = host.places.slot
+    host.start({"address": slot})
+    assert offered() == {slot}
+    host.pull_out()
+    assert offered() == set()
+    host.put_in()
+    guest = instance()
+    assert devices(plug(guest)) == [slot]
+    assert os_acc.unplug(guest) == 1
+    assert host.binding(slot) == Binding(None)
+
+
+@scenario
+def a_leased_device_that_is_pulled_out_can_be_unplugged(host: HostUnderTest) -> None:
+    slot = host.places.slot
+    host.start({"address": slot})
+    guest = instance()
+    plug(guest)
+    assert host.binding(slot) == VFIO
+    host.pull_out()
+    assert os_acc.attached(guest) != {}
+    assert os_acc.unplug(guest) == 1
+    assert os_acc.attached() == {}
+    host.put_in()
+    assert offered() == {slot}

@@ -1,0 +1,87 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What an operator does past Nova."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+import os_acc
+from os_acc import exception, operations, service
+from os_acc.objects.pci import PciAddress
+
+from ..host import VFIO, Binding, HostUnderTest
+from .common import instance, offered, plug, scenario, single
+
+
+@scenario
+def a_device_that_cannot_go_back_is_quarantined_until_released(
+    host: HostUnderTest,
+) -> None:
+    """The driver that it had is not loaded any more."""
+    address = host.places.single
+    host.load_stub(True)
+    host.bind(address, "pci-stub", "pci-stub")
+    host.start(single(host))
+    guest = instance()
+    plug(guest)
+    host.load_stub(False)
+    with pytest.raises(exception.DevicesUnreleased) as left:
+        os_acc.unplug(guest)
+    assert isinstance(left.value.unreleased[0][1], exception.BindRefused)
+
+    host.again()
+    with pytest.raises(exception.NoDeviceAvailable):
+        plug(instance())
+    with pytest.raises(exception.DeviceQuarantined):
+        os_acc.plug(guest)
+    assert os_acc.unplug(guest) == 0
+
+    host.load_stub(True)
+    operations.release_device(service.get(), PciAddress.parse(address), None)
+    assert host.binding(address) == Binding("pci-stub", "pci-stub")
+    assert plug(guest)
+    assert os_acc.unplug(guest) == 1
+    host.bind(address, None)
+
+
+@scenario
+def an_unknown_device_can_be_adopted_and_unplugged(host: HostUnderTest) -> None:
+    address = host.places.single
+    host.bind(address, "vfio-pci", "vfio-pci")
+    host.start(single(host))
+    consumer = str(uuid.uuid4())
+    operations.adopt_device(service.get(), PciAddress.parse(address), consumer, "")
+    (entry,) = os_acc.attached({"uuid": consumer})[consumer]
+    assert entry["pci_id"] == address
+    assert host.binding(address) == VFIO
+    assert os_acc.unplug({"uuid": consumer}) == 1
+    assert host.binding(address) == Binding(None)
+    assert offered() == {address}
+
+
+@scenario
+def an_unknown_device_can_be_released(host: HostUnderTest) -> None:
+    address = host.places.single
+    host.bind(address, "vfio-pci", "vfio-pci")
+    host.start(single(host))
+    manager = service.get()
+    with pytest.raises(exception.InvalidInput):
+        operations.release_device(manager, PciAddress.parse(address), None)
+    assert host.binding(address) == VFIO
+    operations.release_device(manager, PciAddress.parse(address), "")
+    assert host.binding(address) == Binding(None)
+    assert offered() == {address}

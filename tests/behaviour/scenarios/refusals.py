@@ -1,0 +1,150 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What is refused, and that nothing has changed then."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+import os_acc
+from os_acc import exception
+
+from ..host import HostUnderTest
+from .common import (
+    FOUR_VFS,
+    flavor,
+    instance,
+    only_provider,
+    plug,
+    recorded,
+    scenario,
+    single,
+    vfs,
+)
+
+
+@scenario
+def another_request_for_the_same_instance_is_refused(host: HostUnderTest) -> None:
+    host.start(vfs(host))
+    guest = instance()
+    plug(guest)
+    before, leases = host.snapshot(), recorded()
+    with pytest.raises(exception.ConsumerConflict):
+        plug(guest, 2)
+    assert (host.snapshot(), recorded()) == (before, leases)
+    assert os_acc.unplug(guest) == 1
+
+
+@scenario
+def more_devices_than_are_free_are_refused(host: HostUnderTest) -> None:
+    host.start(vfs(host))
+    guest, other = instance(), instance()
+    plug(guest, 2)
+    before, leases = host.snapshot(), recorded()
+    with pytest.raises(exception.NoDeviceAvailable):
+        plug(other, FOUR_VFS - 1)
+    assert (host.snapshot(), recorded()) == (before, leases)
+    assert os_acc.unplug(other) == 0
+    assert os_acc.unplug(guest) == 2
+
+
+@scenario
+def an_unknown_provider_is_refused(host: HostUnderTest) -> None:
+    host.start(vfs(host))
+    before = host.snapshot()
+    unknown = str(uuid.uuid4())
+    with pytest.raises(exception.ProviderNotFound, match=unknown):
+        os_acc.plug(instance(), {"uuid": unknown}, flavor(only_provider()))
+    assert host.snapshot() == before
+
+
+@scenario
+def an_instance_without_a_record_cannot_be_made_ready_again(
+    host: HostUnderTest,
+) -> None:
+    host.start(vfs(host))
+    before = host.snapshot()
+    with pytest.raises(exception.LeaseNotFound):
+        os_acc.plug(instance())
+    assert host.snapshot() == before
+
+
+@scenario
+def malformed_arguments_are_refused_before_anything_happens(
+    host: HostUnderTest,
+) -> None:
+    host.start(single(host))
+    before, provider = host.snapshot(), only_provider()
+    good = (instance(), {"uuid": provider.uuid}, flavor(provider))
+    for position, bad in [
+        (0, {"uuid": "guest"}),
+        (0, None),
+        (1, {"uuid": 7}),
+        (1, {"allocations": []}),
+        (2, {f"resources1:{provider.device.resource_class}": "-1"}),
+        (2, {"resources1:": "1"}),
+    ]:
+        arguments = [*good[:position], bad, *good[position + 1 :]]
+        with pytest.raises(exception.InvalidInput):
+            os_acc.plug(*arguments)  # type: ignore[arg-type]
+    assert (host.snapshot(), os_acc.attached()) == (before, {})
+
+
+@scenario
+def a_driver_that_refuses_the_device_is_told_and_undone(host: HostUnderTest) -> None:
+    """vfio-pci takes no PF that has VFs; these come at the last moment."""
+    address = host.places.pf
+    host.start({"address": address})
+    before, guest = host.snapshot(), instance()
+    with (
+        host.once_found_free(lambda: host.make_vfs(1)),
+        pytest.raises(exception.BindRefused) as refused,
+    ):
+        plug(guest)
+    assert refused.value.address == address
+    host.make_vfs(0)
+    assert host.snapshot() == before
+    assert os_acc.attached() == {}
+    assert os_acc.unplug(guest) == 0
+
+
+@scenario
+def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
+    host.start({"address": host.places.pf}, single(host))
+    before, guest = host.snapshot(), instance()
+    refusing, other = sorted(
+        os_acc.providers(), key=lambda each: each.device.resource_class, reverse=True
+    )
+    selected = {
+        "allocations": {
+            each.uuid: {"resources": {each.device.resource_class: 1}}
+            for each in (refusing, other)
+        },
+        "mappings": {"1": [refusing.uuid], "2": [other.uuid]},
+    }
+    request = {
+        "group_policy": "none",
+        f"resources1:{refusing.device.resource_class}": "1",
+        f"resources2:{other.device.resource_class}": "1",
+    }
+    with (
+        host.once_found_free(lambda: host.make_vfs(1)),
+        pytest.raises(exception.BindRefused),
+    ):
+        os_acc.plug(guest, selected, request)
+    host.make_vfs(0)
+    assert host.snapshot() == before
+    assert os_acc.attached() == {}

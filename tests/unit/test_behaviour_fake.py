@@ -1,0 +1,41 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The behaviour scenarios on the simulated kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("tests.behaviour")
+
+from tests.behaviour.counting import counts  # noqa: E402
+from tests.behaviour.fake_host import FakeHost  # noqa: E402
+from tests.behaviour.host import HostUnderTest  # noqa: E402
+from tests.behaviour.scenarios import ALL  # noqa: E402
+
+passed = counts("the fake kernel")
+
+
+# privsep's reader of a helper that is killed dies of an error of its own.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("scenario", ALL, ids=lambda each: each.__name__)
+def test_on_the_fake_kernel(
+    scenario: Callable[[HostUnderTest], None], tmp_path: Path, passed: list[str]
+) -> None:
+    with FakeHost(tmp_path) as host:
+        scenario(host)
+    passed.append(scenario.__name__)
