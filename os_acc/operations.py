@@ -109,10 +109,10 @@ def adopt_device(
         if held:
             # One consumer has one request: it joins what is there.
             draft = dataclasses.replace(draft, request=held[0].request)
-        (lease,) = manager.store.add([draft])
-        return manager.store.replace(
-            [dataclasses.replace(lease, state=LeaseState.HELD)]
-        )[0]
+        (lease,) = manager.store.add(
+            [dataclasses.replace(draft, state=LeaseState.HELD)]
+        )
+        return lease
 
 
 def _is_ours(stock: Inventory, address: PciAddress) -> bool:
