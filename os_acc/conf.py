@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import socket
 from typing import Any, Self
@@ -131,8 +132,10 @@ class Settings:
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register the options; a second time changes nothing."""
-    conf.register_group(GROUP)
-    conf.register_opts(OPTIONS, group=GROUP)
+    # ConfigOpts copies a group, but not what is registered in it: two of them
+    # would share the values of one group.
+    conf.register_group(copy.deepcopy(GROUP))
+    conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
