@@ -90,9 +90,11 @@ class OsAcc(app.App):
             handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
             logging.getLogger().addHandler(handler)
         logging.getLogger().setLevel(level)
-        if self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL:
-            # What is not offered, 'device list' tells when asked.
-            logging.getLogger("os_acc.service").setLevel(logging.ERROR)
+        # What is not offered, 'device list' tells when asked.
+        is_quiet = self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL
+        logging.getLogger("os_acc.service").setLevel(
+            logging.ERROR if is_quiet else logging.NOTSET
+        )
 
     def initialize_app(self, argv: list[str]) -> None:
         """Refuse to guess what is wanted where no command is given."""
@@ -119,3 +121,4 @@ class OsAcc(app.App):
                 logging.getLogger().removeHandler(handler)
                 handler.close()
             logging.getLogger().setLevel(before)
+            logging.getLogger("os_acc.service").setLevel(logging.NOTSET)

@@ -15,10 +15,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from os_acc import exception, service
 from os_acc.cmd import arguments, base
+from os_acc.store import readonly
 
 
 class Unplug(base.Showing):
@@ -34,5 +37,16 @@ class Unplug(base.Showing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
-        released = self.manager().unplug({"uuid": parsed_args.uuid})
-        return ("Consumer", "Released"), (parsed_args.uuid, released)
+        before = self._recorded(parsed_args.uuid)
+        manager = self.manager()
+        manager.unplug({"uuid": parsed_args.uuid})
+        after = {lease.uuid for lease in manager.store.leases(parsed_args.uuid)}
+        return ("Consumer", "Released"), (parsed_args.uuid, len(before - after))
+
+    def _recorded(self, consumer: str) -> set[str]:
+        # An unplug that was begun earlier is finished as soon as there is a
+        # manager, and would not count.
+        with contextlib.suppress(exception.StateUnavailable):
+            found = readonly.read(self.settings.state_path, service.STORE_SECONDS)
+            return {each.uuid for each in found.leases if each.consumer == consumer}
+        return set()

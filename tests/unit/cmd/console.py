@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The command as an operator has it: arguments in, text and status out."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc.cmd.app import OsAcc
+from tests.unit.bench import EVERYTHING, Bench
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ran:
+    """What one run has come to."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Console:
+    """A shell on the bench's host, with a configuration file."""
+
+    def __init__(self, bench: Bench, place: Path) -> None:
+        self.bench = bench
+        self.config_file = place / "nova.conf"
+        os.makedirs(bench.state_path, exist_ok=True)
+        self.configure()
+
+    def configure(self, *specs: str, more: str = "") -> None:
+        """Write the configuration: what is named (everything), and more."""
+        lines = [
+            "[os_acc]",
+            f"state_path = {self.bench.state_path}",
+            "node_name = node1",
+            *(f"device_spec = {spec}" for spec in specs or (EVERYTHING,)),
+            more,
+        ]
+        self.config_file.write_text("\n".join(lines) + "\n")
+
+    def run(self, *arguments: str) -> Ran:
+        """Run the command once, as a process of its own would."""
+        out, err = io.StringIO(), io.StringIO()
+        app = OsAcc(
+            root=self.bench.root, config=cfg.ConfigOpts(), stdout=out, stderr=err
+        )
+        status = app.run(["--config-file", str(self.config_file), *arguments])
+        return Ran(status, out.getvalue(), err.getvalue())
+
+    def json(self, *arguments: str) -> Any:
+        """What a command that succeeds says, as programs read it."""
+        ran = self.run(*arguments, "-f", "json")
+        assert ran.status == 0, ran.err
+        return json.loads(ran.out)
+
+    def device(self, address: str) -> dict[str, Any]:
+        """A device's row in the listing."""
+        (row,) = (
+            row for row in self.json("device", "list") if row["Address"] == address
+        )
+        return row
+
+    def state(self, address: str) -> str:
+        """A device's state, as the listing says it."""
+        return str(self.device(address)["State"])
+
+    def checks(self) -> dict[str, list[dict[str, Any]]]:
+        """What ``os-acc check`` finds, by the names of its checks."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in json.loads(self.run("check", "-f", "json").out):
+            found.setdefault(row["Check"], []).append(row)
+        return found
+
+    def results(self, check: str) -> set[str]:
+        """The results of one check."""
+        return {row["Result"] for row in self.checks()[check]}

@@ -1,0 +1,239 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc check``: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import privsep
+from os_acc.cmd import identity
+from os_acc.testing import HostSpec, hosts
+from tests.unit.bench import Bench
+from tests.unit.cmd.console import Console
+
+GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
+
+
+@pytest.fixture
+def console_on(
+    make_bench: Callable[..., Bench], tmp_path: Path
+) -> Callable[[HostSpec], Console]:
+    """A shell on a host of one's choice."""
+    return lambda spec: Console(make_bench(spec), tmp_path)
+
+
+@pytest.fixture
+def of_nova(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the state directory look as if this user were nova."""
+    monkeypatch.setattr(identity, "owner_of", lambda _path: (os.geteuid(), 0))
+
+
+def test_a_host_that_is_ready_passes(console: Console) -> None:
+    console.configure(f'{{"address": "{GPU}"}}', f'{{"address": "{FPGA}"}}')
+    ran = console.run("check", "-f", "value", "-c", "Result")
+    assert ran.status == 0
+    assert "failed" not in ran.out
+    assert console.results("devices") == {"ok"}
+
+
+def test_without_an_iommu_there_is_nothing_to_give(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    console = console_on(hosts.without_iommu())
+    assert console.run("check").status == 1
+    (iommu,) = console.checks()["iommu"]
+    assert iommu["Result"] == "failed"
+    assert "intel_iommu=on" in iommu["Hint"]
+    assert console.results("isolation") == {"warning"}
+
+
+def test_a_missing_vfio_pci_fails(console_on: Callable[[HostSpec], Console]) -> None:
+    (vfio,) = console_on(hosts.without_vfio()).checks()["vfio-pci"]
+    assert vfio["Result"] == "failed"
+    assert "modprobe vfio-pci" in vfio["Hint"]
+
+
+def test_what_vfio_pci_denies_is_a_warning(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    (found,) = console_on(hosts.denylist_host()).checks()["denylist"]
+    assert found["Result"] == "warning"
+    assert "0000:3d:00.0" in found["What"]
+    assert "disable_denylist=1" in found["Hint"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "address"),
+    [
+        (hosts.shared_group_host(), "0000:01:00.0"),
+        (hosts.mapped_by_firmware(), "0000:05:00.0"),
+    ],
+)
+def test_a_group_that_cannot_be_isolated_is_a_warning(
+    console_on: Callable[[HostSpec], Console], spec: HostSpec, address: str
+) -> None:
+    console = console_on(spec)
+    console.configure(f'{{"address": "{address}"}}')
+    (found,) = console.checks()["isolation"]
+    assert found["Result"] == "warning"
+    assert address in found["What"]
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "tmpfs"])
+def test_a_file_system_that_forgets_or_does_not_lock_fails(
+    console_on: Callable[[HostSpec], Console], kind: str, tmp_path: Path
+) -> None:
+    mounts = ("/dev/sda1 / ext4 rw 0 0", f"else {tmp_path} {kind} rw 0 0")
+    spec = dataclasses.replace(hosts.two_socket_host(), mounts=mounts)
+    (found,) = console_on(spec).checks()["state file system"]
+    assert found["Result"] == "failed"
+    assert kind in found["What"]
+
+
+def test_a_missing_state_directory_fails(console: Console) -> None:
+    os.rmdir(console.bench.state_path)
+    (found,) = console.checks()["state directory"]
+    assert found["Result"] == "failed"
+    assert f"-m 0750 {console.bench.state_path}" in found["Hint"]
+    assert not os.path.exists(console.bench.state_path)
+
+
+def test_another_users_state_directory_fails(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(os, "geteuid", lambda: 64000)
+    found = console.checks()["state directory"][0]
+    assert found["Result"] == "failed"
+    assert "belongs to 64055, this is 64000" in found["What"]
+
+
+def test_files_of_others_below_the_state_directory_fail(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console.bench.plug(1, GPU)
+    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(os, "geteuid", lambda: 64055)
+    (found,) = console.checks()["state files"]
+    assert found["Result"] == "failed"
+    assert "chown -R --reference=" in found["Hint"]
+
+
+def test_a_state_directory_that_cannot_be_written_fails(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_arguments, **_keywords: False)
+    assert "failed" in console.results("state directory")
+
+
+def test_a_damaged_store_fails_and_is_left_where_it_is(console: Console) -> None:
+    path = Path(console.bench.state_path) / "os_acc.sqlite"
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
+    before = path.read_bytes()
+    (found,) = console.checks()["records"]
+    assert found["Result"] == "failed"
+    assert "restart nova-compute" in found["Hint"]
+    assert path.read_bytes() == before
+
+
+def test_what_waits_in_the_records_is_a_warning(console: Console) -> None:
+    console.bench.plug(1, GPU)
+    state = Path(console.bench.state_path)
+    with sqlite3.connect(state / "os_acc.sqlite") as connection:
+        connection.execute("UPDATE leases SET payload = ''")
+    connection.close()
+    (state / "os_acc.sqlite.damaged-20260101T000000.000000Z").touch()
+    found = [row["What"] for row in console.checks()["records"]]
+    assert any("was set aside" in what for what in found)
+    assert any(f"the lease of {GPU} is damaged" in what for what in found)
+    assert console.results("unknown devices") == {"warning"}
+
+
+def test_a_device_of_two_masters_fails(console: Console) -> None:
+    console.configure(more=f'[pci]\ndevice_spec = {{"address": "{GPU}"}}')
+    (found,) = console.checks()["claims"]
+    assert found["Result"] == "failed"
+    assert GPU in found["What"]
+
+
+def test_an_entry_that_names_nothing_is_a_warning(console: Console) -> None:
+    console.configure(f'{{"address": "{GPU}"}}', '{"vendor_id": "1234"}')
+    (found,) = console.checks()["device_spec"]
+    assert found["Result"] == "warning"
+    assert "entry 2 of 2" in found["What"]
+
+
+def test_an_empty_device_spec_is_a_warning(console: Console) -> None:
+    text = console.config_file.read_text()
+    console.config_file.write_text(text.replace("\ndevice_spec", "\n#"))
+    assert console.results("device_spec") == {"warning"}
+    assert console.run("check").status == 0
+
+
+def test_a_helper_that_does_not_start_fails_with_its_command(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privsep.base, "client_mode", True)
+    cfg.CONF.set_override("helper_command", "false --now", group="os_acc_base")
+    try:
+        checks = console.checks()
+    finally:
+        cfg.CONF.clear_override("helper_command", group="os_acc_base")
+    (base,), (inspect,) = checks["helper base"], checks["helper inspect"]
+    assert base["Result"] == "failed"
+    assert "false --now --privsep_context os_acc.privsep.base" in base["What"]
+    assert "[os_acc_base] helper_command" in base["Hint"]
+    assert inspect["Result"] == "ok"
+
+
+def test_a_plugin_that_is_not_installed_fails(console: Console) -> None:
+    console.configure(more="enabled_plugins = none_such")
+    (found,) = console.checks()["plugins"]
+    assert found["Result"] == "failed"
+    assert "none_such" in found["What"]
+
+
+def test_several_faults_at_once_are_each_told_once(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    console = console_on(dataclasses.replace(hosts.without_iommu(), vfio=False))
+    console.configure("{")
+    os.rmdir(console.bench.state_path)
+    checks = console.checks()
+    failed = [
+        name
+        for name, rows in checks.items()
+        if any(row["Result"] == "failed" for row in rows)
+    ]
+    assert failed == [
+        "iommu",
+        "vfio-pci",
+        "state directory",
+        "device_spec",
+    ]
+
+
+def test_without_a_configuration_the_host_is_still_checked(console: Console) -> None:
+    console.config_file.write_text("no section\n")
+    checks = console.checks()
+    assert console.results("configuration") == {"failed"}
+    assert console.results("iommu") == {"ok"}
+    assert {row["Result"] for row in checks["devices"]} == {"warning"}

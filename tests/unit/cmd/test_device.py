@@ -1,0 +1,264 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc device``: what is listed, and the ways out of trouble."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.lease import LeaseState
+from tests.unit.bench import Bench, uuid_of
+from tests.unit.cmd.console import Console
+
+GPU, AUDIO, NIC, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
+OTHER_GPU = "0000:b1:00.0"
+
+
+def make_unknown(bench: Bench, number: int, address: str) -> None:
+    """Leave a device as a lost store would: prepared, and nobody's."""
+    bench.plug(number, address)
+    bench.manager.store.delete(bench.manager.store.leases(uuid_of(number)))
+
+
+def make_quarantined(bench: Bench, number: int, address: str) -> None:
+    """Let a device refuse to go back to its driver."""
+    bench.plug(number, address)
+    bench.kernel.ignore(address, "drivers_probe", times=None)
+    with pytest.raises(Exception, match="not released"):
+        bench.unplug(number)
+    assert bench.manager.store.leases()[0].state is LeaseState.QUARANTINED
+
+
+def damage(bench: Bench) -> None:
+    """Change one byte of the record of every lease."""
+    path = os.path.join(bench.state_path, "os_acc.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE leases SET payload = payload || ' '")
+    connection.close()
+
+
+def contents(directory: str) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes()
+        for path in Path(directory).rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_listing_says_what_is_free_and_why_the_rest_is_not(
+    console: Console,
+) -> None:
+    rows = {row["Address"]: row for row in console.json("device", "list")}
+    assert rows[GPU] == {
+        "Address": GPU,
+        "Resource Class": "CUSTOM_ACCELERATOR_GPU",
+        "State": "free",
+        "Consumer": None,
+        "NUMA Node": 0,
+        "Driver": "nouveau",
+        "Reason": None,
+    }
+    assert rows[AUDIO]["Reason"] == f"goes along with {GPU}"
+    assert rows["0000:04:00.0"]["State"] == "refused"
+    assert "mounted at /" in rows["0000:04:00.0"]["Reason"]
+    assert rows["0000:e3:00.0"]["NUMA Node"] is None
+
+
+def test_the_long_listing_adds_the_provider_and_the_place(console: Console) -> None:
+    (gpu,) = (
+        row
+        for row in console.json("device", "list", "--long")
+        if row["Address"] == OTHER_GPU
+    )
+    assert gpu["Provider"] == console.bench.provider(OTHER_GPU).uuid
+    assert gpu["IOMMU Group"] == console.bench.kernel.group(OTHER_GPU)
+    assert gpu["Identity"].startswith("10de:2235:")
+
+
+def test_the_listing_can_be_narrowed_to_one_state(console: Console) -> None:
+    console.bench.plug(1, FPGA)
+    rows = console.json("device", "list", "--state", "leased")
+    assert [row["Address"] for row in rows] == [FPGA]
+    assert rows[0]["Consumer"] == uuid_of(1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("device", "list"), ("provider", "list"), ("attached",)]
+)
+def test_looking_at_a_fresh_host_makes_nothing(
+    console: Console, arguments: tuple[str, ...]
+) -> None:
+    console.json(*arguments)
+    assert os.listdir(console.bench.state_path) == []
+    assert console.bench.kernel.writes() == []
+
+
+def test_listing_replays_nothing(console: Console) -> None:
+    bench = console.bench
+    bench.plug(1, GPU)
+    (lease,) = bench.manager.store.leases()
+    bench.manager.store.replace(
+        [dataclasses.replace(lease, state=LeaseState.PREPARING)]
+    )
+    before = contents(bench.state_path), bench.kernel.snapshot()
+    assert console.state(GPU) == "preparing"
+    assert console.json("device", "show", GPU)["State"] == "preparing"
+    assert (contents(bench.state_path), bench.kernel.snapshot()) == before
+
+
+def test_a_function_that_nobody_named_is_not_shown(console: Console) -> None:
+    console.configure(f'{{"address": "{GPU}"}}')
+    ran = console.run("device", "show", FPGA)
+    assert ran.status == 1
+    assert "no device of os_acc" in ran.err
+    assert "hint: name it" in ran.err
+
+
+def test_showing_a_leased_device_says_what_it_goes_back_to(console: Console) -> None:
+    console.bench.plug(1, GPU)
+    shown = console.json("device", "show", GPU)
+    assert shown["Members"] == [GPU, AUDIO]
+    assert shown["Goes Back To"] == [f"{GPU}: nouveau", f"{AUDIO}: snd_hda_intel"]
+    assert shown["Owner"] == "nova"
+    assert shown["Recorded In This Boot"] is True
+
+
+def test_after_a_reboot_a_lease_is_shown_as_of_an_earlier_boot(
+    console: Console,
+) -> None:
+    console.bench.plug(1, GPU)
+    console.bench.kernel.reboot()
+    assert console.json("device", "show", GPU)["Recorded In This Boot"] is False
+
+
+def test_a_leased_device_that_was_pulled_out_is_still_listed(
+    console: Console,
+) -> None:
+    console.bench.plug(1, FPGA)
+    console.bench.kernel.hot_unplug(FPGA)
+    row = console.device(FPGA)
+    assert row["State"] == "leased"
+    assert row["Driver"] is None
+    assert row["Reason"] == "not on this host any more"
+
+
+def test_an_unknown_device_is_released_to_the_driver_that_is_named(
+    console: Console,
+) -> None:
+    make_unknown(console.bench, 1, OTHER_GPU)
+    assert console.state(OTHER_GPU) == "unknown"
+    after = console.json("device", "release", OTHER_GPU, "--driver", "nouveau")
+    assert after["Driver"] == "nouveau"
+    assert console.bench.drivers(OTHER_GPU) == ["nouveau"]
+    assert console.json("attached") == []
+
+
+def test_an_unknown_device_is_not_released_to_a_guessed_driver(
+    console: Console,
+) -> None:
+    make_unknown(console.bench, 1, FPGA)
+    ran = console.run("device", "release", FPGA)
+    assert ran.status == 1
+    assert "--driver" in ran.err
+    assert console.bench.drivers(FPGA) == ["vfio-pci"]
+
+
+def test_a_device_that_os_acc_may_not_touch_is_left_alone(console: Console) -> None:
+    make_unknown(console.bench, 1, FPGA)
+    console.configure(f'{{"address": "{GPU}"}}')
+    for more in ((), ("--force",)):
+        ran = console.run("device", "release", FPGA, "--driver", "", *more)
+        assert ran.status == 1
+        assert "device_spec" in ran.err
+    assert console.bench.drivers(FPGA) == ["vfio-pci"]
+
+
+def test_a_device_that_nova_claims_is_left_alone(console: Console) -> None:
+    make_unknown(console.bench, 1, FPGA)
+    console.configure(more=f'[pci]\ndevice_spec = {{"address": "{FPGA}"}}')
+    assert console.run("device", "release", FPGA, "--driver", "").status == 1
+    assert console.bench.drivers(FPGA) == ["vfio-pci"]
+
+
+def test_adopted_devices_go_back_with_their_instance(console: Console) -> None:
+    for number, address in enumerate((FPGA, NIC)):
+        make_unknown(console.bench, number, address)
+    for address, driver in ((FPGA, ""), (NIC, "ice")):
+        adopted = console.json(
+            *("device", "adopt", address),
+            *("--consumer", uuid_of(7), "--driver", driver),
+        )
+        assert (adopted["State"], adopted["Consumer"]) == ("leased", uuid_of(7))
+    assert console.bench.drivers(FPGA, NIC) == ["vfio-pci", "vfio-pci"]
+    assert console.json("unplug", uuid_of(7))["Released"] == 2
+    assert console.bench.drivers(FPGA, NIC) == [None, "ice"]
+
+
+def test_nobody_adopts_what_an_instance_has(console: Console) -> None:
+    console.bench.plug(1, FPGA)
+    ran = console.run(
+        *("device", "adopt", FPGA, "--consumer", uuid_of(2), "--driver", "")
+    )
+    assert ran.status == 1
+    assert console.device(FPGA)["Consumer"] == uuid_of(1)
+
+
+def test_a_device_in_use_is_not_released_but_its_instance_named(
+    console: Console,
+) -> None:
+    console.bench.plug(1, FPGA)
+    ran = console.run("device", "release", FPGA)
+    assert ran.status == 1
+    assert uuid_of(1) in ran.err
+    assert console.state(FPGA) == "leased"
+
+
+def test_a_quarantined_device_is_released_once_it_is_mended(console: Console) -> None:
+    make_quarantined(console.bench, 1, NIC)
+    row = console.device(NIC)
+    assert row["State"] == "quarantined"
+    assert NIC in row["Reason"]
+    console.bench.kernel.lift()
+    after = console.json("device", "release", NIC)
+    assert (after["State"], after["Driver"]) == ("free", "ice")
+
+
+def test_force_forgets_a_device_that_cannot_be_given_back(console: Console) -> None:
+    make_quarantined(console.bench, 1, NIC)
+    assert console.run("device", "release", NIC).status == 1
+    assert console.state(NIC) == "quarantined"
+    assert console.run("device", "release", NIC, "--force").status == 0
+    assert console.json("attached") == []
+
+
+def test_a_damaged_record_keeps_its_device_until_it_is_released(
+    console: Console,
+) -> None:
+    bench = console.bench
+    bench.plug(1, OTHER_GPU)
+    damage(bench)
+    before = contents(bench.state_path)
+    row = console.device(OTHER_GPU)
+    assert row["State"] == "unknown"
+    assert "the record of its lease is damaged" in row["Reason"]
+    assert contents(bench.state_path) == before
+    console.json("device", "release", OTHER_GPU)
+    assert "damaged" not in console.device(OTHER_GPU)["Reason"]
+    console.json("device", "release", OTHER_GPU, "--driver", "nouveau")
+    assert console.state(OTHER_GPU) != "leased"
+    assert bench.drivers(OTHER_GPU) == ["nouveau"]

@@ -1,0 +1,109 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc plug``, ``unplug``, ``attached`` and ``provider list``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from os_acc.objects.lease import Owner
+from tests.unit.bench import request, uuid_of
+from tests.unit.cmd.console import Console
+
+GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
+
+
+def plug(console: Console, number: int, address: str, *more: str) -> Any:
+    provider = console.bench.provider(address).uuid
+    return console.json(
+        "plug", "--instance", uuid_of(number), "--provider", provider, *more
+    )
+
+
+def test_a_device_goes_to_an_instance_and_comes_back(console: Console) -> None:
+    before = console.bench.kernel.snapshot()
+    (entry,) = plug(console, 1, GPU)
+    assert (entry["PCI ID"], entry["State"]) == (GPU, "Bound")
+    assert console.bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
+    assert console.json("unplug", uuid_of(1)) == {
+        "Consumer": uuid_of(1),
+        "Released": 1,
+    }
+    assert console.bench.kernel.snapshot() == before
+
+
+def test_leases_of_the_command_say_so(console: Console) -> None:
+    plug(console, 1, GPU)
+    assert console.bench.manager.store.leases()[0].owner is Owner.COMMAND
+
+
+def test_plug_takes_the_extra_specs_of_a_flavor(console: Console) -> None:
+    (entry,) = plug(
+        console, 1, GPU, "--property", "resources7:CUSTOM_ACCELERATOR_GPU=1"
+    )
+    assert entry["Request Group"] == "7"
+
+
+def test_plug_takes_an_allocation_request_from_a_file(
+    console: Console, tmp_path: Path
+) -> None:
+    found = [console.bench.provider(address) for address in (GPU, FPGA)]
+    selected, specs = request(*found)
+    allocations = tmp_path / "allocations.json"
+    allocations.write_text(json.dumps(selected))
+    properties = [f"--property={key}={value}" for key, value in specs.items()]
+    entries = console.json(
+        "plug", f"--instance={uuid_of(1)}", f"--allocations={allocations}", *properties
+    )
+    assert {entry["PCI ID"] for entry in entries} == {GPU, FPGA}
+
+
+def test_the_instance_alone_makes_its_devices_ready_after_a_reboot(
+    console: Console,
+) -> None:
+    first = plug(console, 1, GPU)
+    console.bench.kernel.reboot()
+    assert console.bench.drivers(GPU) == ["nouveau"]
+    assert console.json("plug", "--instance", uuid_of(1)) == first
+    assert console.bench.drivers(GPU) == ["vfio-pci"]
+
+
+def test_an_unplug_in_use_names_who_holds_the_device(console: Console) -> None:
+    plug(console, 1, GPU)
+    console.bench.kernel.hold(GPU, pid=4711, command="qemu-kvm")
+    ran = console.run("unplug", uuid_of(1))
+    assert ran.status == 1
+    assert "qemu-kvm (pid 4711)" in ran.err
+    assert console.state(GPU) == "releasing"
+    console.bench.kernel.let_go(GPU)
+    assert console.json("unplug", uuid_of(1))["Released"] == 1
+
+
+def test_attached_lists_everybodys_or_one_instances(console: Console) -> None:
+    plug(console, 1, GPU)
+    plug(console, 2, FPGA)
+    everybody = console.json("attached")
+    assert {row["Consumer"] for row in everybody} == {uuid_of(1), uuid_of(2)}
+    assert [row["PCI ID"] for row in console.json("attached", uuid_of(2))] == [FPGA]
+    assert console.json("attached", uuid_of(3)) == []
+
+
+def test_providers_say_how_much_of_them_is_used(console: Console) -> None:
+    plug(console, 1, GPU)
+    uuid = console.bench.provider(GPU).uuid
+    (row,) = (row for row in console.json("provider", "list") if row["UUID"] == uuid)
+    assert (row["Total"], row["Used"]) == (1, 1)
+    assert row["Resource Class"] == "CUSTOM_ACCELERATOR_GPU"
+    assert row["Traits"] == ["CUSTOM_PCI_10DE_2235"]

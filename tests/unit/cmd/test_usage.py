@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How the command is called, prints and fails."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+import yaml
+
+from tests.unit.bench import uuid_of
+from tests.unit.cmd.console import Console
+
+GPU = "0000:17:00.0"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("device", "show"),
+        ("device", "show", "17:00.0"),
+        ("device", "adopt", GPU),
+        ("device", "adopt", GPU, "--consumer", "me"),
+        ("unplug", "not-a-uuid"),
+        ("attached", "not-a-uuid"),
+        ("plug",),
+        ("plug", "--instance", uuid_of(1), "--property", "resources:FPGA=1"),
+        ("plug", "--instance", uuid_of(1), "--provider", uuid_of(2), "--property", "x"),
+        ("plug", "--instance", uuid_of(1), "--allocations", "/no/such/file"),
+        ("plug", "--instance", uuid_of(1), "--allocations", "/dev/null"),
+        ("device", "list", "-f", "xml"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_changes_nothing(
+    console: Console, arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        console.run(*arguments)
+    assert ended.value.code == 2
+    assert console.bench.kernel.writes() == []
+
+
+def test_a_misspelt_command_ends_with_2_and_a_suggestion(console: Console) -> None:
+    ran = console.run("device", "lits")
+    assert ran.status == 2
+    assert "device list" in ran.out
+
+
+def test_an_error_is_a_message_and_a_hint(console: Console) -> None:
+    ran = console.run("plug", "--instance", uuid_of(1), "--provider", uuid_of(2))
+    assert ran.status == 1
+    message, hint = ran.err.splitlines()
+    assert message.startswith(f"os-acc: resource provider {uuid_of(2)}")
+    assert hint.startswith("hint: ")
+
+
+def test_debug_shows_the_traceback(console: Console) -> None:
+    ran = console.run("--debug", "plug", "--instance", uuid_of(1))
+    assert ran.status == 1
+    assert "Traceback" in ran.err
+    assert "LeaseNotFound" in ran.err
+
+
+def test_what_could_not_be_undone_is_told_with_the_error(console: Console) -> None:
+    provider = console.bench.provider("0000:3b:00.0").uuid
+    console.bench.kernel.ignore("0000:3b:00.0", "drivers_probe", times=None)
+    ran = console.run("plug", "--instance", uuid_of(1), "--provider", provider)
+    assert ran.status == 1
+    assert "0000:3b:00.0 could not be given back" in ran.err
+
+
+def test_what_is_refused_does_not_clutter_other_commands(console: Console) -> None:
+    assert console.run("unplug", uuid_of(1)).err == ""
+    assert "not offered" in console.run("-v", "unplug", uuid_of(1)).err
+
+
+def test_every_listing_speaks_json_yaml_csv_and_tables(console: Console) -> None:
+    rows = console.json("device", "list")
+    assert yaml.safe_load(console.run("device", "list", "-f", "yaml").out) == rows
+    text = console.run("device", "list", "-f", "csv").out
+    in_csv = list(csv.DictReader(io.StringIO(text)))
+    assert [row["Address"] for row in in_csv] == [row["Address"] for row in rows]
+    # Nothing is nothing there, and not a driver named None.
+    assert {row["Consumer"] for row in in_csv} == {""}
+    assert "| Address" in console.run("device", "list").out
+
+
+def test_a_shell_can_complete_the_commands(console: Console) -> None:
+    ran = console.run("complete")
+    assert ran.status == 0
+    assert "device_list" in ran.out
+    assert "--consumer" in ran.out
+
+
+def test_a_configuration_that_is_missing_is_an_error(console: Console) -> None:
+    console.config_file.unlink()
+    ran = console.run("device", "list")
+    assert ran.status == 1
+    assert str(console.config_file) in ran.err
+
+
+@pytest.mark.parametrize(
+    "more", ["plug_timeout = soon", "device_spec = {", "enabled_plugins = none_such"]
+)
+def test_a_wrong_option_is_an_error(console: Console, more: str) -> None:
+    console.configure(more=more)
+    ran = console.run("device", "list")
+    assert ran.status == 1
+    assert ran.err.startswith("os-acc: ")
