@@ -35,15 +35,14 @@ def make(
 ) -> None:
     """Give each named PF the VFs of its ``num_vfs``; one that fails is logged.
 
-    A PF that has VFs already is left alone: the kernel only goes through
-    zero to another number, and that takes them out of guests.
+    A PF that has VFs already keeps them: the kernel only goes through zero
+    to another number, and that takes them out of guests. The helper is asked
+    all the same, because it may have been killed at the last step.
     """
     host = pci.scan(root)
     for function in host.functions.values():
         tags = named.match(function, host.netdevs, host.functions)
         if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
-            continue
-        if len(function.vfs) == tags.num_vfs:
             continue
         try:
             with locks.hold([device_lock(function.address)], deadline):
@@ -59,7 +58,7 @@ def _make_one(
     hands: helper.Helper,
     deadline: float,
 ) -> None:
-    if function.vfs:
+    if len(function.vfs) not in (0, count):
         raise exception.HostStepFailed(
             f"it has {len(function.vfs)} VFs, not {count}",
             address=str(function.address),

@@ -15,14 +15,16 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, worker
+from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep.outcome import Outcome, Result
 
 _VF_LIMIT = 0xFFFF
 _EPOCH_LIMIT = 2**63 - 1
+_AUTOPROBE = "sriov_drivers_autoprobe"
 
 
 @privsep.base.entrypoint
@@ -63,12 +65,41 @@ def _create(address: PciAddress, count: int) -> None:
     A driver that takes a fresh VF only to find it not ready would leave again
     at any moment, and network drivers would show the host new interfaces.
     """
-    before = functions.read(address, "sriov_drivers_autoprobe")
-    functions.write(address, "sriov_drivers_autoprobe", "0")
+    _remember(address, functions.read(address, _AUTOPROBE))
     try:
+        functions.write(address, _AUTOPROBE, "0")
         functions.write(address, "sriov_numvfs", str(count))
     finally:
-        functions.write(address, "sriov_drivers_autoprobe", before)
+        _put_back(address)
+
+
+def _note(address: PciAddress) -> str:
+    """Beside the lock, and as short-lived as the attribute: until a reboot."""
+    return kernel.current.path(worker.LOCKS, f"{address}.autoprobe")
+
+
+def _remember(address: PciAddress, value: str) -> None:
+    fd = os.open(
+        _note(address),
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW,
+        0o600,
+    )
+    try:
+        os.write(fd, value.encode("ascii"))
+    finally:
+        os.close(fd)
+
+
+def _put_back(address: PciAddress) -> None:
+    """Restore what was remembered; a worker killed half-way leaves it so."""
+    try:
+        value = kernel.current.read(_note(address))
+    except FileNotFoundError:
+        return
+    # Empty: it was killed before it had changed anything.
+    if value:
+        functions.write(address, _AUTOPROBE, value)
+    os.unlink(_note(address))
 
 
 def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
@@ -77,12 +108,13 @@ def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
         return Result(Outcome.GONE, errno.ENODEV, "identity")
     if found != identity:
         return Result(Outcome.CHANGED, 0, "identity")
-    present = functions.count_vfs(address)
-    if present == count:
-        return Result(Outcome.OK)
-    if present and count:
-        return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
     try:
+        _put_back(address)
+        present = functions.count_vfs(address)
+        if present == count:
+            return Result(Outcome.OK)
+        if present and count:
+            return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
         _create(address, count)
     except OSError as error:
         return Result(

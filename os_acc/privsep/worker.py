@@ -42,7 +42,7 @@ from os_acc.privsep import kernel
 from os_acc.privsep.outcome import Outcome, Result
 
 #: Where the locks lie: root's own, gone with the boot that they belong to.
-_LOCKS = "run/os_acc"
+LOCKS = "run/os_acc"
 _POLL_SECONDS = 0.005
 # Two callers never want one device at the same time: whoever has the lock is
 # the child of a caller that is gone, or is stuck.
@@ -79,14 +79,14 @@ def run(
 
 
 def _lock_path(address: PciAddress) -> str:
-    return kernel.current.path(_LOCKS, str(address))
+    return kernel.current.path(LOCKS, str(address))
 
 
 def _lock(
     address: PciAddress, epoch: int, deadline: float, locks: list[int]
 ) -> Result | None:
     try:
-        os.makedirs(kernel.current.path(_LOCKS), mode=0o700, exist_ok=True)
+        os.makedirs(kernel.current.path(LOCKS), mode=0o700, exist_ok=True)
         fd = os.open(
             _lock_path(address),
             os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,

@@ -15,9 +15,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from os_acc import exception
+from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench, instance
 
 GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
@@ -60,3 +63,21 @@ def test_a_plug_whose_worker_is_killed_goes_back(bench: Bench) -> None:
 
     assert bench.plugged(1) == []
     assert bench.kernel.snapshot() == start
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_restart_ends_the_making_of_vfs(
+    make_bench: Callable[..., Bench], after: bool
+) -> None:
+    """VFs are made with autoprobe off: that must not outlive a killed worker."""
+    nic = hosts.nic("0000:3b", name="ens1f0")
+    spec = f'{{"address": "{nic.address}", "num_vfs": "2"}}'
+    bench = make_bench(HostSpec((nic,)), device_spec=[spec])
+    bench.kernel.kill(nic.address, "sriov_numvfs", after=after)
+    bench.restart()
+    assert bench.kernel.state(nic.address).autoprobe is False
+
+    bench.restart()
+
+    state = bench.kernel.state(nic.address)
+    assert (state.numvfs, state.autoprobe) == (2, True)
