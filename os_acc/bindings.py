@@ -19,11 +19,16 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+from oslo_log import log
+
 from os_acc import exception
 from os_acc.host import boot, iommu, pci, vfio
+from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.privsep.functions import VFIO_PCI, is_driver_name
+
+LOG = log.getLogger(__name__)
 
 
 def read_prior(root: str, members: Sequence[PciAddress]) -> tuple[PriorBinding, ...]:
@@ -108,12 +113,47 @@ def refreshed(root: str, lease: Lease) -> Lease:
     return dataclasses.replace(lease, prior=prior, iommu_group=group, boot_id=this_boot)
 
 
+def check_chosen(host: Host, prior: Sequence[PriorBinding]) -> None:
+    """Make sure that these are the functions among which was chosen.
+
+    :raises DeviceChanged: another one has taken the place of one of them.
+    """
+    for each in prior:
+        seen = host.function(each.address).identity
+        if seen != each.identity:
+            raise exception.DeviceChanged(
+                f"{each.address} is now {each.identity}, it was {seen}",
+                hint="the card was exchanged: choose among the providers again",
+            )
+
+
+def remaining(root: str, lease: Lease) -> Lease:
+    """The lease with only those functions that it once took from the host."""
+    return dataclasses.replace(
+        lease, prior=tuple(old for old in lease.prior if _is_same(root, old))
+    )
+
+
 def given_back_by_reboot(root: str, lease: Lease) -> bool:
     """Whether a reboot has already undone all that the lease did."""
     if lease.boot_id == boot.boot_id(root):
         return False
     found = (pci.read_function(root, address) for address in lease.members)
     return all(function is None or function.driver != VFIO_PCI for function in found)
+
+
+def _is_same(root: str, old: PriorBinding) -> bool:
+    now = pci.read_function(root, old.address)
+    if now is None:
+        LOG.warning("%s has vanished; nothing of it is restored", old.address)
+    elif now.identity != old.identity:
+        LOG.warning(
+            "%s is now %s, it was %s; nothing of it is restored",
+            old.address,
+            now.identity,
+            old.identity,
+        )
+    return now is not None and now.identity == old.identity
 
 
 def _function(root: str, address: PciAddress) -> PciFunction:
@@ -133,6 +173,7 @@ def _prior(root: str, function: PciFunction) -> PriorBinding:
             raise exception.HostStepFailed(
                 f"{function.address}: {name!r:.80} cannot be restored as a driver",
                 address=str(function.address),
+                hint="clear its driver_override, or bind it to a driver by a name",
             )
     return PriorBinding(
         address=function.address,

@@ -187,7 +187,11 @@ class Lifecycle:
         """Steps 2 to 5 for one accelerator."""
         self._hands.check_free(lease.members, deadline)
         self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
-        lease = self._fenced(lease, lambda each: self._hands.take(each, deadline))
+        try:
+            self._hands.take(lease, deadline)
+        except helper.StaleEpoch as error:
+            lease = self._caught_up(lease, error)
+            self._hands.take(lease, deadline)
         bindings.prove(self._root, lease)
         return lease
 
@@ -195,32 +199,40 @@ class Lifecycle:
         self, lease: Lease, deadline: float
     ) -> tuple[Lease, exception.OsAccError | None]:
         try:
-            return self._give_back(lease, deadline), None
+            try:
+                self._give_back(lease, deadline)
+            except helper.StaleEpoch as error:
+                lease = self._caught_up(lease, error)
+                self._give_back(lease, deadline)
         except exception.OsAccError as error:
             return lease, error
+        return lease, None
 
-    def _give_back(self, lease: Lease, deadline: float) -> Lease:
+    def _give_back(self, lease: Lease, deadline: float) -> None:
         if not bindings.given_back_by_reboot(self._root, lease):
-            try:
-                lease = self._fenced(
-                    lease, lambda each: self._hands.give_back(each, deadline)
-                )
-            except exception.DeviceGone:
-                LOG.warning("%s has vanished; its lease ends", lease.address)
-            except exception.DeviceChanged as error:
-                LOG.warning("%s; its lease ends, nothing is restored", error)
+            self._restore(lease, deadline)
         self._plugin_step(lease, lambda plugin: plugin.release, deadline)
-        return lease
 
-    def _fenced(self, lease: Lease, action: Callable[[Lease], None]) -> Lease:
-        """Do it; where a store that was lost had counted further, count on."""
-        try:
-            action(lease)
-        except helper.StaleEpoch as error:
-            self._store.raise_epoch(error.seen + 1)
-            (lease,) = self._store.replace([lease])
-            action(lease)
-        return lease
+    def _restore(self, lease: Lease, deadline: float) -> None:
+        """Give back the functions that are still there, and still the same."""
+        for _ in lease.prior:
+            rest = bindings.remaining(self._root, lease)
+            if not rest.prior:
+                return
+            try:
+                self._hands.give_back(rest, deadline)
+                return
+            except (exception.DeviceGone, exception.DeviceChanged) as error:
+                # Pulled out at this moment: the others have yet to go back.
+                LOG.warning("%s; nothing of it is restored", error)
+
+    def _caught_up(self, lease: Lease, error: helper.StaleEpoch) -> Lease:
+        """The lease with an epoch that the host takes.
+
+        A store that was lost has to count on from where it had been.
+        """
+        self._store.raise_epoch(error.seen + 1)
+        return self._store.replace([lease])[0]
 
     def _plugin_step(
         self,

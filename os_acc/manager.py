@@ -242,7 +242,7 @@ class Manager:
                 (*_members(self.store.leases()), *self.store.damaged_claims())
             )
             chosen = choice.choose(wanted, stock.providers, taken)
-            leases = [self._lease(instance, each, digest) for each in chosen]
+            leases = [self._lease(instance, each, digest, stock) for each in chosen]
             try:
                 return self.life.establish(leases, deadline)
             except (AlreadyLeased, exception.DeviceUnsettled) as error:
@@ -253,8 +253,14 @@ class Manager:
                     raise
 
     def _lease(
-        self, instance: InstanceInfo, chosen: choice.Chosen, digest: str
+        self,
+        instance: InstanceInfo,
+        chosen: choice.Chosen,
+        digest: str,
+        stock: inventory.Inventory,
     ) -> Lease:
+        prior = bindings.read_prior(self.root, chosen.handle.members)
+        bindings.check_chosen(stock.host, prior)
         return Lease(
             uuid=uuidutils.generate_uuid(),
             consumer=instance.uuid,
@@ -266,7 +272,7 @@ class Manager:
             address=chosen.handle.address,
             iommu_group=chosen.handle.iommu_group,
             numa_node=chosen.handle.numa_node,
-            prior=bindings.read_prior(self.root, chosen.handle.members),
+            prior=prior,
             request=digest,
             boot_id=boot.boot_id(self.root),
             plugin=chosen.provider.device.plugin,
