@@ -50,10 +50,14 @@ def reboot(tree: Transaction) -> None:
     _boot(tree, host, plugged)
 
 
-def plug(tree: Transaction, function: FunctionSpec) -> None:
-    """Add a function, as at boot or by hot plug."""
+def hot_plug(tree: Transaction, function: FunctionSpec) -> None:
+    """Add a function, to the group of those that share it and are there."""
+    _plug(tree, function, functions.group_left(tree, function.address))
+
+
+def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -> None:
     _teach(tree, function)
-    functions.add(tree, function, functions.numbers(tree))
+    functions.add(tree, function, functions.numbers(tree), group=group)
     drivers.attach(tree, function.address)
     if function.sriov and function.sriov.boot_vfs:
         sriov.make_vfs(tree, function, function.sriov.boot_vfs)
@@ -102,7 +106,7 @@ def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) 
     if host.vfio:
         _load_vfio(tree, host)
     for function in sorted(plugged, key=lambda f: pci.PciAddress.parse(f.address)):
-        plug(tree, function)
+        _plug(tree, function)
 
 
 def _proc(tree: Transaction, host: HostSpec) -> None:

@@ -84,6 +84,13 @@ def children(tree: Transaction, address: str) -> list[str]:
     return [other.address for other in plugged if other.parent == address]
 
 
+def group_left(tree: Transaction, address: str) -> int | None:
+    """The group of those that share the one of a function that is not there."""
+    there = filter(lambda a: tree.exists(f"{DEVICES}/{a}"), tree.list(FUNCTIONS))
+    sharers = [other for other in there if spec(tree, other).group_of == address]
+    return group_of(tree, sharers[0]) if sharers else None
+
+
 def spec(tree: Transaction, address: str) -> FunctionSpec:
     """What was specified for a function; for a VF, by its PF."""
     pf = physfn(tree, address)
@@ -98,11 +105,13 @@ def add(
     function: FunctionSpec,
     groups: Iterator[int] | None,
     pf: str | None = None,
+    group: int | None = None,
 ) -> None:
     """Show a function.
 
     :param groups: free numbers for a new group; None without an IOMMU.
     :param pf: the directory of its PF, if it is a VF.
+    :param group: the group that it joins, where the function does not say.
     """
     address = function.address
     path = f"{_above(tree, function)}/{address}"
@@ -126,7 +135,7 @@ def add(
     else:
         tree.link(f"{path}/physfn", pf)
     if groups is not None and function.isolated:
-        _join(tree, function, path, groups)
+        _join(tree, function, path, groups, group)
     # Last, so that nobody finds a function that is not there yet.
     tree.link(f"{DEVICES}/{address}", path)
 
@@ -176,11 +185,16 @@ def _attributes(function: FunctionSpec) -> Iterator[tuple[str, str]]:
 
 
 def _join(
-    tree: Transaction, function: FunctionSpec, path: str, groups: Iterator[int]
+    tree: Transaction,
+    function: FunctionSpec,
+    path: str,
+    groups: Iterator[int],
+    group: int | None,
 ) -> None:
-    group: int | None = None
     if function.group_of:
-        group = group_of(tree, function.group_of)
+        first = tree.exists(f"{DEVICES}/{function.group_of}")
+        share = group_of if first else group_left
+        group = share(tree, function.group_of)
     if group is None:
         group = next(groups)
         tree.put(f"{GROUPS}/{group}/type", "DMA-FQ\n", 0o644)

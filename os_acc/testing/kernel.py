@@ -252,7 +252,7 @@ class FakeKernel(privsep_kernel.Kernel):
         with self._tree.transaction() as tree:
             if tree.exists(f"{functions.DEVICES}/{function.address}"):
                 raise drivers.refuse(errno.EEXIST, function.address)
-            boot.plug(tree, function)
+            boot.hot_plug(tree, function)
 
     def hot_unplug(self, address: Address) -> FunctionSpec:
         """Pull out a function with its VFs and what is below it.
@@ -301,7 +301,7 @@ class FakeKernel(privsep_kernel.Kernel):
                 subsystem_product=product,
                 revision=old.revision if revision is None else revision,
             )
-            boot.plug(tree, new)
+            boot.hot_plug(tree, new)
 
     def reboot(self) -> None:
         """Boot again: another boot id, host drivers, no overrides, no VFs."""

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 
@@ -247,6 +248,20 @@ def test_a_swapped_card_has_other_ids_and_no_override(kernel, sysfs):
     assert sysfs.get(FPGA, "revision") == "0x07\n"
     assert "d00005001" in sysfs.get(FPGA, "modalias")
     assert kernel.state(FPGA).driver_override is None
+
+
+def test_a_swapped_card_shares_the_group_of_its_siblings(kernel):
+    shared = kernel.group(AUDIO)
+    kernel.swap(GPU, (0x10DE, 0x2236))
+    assert kernel.group(GPU) == kernel.group(AUDIO) == shared
+
+
+def test_those_who_shared_a_group_still_do_without_the_first_of_them(kernel):
+    sound = dataclasses.replace(hosts.gpu("0000:17")[1], address="0000:17:00.2")
+    kernel.hot_plug(sound)
+    kernel.hot_unplug(GPU)
+    kernel.reboot()
+    assert kernel.group(AUDIO) == kernel.group(sound.address) is not None
 
 
 def test_a_reboot_forgets_what_only_the_kernel_knew(kernel, sysfs, held):
