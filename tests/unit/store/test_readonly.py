@@ -1,0 +1,130 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Reading the store without leaving a trace."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.store import StoreDamaged, readonly
+from tests.unit.bench import Bench, uuid_of
+
+# Enough to push half of a transaction out of the cache and into the file.
+_DIE_WITHIN_A_TRANSACTION = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("DELETE FROM claims")
+connection.execute("DELETE FROM leases")
+for number in range(2000):
+    connection.execute("INSERT INTO claims VALUES (?, 'x')", (str(number) * 50,))
+os._exit(9)
+"""
+
+
+@pytest.fixture
+def store(bench: Bench) -> Path:
+    """A store in which the first instance has a GPU."""
+    bench.plug(1, "0000:17:00.0")
+    return Path(bench.state_path) / "os_acc.sqlite"
+
+
+def test_it_says_what_the_store_says(store: Path, bench: Bench) -> None:
+    found = readonly.read(bench.state_path, 1.0)
+    assert found.leases == bench.manager.store.leases()
+    assert found.damaged_claims == ()
+
+
+def test_where_there_is_no_store_there_is_nothing(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert readonly.read(str(missing), 1.0) == readonly.Recorded()
+    assert not missing.exists()
+
+
+def test_a_transaction_whose_process_was_killed_is_not_seen(
+    store: Path, bench: Bench
+) -> None:
+    expected = bench.manager.store.leases()
+    subprocess.run(
+        [sys.executable, "-c", _DIE_WITHIN_A_TRANSACTION, str(store)], check=False
+    )
+    journal = Path(f"{store}-journal")
+    before = store.read_bytes(), journal.read_bytes()
+    with sqlite3.connect(f"file:{store}?immutable=1", uri=True) as as_it_is:
+        assert as_it_is.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+    as_it_is.close()
+    assert readonly.read(bench.state_path, 1.0).leases == expected
+    assert (store.read_bytes(), journal.read_bytes()) == before
+
+
+def test_what_cannot_be_read_keeps_its_device_claimed(
+    store: Path, bench: Bench
+) -> None:
+    bench.plug(2, "0000:5e:00.0")
+    with sqlite3.connect(store) as connection:
+        connection.execute(
+            "UPDATE leases SET digest = '' WHERE consumer = ?", (uuid_of(1),)
+        )
+    connection.close()
+    found = readonly.read(bench.state_path, 1.0)
+    assert [lease.consumer for lease in found.leases] == [uuid_of(2)]
+    assert list(map(str, found.damaged_claims)) == ["0000:17:00.0", "0000:17:00.1"]
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 4096, b"x"])
+def test_a_damaged_file_is_an_error_and_stays(
+    store: Path, bench: Bench, content: bytes
+) -> None:
+    store.write_bytes(content)
+    with pytest.raises(StoreDamaged, match="is damaged"):
+        readonly.read(bench.state_path, 1.0)
+    assert store.read_bytes() == content
+
+
+def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: Bench) -> None:
+    with sqlite3.connect(store) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    with pytest.raises(exception.StoreTooNew):
+        readonly.read(bench.state_path, 1.0)
+
+
+def test_who_writes_is_waited_for_no_longer_than_told(
+    store: Path, bench: Bench
+) -> None:
+    with sqlite3.connect(store, isolation_level=None) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(exception.StoreBusy):
+            readonly.read(bench.state_path, 0.05)
+        writer.execute("ROLLBACK")
+    writer.close()
+    assert len(readonly.read(bench.state_path, 0.05).leases) == 1
+
+
+def test_a_directory_that_cannot_be_entered_is_not_an_empty_store(
+    store: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, os.strerror(13), path)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(exception.StateUnavailable, match="Permission denied"):
+        readonly.read(bench.state_path, 1.0)
