@@ -1,0 +1,56 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.manager import Manager
+from os_acc.testing import FakeKernel, HostSpec, hosts
+from tests.unit.bench import Bench, privileged_here
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Make a fake host that privileged code talks to, and what runs on it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(privileged_here())
+
+        def make(spec: HostSpec | None = None, **options: object) -> Bench:
+            bench = Bench(tmp_path, spec or hosts.two_socket_host(), **options)
+            stack.enter_context(bench.kernel.installed())
+            stack.callback(bench.end)
+            return bench
+
+        yield make
+
+
+@pytest.fixture
+def bench(make_bench: Callable[..., Bench]) -> Bench:
+    """The two-socket host, with everything on it named."""
+    return make_bench()
+
+
+@pytest.fixture
+def fake(bench: Bench) -> FakeKernel:
+    """The kernel of the two-socket host."""
+    return bench.kernel
+
+
+@pytest.fixture
+def manager(bench: Bench) -> Manager:
+    """The manager on the two-socket host."""
+    return bench.manager
