@@ -122,17 +122,27 @@ def _unknown(scene: Scene, function: PciFunction) -> Refused | None:
 def _isolated(scene: Scene, function: PciFunction) -> Refused | None:
     for other in _others(scene, function):
         if _goes_along(scene, function, other):
-            what = scene.usage.of(other.address)
+            what = _stays(scene, other)
             if what is None:
                 continue
             return _no(function, Refusal.NOT_ISOLATED, f"{other.address}: {what}")
-        if other.driver is not None:
+        # Unbound, it is Nova's to bind whenever it likes.
+        if other.driver is not None or other.address in scene.nova:
             return _no(
                 function,
                 Refusal.NOT_ISOLATED,
-                f"{other.address} ({other.driver}) shares its group",
+                f"{other.address} ({other.driver or 'Nova'}) shares its group",
             )
     return None
+
+
+def _stays(scene: Scene, other: PciFunction) -> str | None:
+    """Why a sibling cannot be taken along."""
+    if other.address in scene.nova:
+        return Refusal.NOVA_CLAIMS.value
+    if other.vfs:
+        return "a PF with VFs"
+    return scene.usage.of(other.address)
 
 
 _RULES: tuple[Callable[[Scene, PciFunction], Refused | None], ...] = (
@@ -163,10 +173,11 @@ def _goes_along(scene: Scene, function: PciFunction, other: PciFunction) -> bool
     """Whether a sibling is taken too: a function of the same card, or named.
 
     The operator who names a graphics card means its audio function as well.
+    What Nova claims stays Nova's, wherever it sits.
     """
-    return (
-        other.address in scene.named and other.address not in scene.nova
-    ) or other.address.same_slot(function.address)
+    return other.address not in scene.nova and (
+        other.address in scene.named or other.address.same_slot(function.address)
+    )
 
 
 def _members(scene: Scene, function: PciFunction) -> tuple[PciAddress, ...]:
