@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from os_acc.host import vfio
 from os_acc.objects.device import Provider, Refusal, Refused
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -121,7 +122,23 @@ class _Survey:
         refused = self._refused.get(address)
         if address in self._look.recorded.damaged_claims or _is_unknown(refused):
             return State.UNKNOWN
+        if self._is_left_behind(address):
+            return State.UNKNOWN
         return State.REFUSED if refused else State.FREE
+
+    def _is_left_behind(self, address: PciAddress) -> bool:
+        """Whether it is prepared for a guest, though no guest can get it so."""
+        if address in self._leases or not self._is_on_vfio(address):
+            return False
+        if address in self._refused:
+            return self._refused[address].reason is not Refusal.NOVA_CLAIMS
+        _provider, handle = self._offers[address]
+        # Where the device itself is on VFIO and offered, it is prebound.
+        return not self._is_on_vfio(handle.address)
+
+    def _is_on_vfio(self, address: PciAddress) -> bool:
+        function = self._look.stock.host.functions.get(address)
+        return function is not None and vfio.is_vfio_driver(function.driver)
 
     def _reason(self, address: PciAddress, goes_with: PciAddress) -> str:
         host = self._look.stock.host
@@ -132,6 +149,9 @@ class _Survey:
             if address in self._look.recorded.damaged_claims
             else "",
             str(refused) if refused else "",
+            "on VFIO without a lease"
+            if self._is_left_behind(address) and not _is_unknown(refused)
+            else "",
             f"goes along with {goes_with}" if goes_with != address else "",
             "" if address in host.functions else "not on this host any more",
             str(host.unreadable.get(str(address), "")),

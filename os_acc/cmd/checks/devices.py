@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.cmd.checks.scene import Scene
+from os_acc.cmd.states import State, device_states
 from os_acc.objects.device import Refusal, Refused
 
 _ISOLATION = (
@@ -83,11 +84,11 @@ def denylist(scene: Scene) -> Iterator[Finding]:
 
 def unknown(scene: Scene) -> Iterator[Finding]:
     """Is anything prepared for a guest that no lease knows of?"""
-    found = _refused(scene, (Refusal.UNKNOWN_STATE,))
-    for refused in found:
+    found = [each for each in device_states(scene.look) if each.state is State.UNKNOWN]
+    for device in found:
         yield warning(
-            f"{refused.address} is {refused}",
-            f"os-acc device release {refused.address} --driver NAME, or adopt it "
+            f"{device.address}: {device.reason}",
+            f"os-acc device release {device.address} --driver NAME, or adopt it "
             "for the instance that has it",
         )
     if not found:

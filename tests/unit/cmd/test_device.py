@@ -17,11 +17,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from os_acc.objects.lease import LeaseState
+from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench, uuid_of
 from tests.unit.cmd.console import Console
 
@@ -166,6 +168,42 @@ def test_an_unknown_device_is_released_to_the_driver_that_is_named(
     assert after["Driver"] == "nouveau"
     assert console.bench.drivers(OTHER_GPU) == ["nouveau"]
     assert console.json("attached") == []
+
+
+def test_a_sibling_that_was_left_behind_is_unknown_too(console: Console) -> None:
+    make_unknown(console.bench, 1, GPU)
+    assert (console.state(GPU), console.state(AUDIO)) == ("unknown", "unknown")
+    console.json("device", "release", GPU, "--driver", "nouveau")
+    assert (console.state(GPU), console.state(AUDIO)) == ("free", "unknown")
+    assert "on VFIO without a lease" in console.device(AUDIO)["Reason"]
+    console.json("device", "release", AUDIO, "--driver", "snd_hda_intel")
+    assert console.state(AUDIO) == "free"
+    assert console.bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
+
+
+def test_a_prebound_device_is_free(console: Console) -> None:
+    make_unknown(console.bench, 1, FPGA)
+    console.configure(f'{{"address": "{FPGA}", "prebound": true}}')
+    assert console.state(FPGA) == "free"
+
+
+@pytest.mark.parametrize("driver", ["nouveau", ""])
+def test_what_nova_claims_is_not_taken_along_with_its_sibling(
+    make_bench: Callable[..., Bench], tmp_path: Path, driver: str
+) -> None:
+    display, audio = hosts.gpu("0000:17")
+    spec = HostSpec(
+        (
+            dataclasses.replace(display, driver=driver),
+            dataclasses.replace(audio, reset_methods=("flr",)),
+        ),
+        mounts=("/dev/sda1 / ext4 rw 0 0",),
+    )
+    console = Console(make_bench(spec), tmp_path)
+    console.configure(more=f'[pci]\ndevice_spec = {{"address": "{GPU}"}}')
+    row = console.device(AUDIO)
+    assert row["State"] == "refused"
+    assert f"{GPU} ({driver or 'Nova'}) shares its group" in row["Reason"]
 
 
 def test_an_unknown_device_is_not_released_to_a_guessed_driver(

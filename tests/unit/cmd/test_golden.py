@@ -1,0 +1,117 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The output that the manual shows, as the command really prints it.
+
+Run with OS_ACC_GOLDEN=1 to write it anew, and read the difference.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+from oslo_utils import uuidutils
+
+from os_acc.cmd import check, identity
+from tests.unit.bench import uuid_of
+from tests.unit.cmd.console import Console
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMED = (
+    '{"vendor_id": "10de"}',
+    '{"address": "0000:3b:00.0", "num_vfs": 2}',
+    '{"address": "0000:04:00.0"}',
+)
+GPU, VF = "0000:17:00.0", "0000:3b:02.0"
+NOVA = 64055
+
+
+@pytest.fixture
+def golden(console: Console) -> Callable[..., None]:
+    """Compare what a command prints with what the manual shows."""
+
+    def compare(name: str, *arguments: str) -> None:
+        ran = console.run(*arguments)
+        printed = ran.out + ran.err
+        path = GOLDEN / f"{name}.txt"
+        if os.environ.get("OS_ACC_GOLDEN"):
+            path.write_text(printed)
+        assert printed == path.read_text()
+
+    return compare
+
+
+@pytest.fixture
+def helper_of_nova() -> Iterator[None]:
+    for group in ("os_acc_base", "os_acc_inspect"):
+        command = "sudo privsep-helper --config-file /etc/nova/nova.conf"
+        cfg.CONF.set_override("helper_command", command, group=group)
+    yield
+    for group in ("os_acc_base", "os_acc_inspect"):
+        cfg.CONF.clear_override("helper_command", group=group)
+
+
+def test_what_the_manual_shows_of_a_plug(
+    console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count(1)
+    monkeypatch.setattr(
+        uuidutils, "generate_uuid", lambda: f"{next(numbers):08x}" + uuid_of(0)[8:]
+    )
+    console.configure(*NAMED)
+    provider = console.bench.provider(GPU).uuid
+    golden("provider-list", "provider", "list")
+    golden("plug", "plug", f"--instance={uuid_of(1)}", f"--provider={provider}")
+    golden("attached", "attached")
+    golden("device-list", "device", "list")
+    golden("device-show", "device", "show", GPU)
+    console.bench.kernel.hold(GPU, pid=4711, command="qemu-kvm")
+    golden("unplug-in-use", "unplug", uuid_of(1))
+    console.bench.kernel.let_go(GPU)
+    golden("unplug", "unplug", uuid_of(1))
+
+
+def test_what_the_manual_shows_of_unknown_devices(
+    console: Console, golden: Callable[..., None]
+) -> None:
+    console.configure(*NAMED)
+    manager = console.bench.restart(device_spec=list(NAMED))
+    console.bench.plug(1, GPU)
+    console.bench.plug(2, VF)
+    manager.store.delete(manager.store.leases())
+    golden("unknown", "device", "list", "--state", "unknown")
+    golden("release", "device", "release", GPU, "--driver", "nouveau")
+    golden("adopt", "device", "adopt", VF, "--consumer", uuid_of(2), "--driver", "")
+
+
+@pytest.mark.usefixtures("helper_of_nova")
+def test_what_the_manual_shows_of_a_check(
+    console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fold, state_path = check._folded, console.bench.state_path
+
+    def folded(text: str) -> str:
+        text = text.replace(str(console.config_file), "/etc/nova/nova.conf")
+        return fold(text.replace(state_path, "/var/lib/os_acc"))
+
+    monkeypatch.setattr(check, "_folded", folded)
+    monkeypatch.setattr(identity, "name_of", lambda _uid: "nova")
+    monkeypatch.setattr(identity, "owner_of", lambda _path: (NOVA, NOVA))
+    monkeypatch.setattr(os, "geteuid", lambda: NOVA)
+    monkeypatch.setattr(os, "access", lambda *_arguments, **_keywords: True)
+    console.configure(*NAMED, more='[pci]\ndevice_spec = {"address": "0000:b1:00.0"}')
+    golden("check", "check")
