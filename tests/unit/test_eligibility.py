@@ -1,0 +1,225 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the operator named is offered only where a guest can safely have it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from os_acc import conf, exception, service
+from os_acc.objects.device import Refusal
+from os_acc.objects.lease import Owner
+from os_acc.testing import HostSpec, hosts
+from tests.unit.bench import EVERYTHING, instance
+
+GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "reason", "detail"),
+    [
+        ("0000:03:00.0", Refusal.NO_RESET, ""),
+        ("0000:04:00.0", Refusal.HOST_USES, "nvme0n1p1 is mounted at /"),
+        ("0000:16:00.0", Refusal.BRIDGE, ""),
+        ("0000:af:00.0", Refusal.HOST_USES, "ens2f0 is up"),
+    ],
+)
+def test_what_the_host_needs_is_refused(bench, address, reason, detail):
+    refused = bench.refused(address)
+    assert refused.reason is reason
+    assert detail in refused.detail
+    assert reason.value in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("spec", "address", "reason"),
+    [
+        (hosts.without_iommu(), GPU, Refusal.NO_IOMMU),
+        (hosts.denylist_host(), "0000:3d:00.0", Refusal.DENYLISTED),
+        (hosts.mapped_by_firmware(), "0000:05:00.0", Refusal.RESERVED_REGION),
+    ],
+)
+def test_what_vfio_will_not_take_is_refused(make_bench, spec, address, reason):
+    bench = make_bench(spec)
+    assert bench.refused(address).reason is reason
+    assert bench.manager.providers() == ()
+
+
+def test_the_denylist_can_be_switched_off(make_bench):
+    spec = dataclasses.replace(hosts.denylist_host(), disable_denylist=True)
+    bench = make_bench(spec)
+    bench.plug(1, "0000:3d:00.0")
+    assert bench.drivers("0000:3d:00.0") == ["vfio-pci"]
+
+
+def test_nothing_is_named_by_default(make_bench):
+    bench = make_bench(device_spec=[])
+    stock = bench.manager.take_stock()
+    assert (stock.providers, stock.refused) == ({}, ())
+
+
+@pytest.mark.parametrize("named", ["0000:01:00.0", "0000:04:00.0"])
+def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
+    bench = make_bench(
+        hosts.shared_group_host(), device_spec=[f'{{"address": "{named}"}}']
+    )
+    refused = bench.refused(named)
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert "0000:0" in refused.detail
+    assert "shares its group" in refused.detail
+    assert bench.manager.providers() == ()
+
+
+def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_bench):
+    bench = make_bench(hosts.shared_group_host())
+    refused = bench.refused("0000:01:00.0")
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert "0000:02:00.0: network interface eno1 is up" in refused.detail
+
+
+def test_a_disk_below_a_vmd_is_refused_with_the_vmd_named(make_bench):
+    bench = make_bench(hosts.vmd_host(), device_spec=['{"address": "10000:01:00.0"}'])
+    refused = bench.refused("10000:01:00.0")
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert "0000:00:0e.0 (vmd)" in refused.detail
+
+
+def test_a_neighbour_without_a_driver_does_not_stand_in_the_way(make_bench):
+    card = hosts.fpga("0000:05")
+    other = dataclasses.replace(hosts.fpga("0000:06"), group_of=card.address)
+    bench = make_bench(
+        HostSpec((card, other)), device_spec=['{"address": "0000:05:00.0"}']
+    )
+    bench.plug(1, card.address)
+    assert bench.drivers(card.address, other.address) == ["vfio-pci", None]
+
+
+def test_a_pf_whose_vfs_are_offered_is_not_offered_itself(make_bench):
+    bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 2}'])
+    assert bench.refused("0000:3b:00.0").reason is Refusal.HAS_VFS
+    assert len(bench.provider("0000:3b:00.0").device.handles) == 2
+
+
+def test_a_device_without_reset_is_offered_where_the_operator_allows_it(make_bench):
+    spec = HostSpec((dataclasses.replace(hosts.fpga("0000:05"), reset_methods=()),))
+    bench = make_bench(
+        spec, device_spec=['{"address": "0000:05:00.0", "allow_no_reset": true}']
+    )
+    before = bench.kernel.snapshot()
+    bench.plug(1, "0000:05:00.0")
+    bench.unplug(1)
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
+    kernel = bench.kernel
+    device = f"{bench.root}/sys/bus/pci/devices/0000:5e:00.0"
+    kernel.write(f"{device}/driver_override", "vfio-pci")
+    kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", "0000:5e:00.0")
+    refused = bench.refused("0000:5e:00.0")
+    assert refused.reason is Refusal.UNKNOWN_STATE
+    assert "vfio-pci" in refused.detail
+
+
+def test_a_leased_device_stays_with_its_provider(bench):
+    before = bench.manager.providers()
+    bench.plug(1, GPU)
+    assert bench.manager.providers() == before
+
+
+# -- what Nova claims --------------------------------------------------------
+
+
+def with_nova(bench, *device_spec: str):
+    """A manager that sees Nova's own options as well."""
+    from oslo_config import cfg
+
+    config = bench.config()
+    config.register_opts([cfg.MultiStrOpt("device_spec", default=[])], group="pci")
+    config.set_override("device_spec", list(device_spec), group="pci")
+    assert conf.Settings.load(config).nova_device_spec == device_spec
+    return service.build(config, bench.root, Owner.NOVA)
+
+
+def reasons(manager) -> dict[str, Refusal]:
+    return {str(each.address): each.reason for each in manager.take_stock().refused}
+
+
+def test_what_nova_claims_is_refused(bench):
+    manager = with_nova(bench, '{"vendor_id": "10ee"}')
+    found = reasons(manager)
+    assert found["0000:5e:00.0"] is Refusal.NOVA_CLAIMS
+    assert found["0000:e3:00.0"] is Refusal.NOVA_CLAIMS
+    assert GPU not in found
+
+
+@pytest.mark.parametrize("named", [EVERYTHING, f'{{"address": "{AUDIO}"}}'])
+def test_a_sibling_never_takes_along_what_nova_claims(make_bench, named):
+    bench = make_bench(device_spec=[named])
+    manager = with_nova(bench, f'{{"address": "{GPU}"}}')
+    members = {
+        str(address)
+        for provider in manager.providers()
+        for handle in provider.device.handles
+        for address in handle.members
+    }
+    assert GPU not in members
+    assert AUDIO not in members
+    assert reasons(manager)[AUDIO] in (Refusal.NOT_ISOLATED, Refusal.NO_RESET)
+
+
+def test_a_card_is_refused_where_nova_claims_a_part_of_it(make_bench):
+    bench = make_bench(device_spec=[f'{{"address": "{GPU}"}}'])
+    manager = with_nova(bench, f'{{"address": "{AUDIO}"}}')
+    (refused,) = manager.take_stock().refused
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert AUDIO in refused.detail
+    assert "Nova" in refused.detail
+
+
+def test_what_cannot_be_read_of_nova_stops_nothing(bench, caplog):
+    manager = with_nova(bench, "not JSON")
+    assert manager.providers()
+    assert "not JSON" in caplog.text
+
+
+# -- as of now ---------------------------------------------------------------
+
+
+def test_a_device_that_is_pulled_out_and_put_back_is_seen_without_a_restart(bench):
+    provider = bench.provider("0000:5e:00.0")
+    spec = bench.kernel.hot_unplug("0000:5e:00.0")
+    with pytest.raises(LookupError):
+        bench.provider("0000:5e:00.0")
+    with pytest.raises(exception.ProviderNotFound, match=provider.uuid):
+        bench.manager.plug(
+            instance(1),
+            {"uuid": provider.uuid},
+            {f"resources:{provider.device.resource_class}": "1"},
+        )
+    bench.kernel.hot_plug(spec)
+    assert bench.provider("0000:5e:00.0") == provider
+
+
+def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(bench):
+    from pathlib import Path
+
+    modalias = Path(bench.root, "sys/bus/pci/devices/0000:5e:00.0/modalias")
+    text = "what nobody understands\n"
+    modalias.unlink()
+    modalias.write_text(text)
+    stock = bench.manager.take_stock()
+    assert "0000:5e:00.0" in stock.host.unreadable
+    assert bench.provider(GPU)
