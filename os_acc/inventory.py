@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from os_acc import device_spec, eligibility, exception, plugins
@@ -25,6 +26,7 @@ from os_acc.host.view import Host
 from os_acc.objects.claim import Claim, Tags
 from os_acc.objects.device import Device, Provider, Refusal, Refused
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.plugins import base
 
 # Of all providers of os_acc; with the node's name and the device's key it
@@ -38,11 +40,15 @@ _DISCOVER_SECONDS = 10.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inventory:
-    """One look at the host."""
+    """One look at the host.
+
+    :ivar set_aside: the plugins that failed to say what they know.
+    """
 
     host: Host
     providers: Mapping[str, Provider]
     refused: tuple[Refused, ...]
+    set_aside: tuple[plugins.SetAside, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,12 +82,13 @@ def take_stock(
         leased=leased,
     )
     claims, refused = _claims(scene)
-    devices, failed = _discover(loaded, claims)
-    providers = (_provider(node_name, device) for device in devices)
+    devices, unknown, set_aside = _discover(loaded, claims)
+    providers = _providers(node_name, devices)
     return Inventory(
         host=host,
         providers=MappingProxyType({each.uuid: each for each in providers}),
-        refused=(*refused, *failed),
+        refused=(*refused, *unknown),
+        set_aside=set_aside,
     )
 
 
@@ -130,30 +137,59 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
 
 def _discover(
     loaded: plugins.Plugins, claims: tuple[Claim, ...]
-) -> tuple[list[Device], list[Refused]]:
+) -> tuple[list[Device], list[Refused], tuple[plugins.SetAside, ...]]:
     devices: list[Device] = []
-    failures: list[str] = []
+    aside: list[plugins.SetAside] = []
     left = claims
     for plugin in loaded.loaded:
         try:
             found = loaded.call(plugin, _DISCOVER_SECONDS, _take, plugin, left)
         except exception.PluginFailed as error:
-            failures.append(error.message)
+            aside.append(plugins.SetAside(plugin.name, error.message))
             continue
         devices.extend(found)
         gone = {handle.address for device in found for handle in device.handles}
         left = tuple(claim for claim in left if claim.function.address not in gone)
     # What no plugin took: the reason may be one that failed.
-    detail = "; ".join(failures)
-    reason = Refusal.PLUGIN_FAILED if failures else Refusal.NO_PLUGIN
-    return devices, [Refused(claim.function.address, reason, detail) for claim in left]
+    detail = "; ".join(each.reason for each in aside)
+    reason = Refusal.PLUGIN_FAILED if aside else Refusal.NO_PLUGIN
+    unknown = [Refused(claim.function.address, reason, detail) for claim in left]
+    return devices, unknown, tuple(aside)
 
 
 def _take(plugin: base.PluginBase, claims: tuple[Claim, ...]) -> list[Device]:
-    found: Iterable[Device] = plugin.discover(base.Candidates(claims))
-    return list(found)
+    """What a plugin takes of the claims: only that, and each once.
+
+    :raises ValueError: it offers what it must not.
+    """
+    free = {claim.handle() for claim in claims}
+    devices = []
+    for device in plugin.discover(base.Candidates(claims)):
+        _check(plugin, device)
+        for handle in device.handles:
+            if handle not in free:
+                raise ValueError(
+                    f"{handle.address} is no candidate as it is, or offered twice"
+                )
+            free.remove(handle)
+        devices.append(device)
+    return devices
 
 
-def _provider(node_name: str, device: Device) -> Provider:
-    name = f"{node_name}_accel_{device.key}"
-    return Provider(uuid=str(uuid.uuid5(_PROVIDERS, name)), name=name, device=device)
+def _check(plugin: base.PluginBase, device: object) -> None:
+    if not isinstance(device, Device):
+        raise ValueError(f"discover() gives {device!r}, not a device")
+    if device.plugin != plugin.name:
+        raise ValueError(f"{device.address} says that it is of {device.plugin!r}")
+    for name in (device.resource_class, *device.traits):
+        if not PLACEMENT_NAME.fullmatch(name):
+            raise ValueError(f"{device.address} has {name!r}, no name for Placement")
+
+
+def _providers(node_name: str, devices: Sequence[Device]) -> Iterator[Provider]:
+    keys = Counter(device.key for device in devices)
+    for device in devices:
+        # Cards whose serial number nobody has programmed all have the same.
+        key = device.key if keys[device.key] == 1 else device.key_of_place
+        name = f"{node_name}_accel_{key}"
+        yield Provider(uuid=str(uuid.uuid5(_PROVIDERS, name)), name=name, device=device)

@@ -176,7 +176,7 @@ class Manager:
             ],
             "set_aside": [
                 {"name": each.name, "reason": each.reason}
-                for each in self.plugins.set_aside
+                for each in (*self.plugins.set_aside, *self.take_stock().set_aside)
             ],
         }
 

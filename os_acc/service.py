@@ -33,7 +33,6 @@ from os_acc import (
     plugins,
     virtual_functions,
 )
-from os_acc.objects.device import Refused
 from os_acc.objects.lease import Owner
 from os_acc.store import readonly
 from os_acc.store.leases import Store
@@ -46,6 +45,7 @@ STORE_SECONDS = 10.0
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
+_reported: frozenset[str] = frozenset()
 
 
 def get() -> manager.Manager:
@@ -97,7 +97,7 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     life.replay(deadline)
     virtual_functions.make(root, rules.named, store, locks, hands, deadline)
     ready = manager.Manager(root, settings, rules, loaded, store, locks, life, owner)
-    _report(ready.take_stock().refused)
+    _report(ready.take_stock())
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
         raise exception.InitializeTimeout(
             f"no plugin has answered: {', '.join(loaded.hanging())}"
@@ -137,10 +137,17 @@ def _rules(settings: conf.Settings) -> inventory.Rules:
     )
 
 
-def _report(refused: tuple[Refused, ...]) -> None:
-    for each in refused:
-        LOG.warning(
-            "%s is named in [os_acc] device_spec but not offered: %s",
-            each.address,
-            each,
-        )
+def _report(stock: inventory.Inventory) -> None:
+    """Log what is not offered, once: not again with each ``reset=True``."""
+    global _reported
+    news = [
+        f"{each.address} is named in [os_acc] device_spec but not offered: {each}"
+        for each in stock.refused
+    ]
+    news += [
+        f"the plugin {each.name} is idle: {each.reason}" for each in stock.set_aside
+    ]
+    for text in news:
+        if text not in _reported:
+            LOG.warning("%s", text)
+    _reported = frozenset(news)

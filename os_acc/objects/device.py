@@ -53,8 +53,21 @@ class Device:
 
     @property
     def key(self) -> str:
-        """A name for this device that survives a reboot: serial or place."""
-        place = self.identity.serial or str(self.address)
+        """A name for this device that survives a reboot: serial or place.
+
+        The functions of one card share its serial number.
+        """
+        if not self.identity.serial:
+            return self.key_of_place
+        function = f" {self.address.function}" if self.address.function else ""
+        return self._key(self.identity.serial + function)
+
+    @property
+    def key_of_place(self) -> str:
+        """Its name by the place alone, for a serial number that is not its own."""
+        return self._key(str(self.address))
+
+    def _key(self, place: str) -> str:
         safe = "".join(c if c.isalnum() else "_" for c in place)
         return f"{self.identity.vendor:04x}_{self.identity.product:04x}_{safe}"
 

@@ -91,14 +91,10 @@ def load(conf: cfg.ConfigOpts, enabled: Sequence[str]) -> Plugins:
         name = str(getattr(entry_point, "name", entry_point))
         aside.append(_set_aside(name, f"does not import: {error!r}"))
 
-    manager: stevedore.ExtensionManager[base.PluginBase] = stevedore.ExtensionManager(
-        NAMESPACE, on_load_failure_callback=failed
-    )
+    manager = _manager_of(enabled, failed)
     _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
     loaded: list[base.PluginBase] = []
     for found in sorted(manager, key=lambda each: each.name):
-        if enabled and found.name not in enabled:
-            continue
         plugin = _make(conf, found, aside)
         if plugin is not None:
             loaded.append(plugin)
@@ -116,6 +112,24 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         for found in manager
         if found.plugin.options
     ]
+
+
+def _manager_of(
+    enabled: Sequence[str], failed: Callable[[object, object, BaseException], None]
+) -> stevedore.ExtensionManager[base.PluginBase]:
+    if not enabled:
+        return stevedore.ExtensionManager(NAMESPACE, on_load_failure_callback=failed)
+    # What is not enabled is not even imported.
+    return stevedore.NamedExtensionManager(
+        NAMESPACE,
+        list(enabled),
+        on_load_failure_callback=failed,
+        on_missing_entrypoints_callback=_say_nothing,
+    )
+
+
+def _say_nothing(_missing: object) -> None:
+    """A plugin that is not installed is refused by :func:`_check_enabled`."""
 
 
 def _check_enabled(enabled: Sequence[str], installed: set[str]) -> None:
@@ -136,7 +150,10 @@ def _make(
         section = f"os_acc_{found.name}"
         conf.register_group(cfg.OptGroup(section))
         conf.register_opts(found.plugin.options, group=section)
-        return found.plugin(found.name, conf[section])
+        plugin = found.plugin(found.name, conf[section])
+        if not isinstance(plugin, base.PluginBase):
+            raise TypeError(f"{found.plugin!r} is not derived from PluginBase")
+        return plugin
 
     written_for = getattr(found.plugin, "api_version", None)
     if not _fits(written_for):
