@@ -1,0 +1,162 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Plugins as vendors write them, good ones and bad ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from oslo_config import cfg
+
+from os_acc.objects.claim import Claim
+from os_acc.objects.device import Device, Handle
+from os_acc.objects.pci import PciAddress
+from os_acc.plugins import base
+
+XILINX = 0x10EE
+
+
+def device(plugin: base.PluginBase, claim: Claim) -> Device:
+    return Device(
+        plugin=plugin.name,
+        address=claim.function.address,
+        identity=claim.function.identity,
+        resource_class="CUSTOM_ACCELERATOR_ACME",
+        traits=frozenset({"CUSTOM_ACME"}),
+        handles=(claim.handle(),),
+        numa_node=claim.function.numa_node,
+    )
+
+
+class Acme(base.PluginBase):
+    """Takes every card of one vendor."""
+
+    options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
+
+    def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
+        super().__init__(name, options)
+        self.calls: list[tuple[str, Handle]] = []
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for claim in candidates.claims:
+            if claim.function.identity.vendor == self.conf.vendor:
+                yield device(self, claim)
+
+    def prepare(self, handle: Handle) -> None:
+        self.calls.append(("prepare", handle))
+
+    def release(self, handle: Handle) -> None:
+        self.calls.append(("release", handle))
+
+
+class Rival(Acme):
+    """Wants the same cards."""
+
+    options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
+
+
+class Newer(Acme):
+    api_version = (1, 1)
+
+
+class Other(Acme):
+    api_version = (2, 0)
+
+
+class Untold(Acme):
+    api_version = "1.0"  # type: ignore[assignment]
+
+
+class FailsToStart(Acme):
+    def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
+        raise RuntimeError("no licence")
+
+
+class Abstract(base.PluginBase):
+    """It has forgotten discover()."""
+
+
+class NoPlugin:
+    """It is not derived from the base class."""
+
+    api_version = base.API_VERSION
+    options = ()
+
+    def __init__(self, name: str, options: object) -> None:
+        self.name = name
+
+
+class FailsToDiscover(Acme):
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        yield from super().discover(candidates)
+        raise RuntimeError("firmware is too old")
+
+
+class FailsToPrepare(Acme):
+    def prepare(self, handle: Handle) -> None:
+        super().prepare(handle)
+        raise RuntimeError("cannot prepare")
+
+
+class FailsToRelease(Acme):
+    def release(self, handle: Handle) -> None:
+        super().release(handle)
+        raise RuntimeError("cannot release")
+
+
+class Junk(Acme):
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        return ["a device"]  # type: ignore[list-item]
+
+
+class Nothing(Acme):
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        return None  # type: ignore[return-value]
+
+
+class Greedy(Acme):
+    """Offers a function that is not among its candidates."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for found in super().discover(candidates):
+            foreign = PciAddress.parse("0000:04:00.0")
+            handle = dataclasses.replace(
+                found.handles[0], address=foreign, members=(foreign,)
+            )
+            yield dataclasses.replace(found, handles=(handle,))
+
+
+class Masked(Acme):
+    """Says that another plugin has found its devices."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for found in super().discover(candidates):
+            yield dataclasses.replace(found, plugin="pci")
+
+
+class Twice(Acme):
+    """Offers one function as two accelerators."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for found in super().discover(candidates):
+            yield dataclasses.replace(found, handles=found.handles * 2)
+
+
+class Nameless(Acme):
+    """Its resource class is none that Placement could have."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for found in super().discover(candidates):
+            yield dataclasses.replace(found, resource_class="an accelerator")
