@@ -97,6 +97,11 @@ def unknown(scene: Scene) -> Iterator[Finding]:
 
 def others(scene: Scene) -> Iterator[Finding]:
     """What else is named and not offered, and is anything?"""
+    for aside in scene.look.stock.set_aside:
+        yield failed(
+            f"the plugin {aside.name} offers nothing: {aside.reason}",
+            "tell its vendor; or leave it out of [os_acc] enabled_plugins",
+        )
     by_reason: dict[Refusal, list[Refused]] = defaultdict(list)
     for refused in scene.look.stock.refused:
         if refused.reason not in _TOLD_ELSEWHERE:

@@ -25,6 +25,7 @@ from oslo_config import cfg
 
 from os_acc import privsep
 from os_acc.cmd import identity
+from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench
 from tests.unit.cmd.console import Console
@@ -209,6 +210,17 @@ def test_a_plugin_that_is_not_installed_fails(console: Console) -> None:
     (found,) = console.checks()["plugins"]
     assert found["Result"] == "failed"
     assert "none_such" in found["What"]
+
+
+def test_a_plugin_that_fails_to_discover_fails(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def discover(self: PciPlugin, candidates: object) -> None:
+        raise ValueError("no firmware")
+
+    monkeypatch.setattr(PciPlugin, "discover", discover)
+    found = [row for row in console.checks()["devices"] if row["Result"] == "failed"]
+    assert "no firmware" in found[0]["What"]
 
 
 def test_several_faults_at_once_are_each_told_once(

@@ -20,6 +20,7 @@ import io
 import pytest
 import yaml
 
+from os_acc import service
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -82,9 +83,16 @@ def test_what_could_not_be_undone_is_told_with_the_error(console: Console) -> No
     assert "0000:3b:00.0 could not be given back" in ran.err
 
 
-def test_what_is_refused_does_not_clutter_other_commands(console: Console) -> None:
-    assert console.run("unplug", uuid_of(1)).err == ""
-    assert "not offered" in console.run("-v", "unplug", uuid_of(1)).err
+@pytest.mark.parametrize(("more", "is_told"), [((), False), (("-v",), True)])
+def test_what_is_refused_does_not_clutter_other_commands(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+    is_told: bool,
+) -> None:
+    # Each run of the command is a process that has reported nothing yet.
+    monkeypatch.setattr(service, "_reported", frozenset())
+    assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
 
 def test_every_listing_speaks_json_yaml_csv_and_tables(console: Console) -> None:
