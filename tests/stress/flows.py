@@ -1,0 +1,336 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What is killed: each flow of the library, on a host that is ready for it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from os_acc import exception, operations
+from os_acc.manager import Manager
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import FunctionSpec, HostSpec, hosts
+from tests.stress import killer, processes
+from tests.stress.bench import Bench, plug
+from tests.stress.killer import Trial, Way
+from tests.stress.recorder import Point
+
+INSTANCE = "11111111-1111-4111-8111-111111111111"
+MIGRATION = "22222222-2222-4222-8222-222222222222"
+#: Its guest runs from start to end, and holds what it has.
+BYSTANDER = "33333333-3333-4333-8333-333333333333"
+
+GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
+NIC = "0000:3b:00.0"
+FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:5f:00.0"
+EMPTY_NIC = "0000:af:00.0"
+BYSTANDERS = "0000:c1:00.0"
+
+_ALL = '{"address": "*:*:*.*"}'
+
+
+def host() -> HostSpec:
+    """A GPU with its audio function, NICs with and without VFs, FPGAs."""
+    functions: tuple[FunctionSpec, ...] = (
+        *hosts.gpu("0000:17", 0),
+        hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=2),
+        hosts.fpga("0000:5e", 0),
+        hosts.fpga("0000:5f", 0),
+        hosts.nic("0000:af", 1, name="ens2f0", vfs=4),
+        hosts.fpga("0000:c1", 1),
+    )
+    return HostSpec(functions)
+
+
+class Flow:
+    """One flow; what is not said otherwise, is: plug and unplug all or nothing.
+
+    :ivar device_spec: what the library may touch.
+    :ivar counts: how many leases the flow's consumers may have in the end.
+    :ivar strays: functions on vfio-pci without a lease, at the start.
+    """
+
+    name: ClassVar[str]
+    device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
+    counts: ClassVar[frozenset[int]] = frozenset({0, 1})
+    strays: ClassVar[frozenset[str]] = frozenset()
+
+    def prepare(self, bench: Bench) -> None:
+        """Bring host and state to where the flow begins."""
+        plug_bystander(bench)
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        """Start the library, yield, then do what is recorded and killed."""
+        raise NotImplementedError
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        """What the caller does after the crash, before all is unplugged."""
+
+    def in_use(self) -> frozenset[str]:
+        """Functions that guests of the flow hold all the time."""
+        return frozenset()
+
+
+class PlugFlow(Flow):
+    """Plug, and unplug, what some cards offer."""
+
+    places: ClassVar[tuple[str, ...]]
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        plug(manager, INSTANCE, *self.places)
+        manager.unplug({"uuid": INSTANCE})
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        assert len(plug(manager, INSTANCE, *self.places)) == len(self.places)
+
+
+class OneVf(PlugFlow):
+    name = "one VF"
+    places = (NIC,)
+
+
+class Siblings(PlugFlow):
+    name = "a card with siblings"
+    places = (GPU,)
+
+
+class Several(PlugFlow):
+    name = "several groups"
+    places = (FPGA, NIC, OTHER_FPGA)
+    counts = frozenset({0, 3})
+
+
+class Refused(PlugFlow):
+    """The driver refuses the last device, so that the plug goes back."""
+
+    name = "a refused bind"
+    places = (FPGA, GPU)
+    counts = frozenset({0, 2})
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        bench.kernel.ignore(AUDIO, "drivers_probe")
+        manager = bench.boot()
+        yield
+        with contextlib.suppress(exception.BindRefused):
+            plug(manager, INSTANCE, *self.places)
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        bench.kernel.lift()
+        super().resume(bench, manager)
+
+
+class HeldFlow(Flow):
+    """A flow that begins with a plugged card."""
+
+    places: ClassVar[tuple[str, ...]] = (GPU, NIC)
+    counts = frozenset({2})
+
+    def prepare(self, bench: Bench) -> None:
+        plug(plug_bystander(bench), INSTANCE, *self.places)
+
+
+class Rekey(HeldFlow):
+    name = "re-key and back"
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        manager.rekey(INSTANCE, MIGRATION)
+        manager.rekey(MIGRATION, INSTANCE)
+
+
+class Reboot(HeldFlow):
+    name = "re-establish after a reboot"
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        bench.kernel.reboot()
+        bench.boot().plug({"uuid": BYSTANDER}, None, None)
+        bench.kernel.hold(BYSTANDERS)
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        manager.plug({"uuid": INSTANCE}, None, None)
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        assert len(manager.plug({"uuid": INSTANCE}, None, None)) == 2
+        assert bench.kernel.state(GPU).driver == "vfio-pci"
+        assert bench.kernel.state(AUDIO).driver == "vfio-pci"
+
+
+class Running(HeldFlow):
+    """Unplug while the guest still runs: what it holds stays."""
+
+    name = "unplug of a running guest"
+    counts = frozenset({1, 2})
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        bench.kernel.hold(GPU, 4712)
+
+    def in_use(self) -> frozenset[str]:
+        return frozenset({GPU, AUDIO})
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        with contextlib.suppress(exception.DevicesUnreleased):
+            manager.unplug({"uuid": INSTANCE})
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        assert bench.kernel.state(GPU).driver == "vfio-pci"
+        bench.kernel.let_go(GPU)
+
+
+class Quarantine(HeldFlow):
+    """A card that cannot be given back, until an operator releases it."""
+
+    name = "quarantine and release"
+    places = (GPU,)
+    counts = frozenset({0, 1})
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        bench.kernel.fail(AUDIO, "driver_override", errno.EIO, times=None)
+        manager = bench.boot()
+        yield
+        with contextlib.suppress(exception.DevicesUnreleased):
+            manager.unplug({"uuid": INSTANCE})
+        bench.kernel.lift()
+        with contextlib.suppress(exception.DeviceNotFound):
+            operations.release_device(manager, PciAddress.parse(GPU), None)
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        bench.kernel.lift()
+        for lease in manager.store.leases(INSTANCE):
+            if lease.state is LeaseState.QUARANTINED:
+                operations.release_device(manager, lease.address, None)
+
+
+class StrayFlow(Flow):
+    """A card that somebody else has put on vfio-pci."""
+
+    strays = frozenset({FPGA})
+
+    def prepare(self, bench: Bench) -> None:
+        plug_bystander(bench)
+        kernel = bench.kernel
+        device = f"sys/bus/pci/devices/{FPGA}"
+        kernel.write(kernel.path(device, "driver_override"), "vfio-pci")
+        kernel.write(kernel.path("sys/bus/pci/drivers_probe"), FPGA)
+        kernel.write(kernel.path(device, "driver_override"), "\n")
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        address = PciAddress.parse(FPGA)
+        stray = bench.kernel.state(FPGA).driver == "vfio-pci"
+        if stray and manager.store.lease_of(address) is None:
+            operations.release_device(manager, address, "")
+
+
+class Adopt(StrayFlow):
+    name = "adopt, then unplug"
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        operations.adopt_device(manager, PciAddress.parse(FPGA), INSTANCE, "")
+        manager.unplug({"uuid": INSTANCE})
+
+
+class ReleaseUnknown(StrayFlow):
+    name = "release of an unknown device"
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        operations.release_device(manager, PciAddress.parse(FPGA), "")
+
+
+class NumVfs(Flow):
+    """VFs that the library makes when it starts for the first time."""
+
+    name = "num_vfs at the first initialize"
+    device_spec = (
+        f'{{"address": "{EMPTY_NIC}", "num_vfs": "2"}}',
+        f'{{"address": "{FPGA}"}}',
+    )
+    counts = frozenset({0})
+
+    def prepare(self, bench: Bench) -> None:
+        """Nothing: the state directory is not there yet."""
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        yield
+        bench.boot()
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        kernel = bench.kernel
+        assert kernel.state(EMPTY_NIC).numvfs == 2
+        numvfs = f"sys/bus/pci/devices/{EMPTY_NIC}/sriov_numvfs"
+        kernel.write(kernel.path(numvfs), "0")
+
+
+class Recovery(Flow):
+    """The recovery from a killed plug is killed as well."""
+
+    name = "recovery from a crash"
+
+    def prepare(self, bench: Bench) -> None:
+        plug_bystander(bench)
+
+        def half_a_plug() -> None:
+            manager = bench.boot()
+            middle = Point(f"{GPU}, call 1", True, 7)
+            killer.install(bench, Trial(Way.GROUP, middle))
+            plug(manager, INSTANCE, GPU)
+
+        assert processes.call(half_a_plug).killed
+        assert bench.kernel.state(GPU).driver != bench.kernel.state(AUDIO).driver
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        yield
+        bench.boot()
+
+
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow
+    for flow in (
+        OneVf(),
+        Siblings(),
+        Several(),
+        Refused(),
+        Rekey(),
+        Reboot(),
+        Running(),
+        Quarantine(),
+        Adopt(),
+        ReleaseUnknown(),
+        NumVfs(),
+        Recovery(),
+    )
+}
+
+
+def plug_bystander(bench: Bench) -> Manager:
+    """A guest that runs all the time."""
+    manager = bench.boot()
+    plug(manager, BYSTANDER, BYSTANDERS)
+    bench.kernel.hold(BYSTANDERS)
+    return manager

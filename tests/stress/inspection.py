@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What has to be true of host and state after a crash and a new start."""
+
+from __future__ import annotations
+
+from os_acc.manager import Manager
+from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
+from tests.stress.bench import Bench, by_consumer, unfinished
+from tests.stress.flows import BYSTANDER, BYSTANDERS, INSTANCE, MIGRATION, Flow
+
+VFIO = "vfio-pci"
+
+
+def check_recovered(
+    flow: Flow, manager: Manager, kernel: FakeKernel, start: Snapshot
+) -> None:
+    """Host restored or plug complete; no lease lost or doubled.
+
+    :param start: the host before the flow's leases were made.
+    """
+    leases = manager.store.leases()
+    members = [str(address) for lease in leases for address in lease.members]
+    assert len(members) == len(set(members)), "a device with two leases"
+    for lease in unfinished(leases):
+        names = {str(address) for address in lease.members}
+        assert names & flow.in_use(), f"{lease.address} is {lease.state}"
+
+    held = by_consumer(leases)
+    ours = [*held.get(INSTANCE, ()), *held.get(MIGRATION, ())]
+    strange = set(held) - {INSTANCE, MIGRATION, BYSTANDER}
+    assert not (held.get(INSTANCE) and held.get(MIGRATION)), "leases are split"
+    assert len(ours) in flow.counts, f"{len(ours)} leases"
+    assert not strange, f"leases of {strange}"
+
+    before = {each.address: each for each in start}
+    for now in kernel.snapshot():
+        if now.address in members or now.address in flow.strays:
+            continue
+        as_it_was = before.get(now.address, now)
+        assert (now.driver, now.driver_override) == (
+            as_it_was.driver,
+            as_it_was.driver_override,
+        ), f"not leased, not restored: {now}"
+
+
+def check_untouched(flow: Flow, writes: list[Write]) -> None:
+    """No write went to the device of a running guest, or had to wait.
+
+    :param writes: those since the flow began.
+    """
+    held = {BYSTANDERS, *flow.in_use()}
+    for write in writes:
+        assert write.outcome != Outcome.BLOCKED, f"unbound in use: {write}"
+        named = {write.text.strip(), *write.path.split("/")}
+        assert not named & held, f"a guest runs with it: {write}"
+
+
+def check_left_alone(kernel: FakeKernel, device: str, writes: list[Write]) -> None:
+    """A device at which a worker is still at work was not touched.
+
+    :param writes: those of the recovery, which found the worker at work.
+    """
+    group = kernel.group(device)
+    for write in writes:
+        about = {write.text.strip(), *write.path.split("/")}
+        for each in kernel.snapshot():
+            if each.address in about:
+                assert kernel.group(each.address) != group, f"overtaken: {write}"
+
+
+def unplug_all(manager: Manager) -> None:
+    """What the caller does when the instances end."""
+    for consumer in by_consumer(manager.store.leases()):
+        manager.unplug({"uuid": consumer})
+    assert manager.store.leases() == ()
+
+
+def check_restored(bench: Bench, pristine: Snapshot) -> None:
+    """The host is as it was before anything was plugged."""
+    kernel = bench.kernel
+    assert kernel.snapshot() == pristine
+    assert not any(each.driver == VFIO for each in kernel.snapshot())

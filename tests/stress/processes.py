@@ -1,0 +1,129 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Children that run a function, and may be killed while they do."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import logging
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+_T = TypeVar("_T")
+
+# include/uapi/linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended.
+
+    :ivar value: what its function returned, where it got so far.
+    :ivar trouble: the traceback of what it raised; or empty.
+    """
+
+    killed: bool
+    value: Any = None
+    trouble: str = ""
+
+
+def call(function: Callable[[], object]) -> Ended:
+    """Run a function in a child of this process."""
+    return Child(function).wait()
+
+
+def share_out(items: Sequence[_T], function: Callable[[_T], str | None]) -> list[str]:
+    """Run a function for all items, on all processors; the troubles it told."""
+    count = len(os.sched_getaffinity(0))
+    shares = [items[start::count] for start in range(count)]
+
+    def work(share: Sequence[_T]) -> list[str]:
+        become_reaper()
+        return [trouble for item in share if (trouble := function(item))]
+
+    children = [Child(lambda mine=share: work(mine)) for share in shares]
+    troubles: list[str] = []
+    for ended in [child.wait() for child in children]:
+        troubles += ended.value or []
+        troubles += [ended.trouble] if ended.trouble else []
+        troubles += ["the runner was killed"] if ended.killed else []
+    return troubles
+
+
+def become_reaper() -> None:
+    """Be the parent of orphans below, so as to know when they have ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def reap() -> None:
+    """Wait until no child and no orphan is left."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def close_files() -> None:
+    """Keep nobody waiting for the end of a file that this process has."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+class Child:
+    """A child that runs a function, the leader of a group."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._readable, writable = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run(function, writable)
+        os.close(writable)
+
+    def kill(self) -> None:
+        """Kill it, and none of its children."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> Ended:
+        """Wait until it has ended."""
+        with open(self._readable, "rb") as pipe:
+            data = pipe.read()
+        _, status = os.waitpid(self.pid, 0)
+        if os.WIFSIGNALED(status):
+            killed = os.WTERMSIG(status) == signal.SIGKILL
+            return Ended(killed, trouble="" if killed else f"status {status}")
+        value, trouble = pickle.loads(data)
+        return Ended(False, value, trouble)
+
+
+def _run(function: Callable[[], object], writable: int) -> NoReturn:
+    os.setpgid(0, 0)
+    logging.disable(logging.CRITICAL)
+    answer: tuple[Any, str] = (None, "ended early")
+    try:
+        answer = (function(), "")
+    except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
+        answer = (None, traceback.format_exc())
+    finally:
+        with open(writable, "wb") as pipe:
+            pickle.dump(answer, pipe)
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,226 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Every touch of disk or host, as it happens.
+
+Nothing here knows what os_acc does. What is seen is what Python tells of
+itself: audit events of calls that change files, SQL statements that change a
+database and the commits of such, writes that reach the kernel, forks, and
+answers of the helper's worker. Each is seen before it happens; what one of
+them leaves is what the next one finds, so that a kill before each covers
+every state in between as well. What changes nothing is no touch: a directory
+that is there already, a lock, which is gone with who held it, a transaction
+that has only read.
+
+A point is named by the privileged call in which it happens, by whether it
+happens in the client or in the call's worker, which is a process of its own,
+and by its place there. So it has the same name in each run, although calls
+for several devices run side by side.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import re
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.privsep import worker
+from os_acc.privsep.outcome import Result
+from os_acc.testing import FakeKernel
+
+_CHANGES = frozenset(
+    {
+        *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link"),
+        *("os.symlink", "os.truncate", "os.chmod", "os.chown", "os.utime"),
+    }
+)
+# Of the connection alone; what else PRAGMA sets is in the file.
+_SETTINGS = ("SELECT", "BEGIN", "PRAGMA journal_mode", "PRAGMA synchronous")
+_READING = re.compile(r"PRAGMA [^=]*")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Point(NamedTuple):
+    """Where a run touches disk or host.
+
+    :ivar call: the privileged call: its device, and the how manieth; empty
+        outside of calls.
+    :ivar in_worker: whether it is in the call's worker, or in the client.
+    :ivar place: counted from 1; 0: the call itself, before it begins.
+    """
+
+    call: str
+    in_worker: bool
+    place: int
+
+    @property
+    def device(self) -> str:
+        """The device that the call is about."""
+        return self.call.partition(",")[0]
+
+
+class Recorder:
+    """Tells of each touch in this process and in those that it forks.
+
+    Its hooks stay for good, so it is for processes that end with the run.
+
+    :param directory: touches outside it are none of ours.
+    :param on_touch: called before a touch happens, in the process it is of,
+        with what it is.
+    :param on_call: called in the client before a privileged call, with what
+        would carry it out.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        on_touch: Callable[[Point, str], None],
+        on_call: Callable[[Point, Callable[[], object]], None],
+    ) -> None:
+        self._directory = directory
+        self._on_touch = on_touch
+        self._on_call = on_call
+        self._client = os.getpid()
+        self._places: collections.Counter[tuple[int, str]] = collections.Counter()
+        self._calls: collections.Counter[str] = collections.Counter()
+        self._local = threading.local()
+
+    def install(self, kernel: FakeKernel) -> None:
+        """Watch this process, which talks to this kernel."""
+        privsep_kernel.current = _Watched(kernel.root, self)
+        worker.run = self._watch_calls(worker.run)
+        connect = sqlite3.connect
+
+        def watched(database: Any, *args: Any, **kwargs: Any) -> sqlite3.Connection:
+            connection = connect(database, *args, **kwargs)
+            if database != ":memory:":
+                connection.set_trace_callback(_Transactions(self).statement)
+            return connection
+
+        sqlite3.connect = watched  # type: ignore[assignment]
+        sys.addaudithook(self._audit)
+
+    def touch(self, what: str) -> None:
+        """Something is about to be touched."""
+        if getattr(self._local, "quiet", False):
+            return
+        call, pid = getattr(self._local, "call", ""), os.getpid()
+        self._places[pid, call] += 1
+        point = Point(call, pid != self._client, self._places[pid, call])
+        with self.quiet():
+            self._on_touch(point, what)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What this thread does within is not os_acc's doing."""
+        before = getattr(self._local, "quiet", False)
+        self._local.quiet = True
+        try:
+            yield
+        finally:
+            self._local.quiet = before
+
+    def _watch_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(
+            addresses: Sequence[PciAddress],
+            epoch: int,
+            seconds: float,
+            job: worker.Job,
+        ) -> Any:
+            def answered(index: int) -> Result:
+                result = job(index)
+                self.touch(f"answer {result.outcome}")
+                return result
+
+            device = str(addresses[0])
+            self._calls[device] += 1
+            self._local.call = f"{device}, call {self._calls[device]}"
+            try:
+                with self.quiet():
+                    self._on_call(
+                        Point(self._local.call, False, 0),
+                        lambda: run(addresses, epoch, seconds, job),
+                    )
+                return run(addresses, epoch, seconds, answered)
+            finally:
+                self._local.call = ""
+
+        return watched
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.fork":
+            self.touch(event)
+        elif event == "open":
+            path, _mode, flags = args
+            if isinstance(flags, int) and flags & _WRITING and self._is_ours(path):
+                self.touch(f"open {self._name(path)}")
+        elif event == "os.mkdir" and os.path.isdir(args[0]):
+            return
+        elif event in _CHANGES and self._is_ours(args[0]):
+            self.touch(f"{event} {self._name(args[0])}")
+
+    def _is_ours(self, path: object) -> bool:
+        return isinstance(path, str | bytes) and os.fsdecode(path).startswith(
+            self._directory
+        )
+
+    def _name(self, path: str | bytes) -> str:
+        return os.path.relpath(os.fsdecode(path), self._directory)
+
+
+class _Transactions:
+    """The statements of one connection."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._has_changed = False
+
+    def statement(self, text: str) -> None:
+        if text == "COMMIT":
+            if self._has_changed:
+                self._recorder.touch(text)
+            self._has_changed = False
+        elif not text.startswith(_SETTINGS) and not _READING.fullmatch(text):
+            self._has_changed = True
+            self._recorder.touch(" ".join(text.split()[:3]))
+
+
+class _Watched(FakeKernel):
+    """A kernel whose own book-keeping is not seen, only what it is asked."""
+
+    def __init__(self, root: str, recorder: Recorder) -> None:
+        self._recorder = recorder
+        with recorder.quiet():
+            super().__init__(root)
+
+    def write(self, path: str, text: str) -> None:
+        name = os.path.relpath(path, self.root)
+        self._recorder.touch(f"echo {text.strip() or 'nothing'} > {name}")
+        with self._recorder.quiet():
+            super().write(path, text)
+
+    def read(self, path: str) -> str:
+        with self._recorder.quiet():
+            return super().read(path)
+
+    def probe_vfio_group(self, group: int) -> int:
+        with self._recorder.quiet():
+            return super().probe_vfio_group(group)

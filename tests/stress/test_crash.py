@@ -1,0 +1,159 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Whoever is killed wherever the disk or the host is touched, nothing is lost.
+
+For each flow: record it once, then kill it at each point that was found, in
+each way that there is, start the library again, and look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from os_acc import exception
+from os_acc.privsep import worker
+from os_acc.testing import Snapshot
+from tests.stress import flows, inspection, killer, processes
+from tests.stress.bench import Bench
+from tests.stress.flows import BYSTANDERS, Flow
+from tests.stress.killer import Trial, Way
+from tests.stress.survival import Survival
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """A flow, and the host that is ready for it.
+
+    :ivar pristine: the host before anything was plugged.
+    :ivar writes: how many reached the kernel before the flow began.
+    """
+
+    flow: Flow
+    bench: Bench
+    pristine: Snapshot
+    writes: int
+
+
+@pytest.fixture(params=flows.FLOWS)
+def stage(request: pytest.FixtureRequest, place: str) -> Stage:
+    flow = flows.FLOWS[request.param]
+    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
+    kernel = bench.build(flows.host())
+    pristine = kernel.snapshot()
+    prepared = processes.call(lambda: flow.prepare(bench))
+    assert not prepared.trouble, prepared.trouble
+    return Stage(flow, bench, pristine, len(kernel.writes()))
+
+
+def test_every_point_is_survived(stage: Stage, place: str, survival: Survival) -> None:
+    points = _record(stage, os.path.join(place, "recorded"))
+    trials = [trial for point in points for trial in killer.trials_at(point)]
+
+    def attempt(trial: Trial) -> str | None:
+        name = f"{os.getpid()}-{trials.index(trial)}"
+        bench = stage.bench.copy(os.path.join(place, name))
+        try:
+            _survive(stage, bench, trial)
+        except AssertionError:
+            return f"{trial} at {points[trial.point]}:\n{traceback.format_exc()}"
+        bench.remove()
+        return None
+
+    troubles = processes.share_out(trials, attempt)
+    survival.note(stage.flow.name, points, trials, len(troubles))
+    assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
+
+
+def _record(stage: Stage, directory: str) -> dict[killer.Point, str]:
+    bench = stage.bench.copy(directory)
+
+    def run() -> None:
+        for _ in stage.flow.act(bench):
+            killer.record(bench)
+
+    ended = processes.call(run)
+    assert not ended.trouble, ended.trouble
+    _look(stage, bench)
+    return killer.recorded(bench)
+
+
+def _survive(stage: Stage, bench: Bench, trial: Trial) -> None:
+    def run() -> None:
+        # Whose worker is killed lives on and is told so.
+        with contextlib.suppress(exception.HelperLost, exception.DevicesUnreleased):
+            for _ in stage.flow.act(bench):
+                killer.install(bench, trial)
+
+    ended = processes.call(run)
+    assert killer.was_reached(bench), "the point is not there any more"
+    assert not ended.trouble, ended.trouble
+    assert ended.killed == (trial.way is not Way.WORKER)
+    if trial.way is Way.ORPHAN:
+        _leave_alone(bench, trial.point.device)
+        killer.go_on(bench)
+    elif trial.way is Way.QUEUED:
+        _overtake(stage, bench)
+    _look(stage, bench)
+
+
+def _leave_alone(bench: Bench, device: str) -> None:
+    """A recovery while a worker of the dead client is still at work."""
+
+    def recover() -> None:
+        worker._LOCK_SECONDS = 0.02
+        count = len(bench.kernel.writes())
+        bench.boot()
+        kernel = bench.kernel
+        inspection.check_left_alone(kernel, device, kernel.writes()[count:])
+
+    _in_child(recover)
+
+
+def _overtake(stage: Stage, bench: Bench) -> None:
+    """A call of the dead client begins when all has been put in order."""
+
+    def recover() -> None:
+        manager = bench.boot()
+        inspection.check_recovered(stage.flow, manager, bench.kernel, stage.pristine)
+
+    _in_child(recover)
+    killer.go_on(bench)
+
+
+def _look(stage: Stage, bench: Bench) -> None:
+    """Start again, check, go on, unplug all, check."""
+
+    def recover() -> None:
+        manager = bench.boot()
+        kernel = bench.kernel
+        inspection.check_untouched(stage.flow, kernel.writes()[stage.writes :])
+        inspection.check_recovered(stage.flow, manager, kernel, stage.pristine)
+        stage.flow.resume(bench, manager)
+        kernel.let_go(BYSTANDERS)
+        inspection.unplug_all(manager)
+        inspection.check_restored(bench, stage.pristine)
+
+    _in_child(recover)
+
+
+def _in_child(check: Callable[[], None]) -> None:
+    ended = processes.call(check)
+    assert not ended.trouble, ended.trouble
+    assert not ended.killed

@@ -1,0 +1,177 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A client dies while the kernel does not return from its privileged write.
+
+The helper's worker lives on and holds the device's lock: the recovery must
+neither overtake it nor wait for ever, and nothing else may suffer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import worker
+from os_acc.testing import Snapshot
+from tests.stress import flows, inspection, processes
+from tests.stress.bench import Bench, plug
+from tests.stress.flows import AUDIO, FPGA, GPU, INSTANCE, MIGRATION
+from tests.stress.processes import Child
+
+PLUG_WRITES = [
+    (address, attribute)
+    for address in (GPU, AUDIO)
+    for attribute in ("driver_override", "unbind", "drivers_probe")
+]
+UNPLUG_WRITES = [(GPU, "reset"), *PLUG_WRITES]
+
+
+@pytest.fixture
+def bench(place: str) -> Iterator[Bench]:
+    bench = Bench(os.path.join(place, "bench"))
+    bench.build(flows.host())
+    processes.become_reaper()
+    yield bench
+    bench.kernel.lift()
+    processes.reap()
+
+
+@pytest.fixture
+def pristine(bench: Bench) -> Snapshot:
+    return bench.kernel.snapshot()
+
+
+def run(check: Callable[[], None]) -> None:
+    """Do it in a process of its own, as another service would."""
+    ended = processes.call(check)
+    assert not ended.trouble, ended.trouble
+
+
+def stop_while_it_hangs(bench: Bench, action: Callable[[], object]) -> None:
+    """Kill a client as soon as its write hangs."""
+    client = Child(action)
+    bench.kernel.wait_until_blocked()
+    client.kill()
+    assert client.wait().killed
+
+
+def check_left_alone(bench: Bench) -> None:
+    """A new start finds the worker at work; another consumer is served."""
+
+    def start_again() -> None:
+        worker._LOCK_SECONDS = 0.02
+        count = len(bench.kernel.writes())
+        manager = bench.boot()
+        writes = bench.kernel.writes()[count:]
+        inspection.check_left_alone(bench.kernel, GPU, writes)
+        (lease,) = manager.store.leases(INSTANCE)
+        assert lease.state is LeaseState.RELEASING
+        with pytest.raises(exception.DevicesUnreleased) as caught:
+            manager.unplug({"uuid": INSTANCE})
+        ((_, why),) = caught.value.unreleased
+        assert isinstance(why, exception.DeviceStuck)
+        assert plug(manager, MIGRATION, FPGA)
+        assert manager.unplug({"uuid": MIGRATION}) == 1
+
+    run(start_again)
+
+
+def check_restored(bench: Bench, pristine: Snapshot) -> None:
+    """Once the write has returned, a new start puts everything in order."""
+
+    def start_again() -> None:
+        assert bench.boot().store.leases() == ()
+        inspection.check_restored(bench, pristine)
+
+    run(start_again)
+
+
+@pytest.mark.parametrize(("address", "attribute"), PLUG_WRITES)
+def test_a_plug_that_hangs_is_rolled_back_when_it_ends(
+    bench: Bench, pristine: Snapshot, address: str, attribute: str
+) -> None:
+    bench.kernel.hang(address, attribute)
+    stop_while_it_hangs(bench, lambda: plug(bench.boot(), INSTANCE, GPU))
+
+    check_left_alone(bench)
+    bench.kernel.lift()
+    processes.reap()
+
+    check_restored(bench, pristine)
+
+
+@pytest.mark.parametrize(("address", "attribute"), UNPLUG_WRITES)
+def test_an_unplug_that_hangs_is_finished_when_it_ends(
+    bench: Bench, pristine: Snapshot, address: str, attribute: str
+) -> None:
+    run(lambda: check_count(plug(bench.boot(), INSTANCE, GPU), 1))
+    bench.kernel.hang(address, attribute)
+    stop_while_it_hangs(bench, lambda: bench.boot().unplug({"uuid": INSTANCE}))
+
+    check_left_alone(bench)
+    bench.kernel.lift()
+    processes.reap()
+
+    check_restored(bench, pristine)
+
+
+def test_a_client_that_lives_is_left_alone(bench: Bench, pristine: Snapshot) -> None:
+    bench.kernel.hang(AUDIO, "unbind")
+    client = Child(lambda: plug(bench.boot(), INSTANCE, GPU))
+    bench.kernel.wait_until_blocked()
+
+    def start_again() -> None:
+        count = len(bench.kernel.writes())
+        (lease,) = bench.boot().store.leases(INSTANCE)
+        assert lease.state is LeaseState.PREPARING
+        assert bench.kernel.writes()[count:] == []
+
+    run(start_again)
+    bench.kernel.lift()
+    ended = client.wait()
+
+    assert not ended.trouble, ended.trouble
+    assert [entry["pci_id"] for entry in ended.value] == [GPU]
+    run(lambda: check_count([bench.boot().unplug({"uuid": INSTANCE})], 1))
+    check_restored(bench, pristine)
+
+
+def test_a_guest_that_started_meanwhile_keeps_its_device(
+    bench: Bench, pristine: Snapshot
+) -> None:
+    """The plug's client died after its last write; a guest got the device."""
+    bench.kernel.hang(AUDIO, "drivers_probe")
+    stop_while_it_hangs(bench, lambda: plug(bench.boot(), INSTANCE, GPU))
+    bench.kernel.lift()
+    processes.reap()
+    bench.kernel.hold(GPU)
+
+    def start_again() -> None:
+        count = len(bench.kernel.writes())
+        (lease,) = bench.boot().store.leases(INSTANCE)
+        assert lease.state is LeaseState.RELEASING
+        assert bench.kernel.writes()[count:] == []
+
+    run(start_again)
+    bench.kernel.let_go(GPU)
+
+    check_restored(bench, pristine)
+
+
+def check_count(found: list[object], count: int) -> None:
+    assert len(found) == count
