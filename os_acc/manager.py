@@ -39,7 +39,7 @@ from os_acc import (
 )
 from os_acc.host import boot, vfio
 from os_acc.objects.device import Provider
-from os_acc.objects.instance import InstanceInfo, canonical_uuid
+from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.selection import Wanted
@@ -125,7 +125,7 @@ class Manager:
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
         deadline = time.monotonic() + self.settings.unplug_timeout
-        old, new = _consumer(consumer), _consumer(new_consumer)
+        old, new = consumer_uuid(consumer), consumer_uuid(new_consumer)
         with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
             for each in (old, new):
                 self._settled(each, deadline)
@@ -289,13 +289,6 @@ def _digest(wanted: Sequence[Wanted]) -> str:
 
 def _members(leases: Iterable[Lease]) -> set[PciAddress]:
     return {address for lease in leases for address in lease.members}
-
-
-def _consumer(value: object) -> str:
-    consumer = canonical_uuid(value)
-    if consumer is None:
-        raise exception.InvalidInput(f"{value!r} is not the uuid of a consumer")
-    return consumer
 
 
 def _unreleased(

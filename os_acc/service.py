@@ -27,6 +27,7 @@ from os_acc import (
     device_spec,
     exception,
     helper,
+    hints,
     inventory,
     lifecycle,
     manager,
@@ -72,7 +73,9 @@ def initialize(
     """
     global _manager
     if type(reset) is not bool:
-        raise exception.InvalidInput(f"reset is {reset!r}, not True or False")
+        raise exception.InvalidInput(
+            f"reset is {hints.shown(reset)}, not True or False"
+        )
     with _lock:
         if _manager is None or reset:
             _manager = build(config or cfg.CONF, root, owner)

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Self
 
-from os_acc import exception
+from os_acc import exception, hints
 
 
 def canonical_uuid(value: object) -> str | None:
@@ -32,6 +32,20 @@ def canonical_uuid(value: object) -> str | None:
         return None
     text = str(parsed)
     return text if value.lower() in (text, parsed.hex) else None
+
+
+def consumer_uuid(value: object) -> str:
+    """The uuid of an instance or a migration, in its canonical form.
+
+    :raises InvalidInput: it is none.
+    """
+    consumer = canonical_uuid(value)
+    if consumer is None:
+        raise exception.InvalidInput(
+            f"{hints.shown(value)} is not the uuid of a consumer",
+            hint="it has to be the uuid of an instance or a migration, as text",
+        )
+    return consumer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,13 +67,13 @@ class InstanceInfo:
         """
         if not isinstance(instance_info, Mapping):
             raise exception.InvalidInstanceInfo(
-                f"instance_info is a {type(instance_info).__name__}, not a mapping",
+                f"instance_info is {hints.shown(instance_info)}, not a mapping",
                 hint="pass a dictionary with at least the key 'uuid'",
             )
         consumer = canonical_uuid(instance_info.get("uuid"))
         if consumer is None:
             raise exception.InvalidInstanceInfo(
-                f"instance_info['uuid'] is {instance_info.get('uuid')!r}",
+                f"instance_info['uuid'] is {hints.shown(instance_info.get('uuid'))}",
                 hint="it has to be the instance's UUID, as text",
             )
         texts: dict[str, Any] = {}
@@ -67,7 +81,8 @@ class InstanceInfo:
             value = instance_info.get(key)
             if not isinstance(value, str | None):
                 raise exception.InvalidInstanceInfo(
-                    f"instance_info[{key!r}] is a {type(value).__name__}, not text"
+                    f"instance_info[{key!r}] is {hints.shown(value)}, not text",
+                    hint="leave it out where there is none",
                 )
             texts[key] = value or ""
         return cls(uuid=consumer, **texts)

@@ -19,7 +19,7 @@ import enum
 import re
 from typing import Self
 
-from os_acc import exception
+from os_acc import exception, hints
 
 # The domain is up to 32 bits wide: VMD puts its devices into domains above
 # FFFF (Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/controller/vmd.c).
@@ -53,7 +53,7 @@ class PciAddress:
         for part, limit in zip(self.parts, limits, strict=True):
             if not _is_within(part, limit):
                 raise exception.InvalidPciAddress(
-                    f"{self.parts!r} is not a PCI address"
+                    f"{hints.shown(self.parts)} is not a PCI address"
                 )
 
     @classmethod
@@ -64,7 +64,9 @@ class PciAddress:
         """
         match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise exception.InvalidPciAddress(f"{text!r} is not a PCI address")
+            raise exception.InvalidPciAddress(
+                f"{hints.shown(text)} is not a PCI address"
+            )
         return cls(*(int(part, 16) for part in match.groups()))
 
     def __str__(self) -> str:
