@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""VFs are made at start; a PF that does not do it stops no other."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from os_acc.testing import HostSpec, hosts
+
+NIC, QAT = "0000:3b:00.0", "0000:d8:00.0"
+
+
+def spec(address: str, count: int) -> str:
+    return f'{{"address": "{address[:-4]}*.*", "num_vfs": {count}}}'
+
+
+def test_as_many_vfs_are_made_as_the_operator_says(make_bench):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bench.restart()
+    assert bench.kernel.state(NIC).numvfs == 4
+    assert len(bench.provider(NIC).device.handles) == 4
+    writes = bench.kernel.writes()
+    bench.restart()
+    assert bench.kernel.writes() == writes
+
+
+def test_the_host_does_not_take_them_but_its_own_way_of_probing_stays(make_bench):
+    bench = make_bench(device_spec=[spec(NIC, 2)])
+    bench.restart()
+    assert bench.drivers("0000:3b:02.0", "0000:3b:02.1") == [None, None]
+    assert bench.kernel.state(NIC).autoprobe is True
+
+
+def test_a_driver_that_always_makes_all_is_told_and_they_are_offered(
+    make_bench, caplog
+):
+    bench = make_bench(device_spec=[spec(QAT, 4)])
+    bench.restart()
+    assert f"{QAT} keeps its VFs" in caplog.text
+    assert "found 16" in caplog.text
+    assert len(bench.provider(QAT).device.handles) == 16
+
+
+def test_all_vfs_of_such_a_driver_are_no_surprise(make_bench, caplog):
+    bench = make_bench(device_spec=[spec(QAT, 16)])
+    (entry,) = bench.plug(1, QAT)
+    assert "keeps its VFs" not in caplog.text
+    assert bench.drivers(entry["pci_id"]) == ["vfio-pci"]
+    bench.unplug(1)
+    assert bench.drivers(entry["pci_id"]) == [None]
+
+
+def test_vfs_that_are_there_are_never_taken_from_guests(make_bench, caplog):
+    host = HostSpec((hosts.nic("0000:3b", name="eno1", boot_vfs=3),))
+    bench = make_bench(host, device_spec=[spec(NIC, 4)])
+    bench.restart()
+    assert "it has 3 VFs, not 4" in caplog.text
+    assert bench.kernel.writes() == []
+    assert len(bench.provider(NIC).device.handles) == 3
+
+
+def test_more_than_the_card_has_are_not_made(make_bench, caplog):
+    bench = make_bench(device_spec=[spec(NIC, 9)])
+    before = bench.kernel.snapshot()
+    bench.restart()
+    assert "ERANGE" in caplog.text
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EBUSY, errno.ENOMEM])
+def test_a_pf_that_refuses_stops_no_other(make_bench, caplog, error):
+    bench = make_bench(device_spec=[spec(NIC, 4), spec(QAT, 16)])
+    before = bench.kernel.snapshot()[0]
+    bench.kernel.fail(NIC, "sriov_numvfs", error)
+    bench.restart()
+    assert f"{NIC} keeps its VFs" in caplog.text
+    assert errno.errorcode[error] in caplog.text
+    assert bench.kernel.state(NIC).numvfs == 0
+    assert bench.kernel.state(NIC).autoprobe is True
+    assert bench.kernel.state(QAT).numvfs == 16
+    assert before
+    bench.restart()
+    assert bench.kernel.state(NIC).numvfs == 4
+
+
+def test_a_pf_that_hangs_stops_no_other(make_bench, caplog):
+    bench = make_bench(device_spec=[spec(NIC, 4), spec(QAT, 16)])
+    bench.kernel.hang(NIC, "sriov_numvfs")
+    bench.restart(write_timeout=0.5)
+    assert "has not returned from a write" in caplog.text
+    assert len(bench.provider(QAT).device.handles) == 16
+    bench.end()
+    bench.restart()
+    assert bench.kernel.state(NIC).numvfs == 4
+    assert bench.kernel.state(NIC).autoprobe is True
+
+
+def test_a_write_without_effect_is_found(make_bench, caplog):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bench.kernel.ignore(NIC, "sriov_numvfs")
+    bench.restart()
+    assert "found 0" in caplog.text
+
+
+def test_vfs_are_made_only_where_they_are_asked_for(bench):
+    bench.restart()
+    assert bench.kernel.writes() == []
+
+
+def test_a_function_that_can_have_none_is_left_alone(make_bench):
+    bench = make_bench(device_spec=[spec("0000:5e:00.0", 4)])
+    bench.restart()
+    assert bench.kernel.writes() == []
+    assert bench.provider("0000:5e:00.0")
