@@ -110,38 +110,48 @@ def _host_uses(scene: Scene, function: PciFunction) -> Refused | None:
 
 
 def _unknown(scene: Scene, function: PciFunction) -> Refused | None:
-    if (
-        vfio.is_vfio_driver(function.driver)
-        and function.address not in scene.leased
-        and not scene.named[function.address].prebound
-    ):
+    if _is_unknown(scene, function, scene.named[function.address]):
         return _no(function, Refusal.UNKNOWN_STATE, f"bound to {function.driver}")
     return None
 
 
+def _is_unknown(scene: Scene, function: PciFunction, tags: Tags) -> bool:
+    """Whether somebody else has prepared a function for a guest."""
+    return (
+        vfio.is_vfio_driver(function.driver)
+        and function.address not in scene.leased
+        and not tags.prebound
+    )
+
+
 def _isolated(scene: Scene, function: PciFunction) -> Refused | None:
     for other in _others(scene, function):
-        if _goes_along(scene, function, other):
-            what = _stays(scene, other)
-            if what is None:
-                continue
-            return _no(function, Refusal.NOT_ISOLATED, f"{other.address}: {what}")
-        # Unbound, it is Nova's to bind whenever it likes.
-        if other.driver is not None or other.address in scene.nova:
-            return _no(
-                function,
-                Refusal.NOT_ISOLATED,
-                f"{other.address} ({other.driver or 'Nova'}) shares its group",
-            )
+        detail = _in_the_way(scene, function, other)
+        if detail is not None:
+            return _no(function, Refusal.NOT_ISOLATED, detail)
     return None
 
 
-def _stays(scene: Scene, other: PciFunction) -> str | None:
+def _in_the_way(scene: Scene, function: PciFunction, other: PciFunction) -> str | None:
+    """Which other function keeps the group from a guest, and why."""
+    if not _goes_along(scene, function, other) and other.address not in scene.nova:
+        if other.driver is None:
+            return None
+        return f"{other.address} ({other.driver}) shares its group"
+    why = _kept(scene, function, other)
+    return f"{other.address}: {why}" if why else None
+
+
+def _kept(scene: Scene, function: PciFunction, other: PciFunction) -> str | None:
     """Why a sibling cannot be taken along."""
     if other.address in scene.nova:
+        # Unbound or not: it is Nova's to bind whenever it likes.
         return Refusal.NOVA_CLAIMS.value
     if other.vfs:
         return "a PF with VFs"
+    tags = scene.named.get(other.address, scene.named[function.address])
+    if _is_unknown(scene, other, tags):
+        return Refusal.UNKNOWN_STATE.value
     return scene.usage.of(other.address)
 
 

@@ -20,39 +20,53 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from oslo_utils import uuidutils
 
-from os_acc import bindings, exception
+from os_acc import bindings, exception, hints
 from os_acc.host import boot, vfio
+from os_acc.host.view import Host
 from os_acc.inventory import Inventory
 from os_acc.manager import Manager
 from os_acc.objects.device import Refusal
+from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciAddress
 from os_acc.privsep.functions import is_driver_name
 from os_acc.store.locks import consumer_lock
 
+_NOTHING: Mapping[PciAddress, str] = MappingProxyType({})
+
 
 def release_device(
-    manager: Manager, address: PciAddress, driver: str | None, *, force: bool = False
+    manager: Manager,
+    address: PciAddress,
+    driver: str | None,
+    *,
+    siblings: Mapping[PciAddress, str] = _NOTHING,
+    force: bool = False,
 ) -> None:
     """Give a quarantined or an unknown device back to the host.
 
     :param driver: the driver that an unknown device is to go to, '' for
         none; only for a device of which no lease says it.
+    :param siblings: the same for those functions of its IOMMU group that
+        are prepared for a guest as well.
     :param force: forget a quarantined lease even where its device still
         cannot be given back.
     :raises DeviceNotFound: there is nothing to release at this address.
     :raises OsAccError: as the host refused it; nothing is forgotten.
     """
+    _check_address(address)
     deadline = time.monotonic() + manager.settings.unplug_timeout
     if address in manager.store.damaged_claims():
         manager.store.forget_damaged(address)
         return
     lease = manager.store.lease_of(address)
     if lease is None:
-        lease = _temporary(manager, address, _driver(driver))
+        lease = _temporary(manager, address, driver, siblings)
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
         _release(manager, address, lease, deadline, force=force)
 
@@ -86,18 +100,27 @@ def _release(
 
 
 def adopt_device(
-    manager: Manager, address: PciAddress, consumer: str, driver: str | None
+    manager: Manager,
+    address: PciAddress,
+    consumer: str,
+    driver: str | None,
+    *,
+    siblings: Mapping[PciAddress, str] = _NOTHING,
 ) -> Lease:
     """Record who has a device that is prepared for a guest without a lease.
 
     :param driver: the driver to which it goes back one day, '' for none.
+    :param siblings: the same for those functions of its IOMMU group that
+        are prepared for a guest as well.
     :raises DeviceNotFound: it is not on vfio-pci, or not named for os_acc.
     :raises AlreadyLeased: a lease has it.
     :raises ConsumerConflict: the consumer has something unfinished.
     """
+    _check_address(address)
+    consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
     draft = dataclasses.replace(
-        _temporary(manager, address, _driver(driver)), consumer=consumer
+        _temporary(manager, address, driver, siblings), consumer=consumer
     )
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = manager.store.leases(consumer)
@@ -115,6 +138,11 @@ def adopt_device(
         return lease
 
 
+def _check_address(address: object) -> None:
+    if not isinstance(address, PciAddress):
+        raise exception.InvalidPciAddress(f"{hints.shown(address)} is no PciAddress")
+
+
 def _is_ours(stock: Inventory, address: PciAddress) -> bool:
     """Whether the operator gave it to os_acc, and to nobody else."""
     for refused in stock.refused:
@@ -127,18 +155,24 @@ def _is_ours(stock: Inventory, address: PciAddress) -> bool:
     )
 
 
-def _driver(name: str | None) -> str:
+def _driver(address: PciAddress, name: str | None) -> str:
     if name is None:
         raise exception.InvalidInput(
-            "nothing is recorded of the driver that the device had",
-            hint="name it: --driver NAME, or --driver '' for none",
+            f"nothing is recorded of the driver that {address} had",
+            hint="name it: --driver NAME, or for another function of the group "
+            "--sibling ADDRESS=NAME; '' for none",
         )
     if not is_driver_name(name):
-        raise exception.InvalidInput(f"{name!r} is not the name of a driver")
+        raise exception.InvalidInput(f"{hints.shown(name)} is not the name of a driver")
     return name
 
 
-def _temporary(manager: Manager, address: PciAddress, driver: str) -> Lease:
+def _temporary(
+    manager: Manager,
+    address: PciAddress,
+    driver: str | None,
+    siblings: Mapping[PciAddress, str],
+) -> Lease:
     """A lease for a device that has none, as its group stands now."""
     stock = manager.take_stock()
     host = stock.host
@@ -164,14 +198,27 @@ def _temporary(manager: Manager, address: PciAddress, driver: str) -> Lease:
         address=address,
         iommu_group=host.group_of(address).number,
         numa_node=function.numa_node,
-        prior=_prior(manager, function, driver),
+        prior=tuple(
+            _prior(manager, each, driver if each == address else siblings.get(each))
+            for each in _prepared(host, address)
+        ),
         request="",
         boot_id=boot.boot_id(manager.root),
     )
 
 
-def _prior(
-    manager: Manager, function: PciFunction, driver: str
-) -> tuple[PriorBinding, ...]:
-    (now,) = bindings.read_prior(manager.root, [function.address])
-    return (dataclasses.replace(now, driver=driver or None, driver_override=None),)
+def _prepared(host: Host, address: PciAddress) -> tuple[PciAddress, ...]:
+    """The functions of a group that are on vfio-pci: they go together."""
+    members = (host.functions.get(each) for each in host.group_of(address).members)
+    return tuple(
+        function.address
+        for function in members
+        if function is not None and vfio.is_vfio_driver(function.driver)
+    )
+
+
+def _prior(manager: Manager, address: PciAddress, driver: str | None) -> PriorBinding:
+    (now,) = bindings.read_prior(manager.root, [address])
+    return dataclasses.replace(
+        now, driver=_driver(address, driver) or None, driver_override=None
+    )

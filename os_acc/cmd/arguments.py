@@ -47,6 +47,12 @@ def key_value(text: str) -> tuple[str, str]:
     return key, value
 
 
+def sibling(text: str) -> tuple[PciAddress, str]:
+    """``address=driver``, of a function that goes along with another."""
+    place, driver = key_value(text)
+    return address(place), driver
+
+
 def json_file(path: str) -> Any:
     """What a JSON file says, whatever it is."""
     # Here, where root is still root and may read its own files.

@@ -115,6 +115,7 @@ class DeviceRelease(base.Showing):
             self.manager(),
             parsed_args.address,
             parsed_args.driver,
+            siblings=dict(parsed_args.sibling),
             force=parsed_args.force,
         )
         return _now(self, parsed_args)
@@ -143,6 +144,7 @@ class DeviceAdopt(base.Showing):
             parsed_args.address,
             parsed_args.consumer,
             parsed_args.driver,
+            siblings=dict(parsed_args.sibling),
         )
         return _now(self, parsed_args)
 
@@ -174,6 +176,14 @@ def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
         "--driver",
         metavar="NAME",
         help=f"the host's driver {when}; '' for none",
+    )
+    parser.add_argument(
+        "--sibling",
+        metavar="ADDRESS=NAME",
+        type=arguments.sibling,
+        action="append",
+        default=[],
+        help="the same for another function of its IOMMU group; may be repeated",
     )
 
 

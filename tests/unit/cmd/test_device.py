@@ -28,7 +28,7 @@ from tests.unit.bench import Bench, uuid_of
 from tests.unit.cmd.console import Console
 
 GPU, AUDIO, NIC, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
-OTHER_GPU = "0000:b1:00.0"
+OTHER_GPU, OTHER_AUDIO = "0000:b1:00.0", "0000:b1:00.1"
 
 
 def make_unknown(bench: Bench, number: int, address: str) -> None:
@@ -164,21 +164,30 @@ def test_an_unknown_device_is_released_to_the_driver_that_is_named(
 ) -> None:
     make_unknown(console.bench, 1, OTHER_GPU)
     assert console.state(OTHER_GPU) == "unknown"
-    after = console.json("device", "release", OTHER_GPU, "--driver", "nouveau")
+    after = console.json(
+        *("device", "release", OTHER_GPU, "--driver", "nouveau"),
+        *("--sibling", f"{OTHER_AUDIO}=snd_hda_intel"),
+    )
     assert after["Driver"] == "nouveau"
-    assert console.bench.drivers(OTHER_GPU) == ["nouveau"]
+    assert console.bench.drivers(OTHER_GPU, OTHER_AUDIO) == ["nouveau", "snd_hda_intel"]
     assert console.json("attached") == []
 
 
-def test_a_sibling_that_was_left_behind_is_unknown_too(console: Console) -> None:
+def test_the_drivers_of_all_that_goes_back_have_to_be_named(console: Console) -> None:
     make_unknown(console.bench, 1, GPU)
     assert (console.state(GPU), console.state(AUDIO)) == ("unknown", "unknown")
-    console.json("device", "release", GPU, "--driver", "nouveau")
-    assert (console.state(GPU), console.state(AUDIO)) == ("free", "unknown")
-    assert "on VFIO without a lease" in console.device(AUDIO)["Reason"]
-    console.json("device", "release", AUDIO, "--driver", "snd_hda_intel")
-    assert console.state(AUDIO) == "free"
-    assert console.bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
+    ran = console.run("device", "release", GPU, "--driver", "nouveau")
+    assert ran.status == 1
+    assert f"driver that {AUDIO} had" in ran.err
+    assert console.bench.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
+
+
+def test_a_card_is_not_free_while_a_part_of_it_is_unknown(console: Console) -> None:
+    make_unknown(console.bench, 1, GPU)
+    kernel = console.bench.kernel
+    kernel.write(kernel.path(f"sys/bus/pci/devices/{GPU}/driver/unbind"), GPU)
+    assert console.state(GPU) == "refused"
+    assert f"{AUDIO}: prepared for a guest" in console.device(GPU)["Reason"]
 
 
 def test_a_prebound_device_is_free(console: Console) -> None:
@@ -203,7 +212,7 @@ def test_what_nova_claims_is_not_taken_along_with_its_sibling(
     console.configure(more=f'[pci]\ndevice_spec = {{"address": "{GPU}"}}')
     row = console.device(AUDIO)
     assert row["State"] == "refused"
-    assert f"{GPU} ({driver or 'Nova'}) shares its group" in row["Reason"]
+    assert f"{GPU}: claimed by Nova" in row["Reason"]
 
 
 def test_an_unknown_device_is_not_released_to_a_guessed_driver(
@@ -297,6 +306,9 @@ def test_a_damaged_record_keeps_its_device_until_it_is_released(
     assert contents(bench.state_path) == before
     console.json("device", "release", OTHER_GPU)
     assert "damaged" not in console.device(OTHER_GPU)["Reason"]
-    console.json("device", "release", OTHER_GPU, "--driver", "nouveau")
+    console.json(
+        *("device", "release", OTHER_GPU, "--driver", "nouveau"),
+        *("--sibling", f"{OTHER_AUDIO}=snd_hda_intel"),
+    )
     assert console.state(OTHER_GPU) != "leased"
     assert bench.drivers(OTHER_GPU) == ["nouveau"]

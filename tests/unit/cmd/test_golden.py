@@ -36,7 +36,7 @@ NAMED = (
     '{"address": "0000:3b:00.0", "num_vfs": 2}',
     '{"address": "0000:04:00.0"}',
 )
-GPU, VF = "0000:17:00.0", "0000:3b:02.0"
+GPU, AUDIO, VF = "0000:17:00.0", "0000:17:00.1", "0000:3b:02.0"
 NOVA = 64055
 
 
@@ -94,7 +94,11 @@ def test_what_the_manual_shows_of_unknown_devices(
     console.bench.plug(2, VF)
     manager.store.delete(manager.store.leases())
     golden("unknown", "device", "list", "--state", "unknown")
-    golden("release", "device", "release", GPU, "--driver", "nouveau")
+    golden(
+        "release",
+        *("device", "release", GPU, "--driver", "nouveau"),
+        *("--sibling", f"{AUDIO}=snd_hda_intel"),
+    )
     golden("adopt", "device", "adopt", VF, "--consumer", uuid_of(2), "--driver", "")
 
 
