@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host under test on a real kernel, seen by an ordinary user."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from . import library
+from .host import HostUnderTest, Places
+
+
+class Root(Protocol):
+    """:class:`.root_side.RootSide`, in this process or far away."""
+
+    def store(self, path: str, text: str) -> None: ...
+    def bring_online(self, pf: str) -> None: ...
+    def load(self, module: str, loaded: bool) -> None: ...
+    def swap_on(self, node: str) -> None: ...
+    def swap_off(self, node: str) -> None: ...
+    def signal(self, pid: int, number: int) -> None: ...
+    def hold(self, address: str) -> None: ...
+    def let_go(self) -> None: ...
+    def hand_over(self, node: str) -> None: ...
+    def pull_out(self) -> None: ...
+    def put_in(self) -> None: ...
+
+
+#: sudo has a path of its own, on which a virtual environment is not.
+SUDO = shlex.join(["sudo", "-n", str(Path(sys.executable).parent / "privsep-helper")])
+
+
+class RealHost(HostUnderTest):
+    """This machine; root's part in it is played by somebody else."""
+
+    # One start of a process alone takes seconds in software emulation.
+    short_write_timeout = 10.0
+
+    def __init__(self, places: Places, state_path: Path, root_side: Root) -> None:
+        self._root = root_side
+        super().__init__(places, library.Options("/", str(state_path)))
+
+    def helper_command(self, *, needed: bool) -> str:
+        return SUDO
+
+    def store(self, path: str, text: str) -> None:
+        self._root.store(path, text)
+
+    def run_vfs(self) -> None:
+        self._root.bring_online(self.places.pf)
+        for vf in self.vfs():
+            self.store("sys/bus/pci/drivers_probe", vf)
+        for vf in self.vfs():
+            self.wait_until_running(vf)
+
+    def wait_until_running(self, address: str) -> None:
+        self.wait_until(lambda: self._nvme_state(address) == "live")
+
+    def load_stub(self, loaded: bool) -> None:
+        self._root.load("pci-stub", loaded)
+
+    def swap_to_disk(self, on: bool) -> None:
+        swaps = [line.split()[0] for line in _lines("/proc/swaps")[1:]]
+        if on:
+            disk = self.places.card[1]
+            self.wait_until(lambda: bool(self._disks(disk)))
+            self._root.swap_on(self._disks(disk)[0])
+        elif swaps:
+            self._root.swap_off(swaps[0])
+
+    def signal(self, pid: int, number: int) -> None:
+        self._root.signal(pid, number)
+
+    def hold(self, address: str) -> None:
+        self._root.hold(address)
+
+    def let_go(self) -> None:
+        self._root.let_go()
+
+    def hand_over(self, address: str) -> None:
+        self._root.hand_over(self.node(address))
+
+    def pull_out(self) -> None:
+        self._root.pull_out()
+
+    def put_in(self) -> None:
+        self._root.put_in()
+
+    def close(self) -> None:
+        """The next scenario uses the same helpers."""
+
+    def _nvme_state(self, address: str) -> str:
+        for path in Path(self._path(address, "nvme")).glob("nvme*/state"):
+            return "".join(_lines(str(path)))
+        return ""
+
+    def _disks(self, address: str) -> list[str]:
+        found = Path(self._path(address, "nvme")).glob("nvme*/nvme*n*")
+        nodes = (Path("/dev", each.name) for each in found)
+        return [str(node) for node in nodes if node.exists()]
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="ascii").splitlines()
+    except OSError:
+        # The driver is just leaving.
+        return []

@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What root does to the real machine while scenarios run as somebody else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+
+from tests.functional.kernel import nvme, sysfs
+from tests.functional.kernel.accounts import OrdinaryUser
+from tests.functional.kernel.guest import InnerGuest
+from tests.functional.kernel.hotplug import Hotplug
+
+
+class RootSide:
+    """The host's administrator, its hypervisor, and the guests' QEMU."""
+
+    def __init__(self, qemu: OrdinaryUser, hotplug: Hotplug) -> None:
+        self._qemu = qemu
+        self._hotplug = hotplug
+        self._guest: InnerGuest | None = None
+
+    def store(self, path: str, text: str) -> None:
+        """Write an attribute."""
+        sysfs.store(Path("/", path), text)
+
+    def bring_online(self, pf: str) -> None:
+        """Make the VFs controllers that the nvme driver can run."""
+        nvme.bring_online(pf)
+
+    def load(self, module: str, loaded: bool) -> None:
+        """Load or unload a module."""
+        command = ["modprobe", *([] if loaded else ["--remove"]), module]
+        subprocess.run(command, check=True)
+
+    def swap_on(self, node: str) -> None:
+        """Use a disk as swap space."""
+        subprocess.run(["mkswap", node], check=True)
+        subprocess.run(["swapon", node], check=True)
+
+    def swap_off(self, node: str) -> None:
+        """Do not use it any more."""
+        subprocess.run(["swapoff", node], check=True)
+
+    def signal(self, pid: int, number: int) -> None:
+        """Signal a process."""
+        os.kill(pid, number)
+
+    def hold(self, address: str) -> None:
+        """Start a guest that holds a function."""
+        self._guest = InnerGuest(self._qemu, [address])
+
+    def let_go(self) -> None:
+        """End the guest, if there is one."""
+        guest, self._guest = self._guest, None
+        # A write that waited for this takes the node away meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if guest is not None:
+                guest.close()
+
+    def hand_over(self, node: str) -> None:
+        """Give a node to QEMU's user."""
+        os.chown(node, self._qemu.uid, self._qemu.gid)
+
+    def pull_out(self) -> None:
+        """Pull a function out of its slot."""
+        self._hotplug.remove()
+
+    def put_in(self) -> None:
+        """Put it in again."""
+        self._hotplug.insert()
