@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
+from oslo_config import cfg
 from oslo_log import log
 from oslo_privsep import comm, daemon
 
@@ -201,7 +202,7 @@ class Helper:
                 "the privileged helper does not answer",
                 hint="what it was asked to do may still happen; try again",
             ) from error
-        except (OSError, daemon.ProtocolError) as error:
+        except (OSError, daemon.ProtocolError, daemon.FailedToDropPrivileges) as error:
             raise exception.HelperLost(
                 f"the privileged helper ended during a call: {error}"
             ) from error
@@ -238,7 +239,8 @@ def _start(context: privsep.Context, start: futures.Future[None]) -> None:
             threading.Thread(
                 target=_watch, args=(context.channel,), daemon=True
             ).start()
-    except (OSError, daemon.FailedToDropPrivileges) as error:
+    # ValueError: a helper_command with a quotation mark that nobody closes.
+    except (OSError, ValueError, cfg.Error, daemon.FailedToDropPrivileges) as error:
         failure = exception.HelperUnavailable(
             f"the privileged helper {context.pypath} does not start: {error}"
         )

@@ -103,7 +103,9 @@ def _parse(
         return None
     parsed = [_parse_target(group, target, fields) for target in targets]
     whole = tuple(target for target in parsed if target is not None)
-    return whole if len(whole) == len(parsed) else None
+    # The second lock of one device would wait for the first.
+    different = {target.address for target in whole}
+    return whole if len(different) == len(parsed) else None
 
 
 def _parse_target(group: int, target: object, fields: int) -> Target | None:

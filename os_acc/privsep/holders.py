@@ -40,18 +40,28 @@ def holders(
     :returns: an outcome (ok: nobody does; in-use; unsure), the error number
         behind it, and (pid, command) of those who could be found.
     """
-    addresses = [functions.parse_address(parts) for parts in all_parts]
-    whole = [address for address in addresses if address is not None]
-    if len(whole) != len(addresses):
+    whole = _parse(all_parts)
+    if whole is None:
         return (Outcome.INVALID, errno.EINVAL, ())
-    nodes = _nodes(whole)
-    # Going through every process is dear on a busy host: only where there is
-    # something that could be held.
-    found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
-    error = _probe(whole)
+    try:
+        nodes = _nodes(whole)
+        # Going through every process is dear on a busy host: only where there
+        # is something that could be held.
+        found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
+        error = _probe(whole)
+    except OSError as failure:
+        return (Outcome.UNSURE, failure.errno or errno.EIO, ())
     if found or error == errno.EBUSY:
         return (Outcome.IN_USE, errno.EBUSY, found)
     return (Outcome.UNSURE if error else Outcome.OK, error, ())
+
+
+def _parse(all_parts: object) -> list[PciAddress] | None:
+    if not isinstance(all_parts, tuple | list) or not all_parts:
+        return None
+    addresses = [functions.parse_address(parts) for parts in all_parts]
+    whole = [address for address in addresses if address is not None]
+    return whole if len(whole) == len(addresses) else None
 
 
 def _probe(addresses: list[PciAddress]) -> int:
