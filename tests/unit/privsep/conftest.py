@@ -1,0 +1,45 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from os_acc.privsep import kernel
+from tests.unit.bench import privileged_here
+
+
+class Untouchable(kernel.Kernel):
+    """A kernel that nobody may reach."""
+
+    def path(self, *parts: str) -> str:
+        raise AssertionError(f"{parts} reached the kernel")
+
+    def write(self, path: str, text: str) -> None:
+        raise AssertionError(f"{path} was written")
+
+    def read(self, path: str) -> str:
+        raise AssertionError(f"{path} was read")
+
+    def probe_vfio_group(self, group: int) -> int:
+        raise AssertionError(f"group {group} was opened")
+
+
+@pytest.fixture(scope="module")
+def untouchable() -> Iterator[None]:
+    """Privileged code in this process, and no kernel that it could touch."""
+    before, kernel.current = kernel.current, Untouchable()
+    with privileged_here():
+        yield
+    kernel.current = before

@@ -1,0 +1,239 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Entry points trust nobody: what they do not take reaches no kernel."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from os_acc.privsep import binding, holders, sriov
+from os_acc.privsep.functions import is_driver_name
+from os_acc.privsep.outcome import Outcome
+
+PLACE, CARD = (0, 0x5E, 0, 0), (0x10EE, 0x5000, 0x10EE, 0x000E, 0)
+GROUP, EPOCH, SECOND = 7, 1, 1000
+
+PATHS = [
+    "../../../etc/passwd",
+    "/etc/passwd",
+    "a/b",
+    "..",
+    ".",
+    "-x",
+    "vfio-pci\n",
+    "vfio-pci\0",
+    "vfio\tpci",
+    "ünicode",
+    "\ud800",
+    "x" * 65,
+    "x" * 100_000,
+]
+WRONG = [
+    None,
+    True,
+    -1,
+    1.0,
+    2**63,
+    10**5000,
+    float("nan"),
+    "1",
+    b"1",
+    "",
+    "../..",
+    {},
+    set(),
+    object(),
+]
+
+
+def kind(value: object) -> str:
+    """A short name for a test; some values cannot even be shown."""
+    return type(value).__name__
+
+
+def outcomes(answers) -> set[str]:
+    return {outcome for outcome, *_ in answers}
+
+
+def is_refused(answers) -> bool:
+    return outcomes(answers) == {Outcome.INVALID}
+
+
+def take(group=GROUP, targets=((PLACE, CARD),), epoch=EPOCH, milliseconds=SECOND):
+    return binding.take(group, targets, epoch, milliseconds)
+
+
+def give_back(
+    group=GROUP,
+    targets=((PLACE, CARD, "nvme", ""),),
+    epoch=EPOCH,
+    milliseconds=SECOND,
+    proven_free=False,
+):
+    return binding.give_back(group, targets, epoch, milliseconds, proven_free)
+
+
+def set_num_vfs(parts=PLACE, identity=CARD, count=4, epoch=EPOCH, milliseconds=SECOND):
+    return (sriov.set_num_vfs(parts, identity, count, epoch, milliseconds),)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=kind)
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (take, "group"),
+        (take, "targets"),
+        (take, "epoch"),
+        (take, "milliseconds"),
+        (give_back, "group"),
+        (give_back, "targets"),
+        (give_back, "epoch"),
+        (give_back, "milliseconds"),
+        (set_num_vfs, "parts"),
+        (set_num_vfs, "identity"),
+        (set_num_vfs, "count"),
+        (set_num_vfs, "epoch"),
+        (set_num_vfs, "milliseconds"),
+    ],
+)
+def test_each_argument_has_one_type_and_a_range(untouchable, call, name, value):
+    assert is_refused(call(**{name: value}))
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "yes", []])
+def test_proof_is_yes_or_no(untouchable, value):
+    assert is_refused(give_back(proven_free=value))
+
+
+@pytest.mark.parametrize("milliseconds", [0, 600_001])
+def test_no_call_waits_for_ever(untouchable, milliseconds):
+    for call in (take, give_back, set_num_vfs):
+        assert is_refused(call(milliseconds=milliseconds))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        (0, 0, 0, 8),
+        (0, 0, 32, 0),
+        (0, 256, 0, 0),
+        (2**32, 0, 0, 0),
+        (0, 0, 0),
+        (0, 0, 0, 0, 0),
+        (0, 0, 0, True),
+        (0, 0, 0, "0"),
+        (0, 0, 0, "../.."),
+        (10**5000, 0, 0, 0),
+        "0000:5e:00.0",
+        ["0", "0", "0", "0"],
+    ],
+    ids=kind,
+)
+def test_an_address_is_four_numbers_in_their_ranges(untouchable, place):
+    assert is_refused(take(targets=((place, CARD),)))
+    assert is_refused(give_back(targets=((place, CARD, "", ""),)))
+    assert is_refused(set_num_vfs(parts=place))
+    assert holders.holders((place,))[0] == Outcome.INVALID
+
+
+@pytest.mark.parametrize("all_parts", [*WRONG, (), [], (None,), (PLACE, "x")], ids=kind)
+def test_holders_are_looked_for_at_addresses(untouchable, all_parts):
+    assert holders.holders(all_parts)[0] == Outcome.INVALID
+
+
+@pytest.mark.parametrize("name", [*PATHS, None, 7, b"nvme", ("nvme",)])
+def test_a_driver_is_the_name_of_one_never_a_path(untouchable, name):
+    assert not is_driver_name(name)
+    assert is_refused(give_back(targets=((PLACE, CARD, name, ""),)))
+    assert is_refused(give_back(targets=((PLACE, CARD, "", name),)))
+
+
+@pytest.mark.parametrize("identity", [(), CARD[:4], (*CARD, 0), (2**16, 0, 0, 0, 0)])
+def test_an_identity_is_five_numbers(untouchable, identity):
+    assert is_refused(take(targets=((PLACE, identity),)))
+    assert is_refused(set_num_vfs(identity=identity))
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        ((PLACE, CARD), (PLACE, CARD)),
+        ((PLACE, CARD), None),
+        ((PLACE, CARD, "nvme", ""),),
+        ((PLACE,),),
+        (PLACE, CARD),
+    ],
+)
+def test_one_wrong_target_refuses_all(untouchable, targets):
+    assert is_refused(take(targets=targets))
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.sampled_from(PATHS)
+    | st.just(PLACE)
+    | st.just(CARD),
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple),
+    max_leaves=12,
+)
+ANSWERS = {str(outcome) for outcome in Outcome}
+
+
+@settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(arguments=st.lists(JSON, min_size=5, max_size=5))
+def test_whatever_is_passed_is_answered(untouchable, arguments):
+    assert is_refused(binding.take(*arguments[:4]))
+    assert is_refused(binding.give_back(*arguments))
+    assert sriov.set_num_vfs(*arguments)[0] == Outcome.INVALID
+
+
+@settings(
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    place=st.tuples(
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 255),
+        st.integers(0, 31),
+        st.integers(0, 7),
+    ),
+    identity=st.tuples(*[st.integers(0, 0xFFFF)] * 5),
+    names=st.tuples(*[st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)] * 2),
+    group=st.integers(0, 2**31 - 1),
+    proven=st.booleans(),
+)
+def test_well_formed_strangers_change_nothing(
+    fake, place, identity, names, group, proven
+):
+    before = fake.snapshot()
+    takes = binding.take(group, ((place, identity),), 1, 30_000)
+    backs = binding.give_back(group, ((place, identity, *names),), 1, 30_000, proven)
+    assert outcomes([*takes, *backs]) <= {Outcome.GONE, Outcome.CHANGED}
+    assert sriov.set_num_vfs(place, identity, 1, 1, 30_000)[0] in (
+        Outcome.GONE,
+        Outcome.CHANGED,
+    )
+    assert fake.writes() == []
+    assert fake.snapshot() == before

@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Contexts keep what they need, and start as their user may."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from oslo_config import cfg
+from oslo_privsep import capabilities
+
+from os_acc import privsep
+from os_acc.conf import PRIVSEP_GROUPS
+from os_acc.privsep import binding, holders, sriov
+
+SOCKET = "/run/user/privsep.sock"
+CONTEXTS = {
+    "os_acc.privsep.base": privsep.base,
+    "os_acc.privsep.inspect": privsep.inspect,
+}
+
+
+@pytest.fixture
+def user(monkeypatch):
+    def become(uid: int) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+    return become
+
+
+@pytest.fixture
+def helper_command():
+    """Set a context's option ``helper_command``."""
+    changed = []
+
+    def configure(context, command):
+        changed.append(context.cfg_section)
+        cfg.CONF.set_override("helper_command", command, group=context.cfg_section)
+
+    yield configure
+    for section in changed:
+        cfg.CONF.clear_override("helper_command", group=section)
+
+
+def test_base_keeps_no_capability():
+    assert list(privsep.base.conf.capabilities) == []
+
+
+def test_inspect_may_look_and_nothing_else():
+    assert set(privsep.inspect.conf.capabilities) == {
+        capabilities.CAP_SYS_PTRACE,
+        capabilities.CAP_DAC_READ_SEARCH,
+    }
+
+
+def test_each_context_has_its_own_group_of_options():
+    sections = {context.cfg_section for context in CONTEXTS.values()}
+    assert sections == set(PRIVSEP_GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "context"),
+    [
+        (binding.take, privsep.base),
+        (binding.give_back, privsep.base),
+        (sriov.set_num_vfs, privsep.base),
+        (holders.holders, privsep.inspect),
+    ],
+)
+def test_each_entry_point_belongs_to_one_context(entry_point, context):
+    assert [each for each in CONTEXTS.values() if each.is_entrypoint(entry_point)] == [
+        context
+    ]
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_an_ordinary_user_goes_through_sudo(user, name):
+    user(1000)
+    command = CONTEXTS[name].helper_command(SOCKET)
+    assert command[:2] == ["sudo", "privsep-helper"]
+    assert command[-4:] == [
+        "--privsep_context",
+        name,
+        "--privsep_sock_path",
+        SOCKET,
+    ]
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_root_needs_nobodys_leave(user, name):
+    user(0)
+    program, *rest = CONTEXTS[name].helper_command(SOCKET)
+    assert os.path.basename(program) == "privsep-helper"
+    assert "sudo" not in rest
+    assert rest[-4:] == [
+        "--privsep_context",
+        name,
+        "--privsep_sock_path",
+        SOCKET,
+    ]
+
+
+def test_root_takes_the_helper_beside_its_own_python(user, monkeypatch, tmp_path):
+    user(0)
+    beside = tmp_path / "privsep-helper"
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    assert privsep.base.helper_command(SOCKET)[0] == "privsep-helper"
+    beside.touch(mode=0o755)
+    assert privsep.base.helper_command(SOCKET)[0] == str(beside)
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_the_operator_may_say_how_it_is_started(user, helper_command, uid):
+    user(uid)
+    rootwrap = "sudo nova-rootwrap /etc/nova/rootwrap.conf privsep-helper"
+    helper_command(privsep.base, rootwrap)
+    assert privsep.base.helper_command(SOCKET) == [
+        *rootwrap.split(),
+        "--privsep_context",
+        "os_acc.privsep.base",
+        "--privsep_sock_path",
+        SOCKET,
+    ]

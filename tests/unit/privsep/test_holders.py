@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who holds a device, as far as it can be told."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, holders, kernel
+from os_acc.privsep.outcome import Outcome
+
+FPGA, DISK = "0000:5e:00.0", "0000:d9:00.0"
+
+
+def parts(text: str) -> tuple[int, int, int, int]:
+    return PciAddress.parse(text).parts
+
+
+def open_in(root: str, pid: int, target: str, command: str = "dd\n") -> Path:
+    fds = Path(root, f"proc/{pid}/fd")
+    fds.mkdir(parents=True)
+    (fds / "3").symlink_to(target)
+    (fds.parent / "comm").write_text(command)
+    return fds
+
+
+def test_nobody_holds_a_device_that_is_idle(bench):
+    assert holders.holders((parts(FPGA), parts(DISK))) == (Outcome.OK, 0, ())
+
+
+def test_a_guest_is_named_by_its_pid_and_command(bench):
+    bench.plug(1, FPGA)
+    bench.kernel.hold(FPGA, 99, "qemu-kvm")
+    assert holders.holders((parts(DISK), parts(FPGA))) == (
+        Outcome.IN_USE,
+        errno.EBUSY,
+        ((99, "qemu-kvm"),),
+    )
+
+
+def test_the_users_of_a_drivers_node_are_named(bench):
+    open_in(bench.root, 7, "/dev/nvme1n1")
+    assert holders.holders((parts(DISK),)) == (
+        Outcome.IN_USE,
+        errno.EBUSY,
+        ((7, "dd"),),
+    )
+
+
+def test_a_holder_that_nobody_can_name_still_holds(bench, monkeypatch):
+    """Its process is gone, but its memory is still pinned."""
+    bench.plug(1, FPGA)
+    bench.kernel.hold(FPGA)
+    monkeypatch.setattr(holders, "_processes", lambda nodes: iter(()))
+    assert holders.holders((parts(FPGA),)) == (Outcome.IN_USE, errno.EBUSY, ())
+
+
+def test_a_node_that_may_not_be_opened_is_not_idle(bench):
+    bench.plug(1, FPGA)
+    bench.kernel.chown(FPGA)
+    assert holders.holders((parts(FPGA),)) == (Outcome.UNSURE, errno.EACCES, ())
+
+
+def test_what_processes_do_meanwhile_is_no_failure(bench):
+    fds = open_in(bench.root, 7, "/dev/nvme1n1")
+    (fds.parent / "comm").unlink()
+    Path(bench.root, "proc/8").mkdir()
+    assert holders.holders((parts(DISK),))[2] == ((7, ""),)
+
+
+def test_a_device_that_cannot_be_looked_at_is_not_idle(bench, monkeypatch):
+    def vanish(path: str) -> str:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), path)
+
+    monkeypatch.setattr(kernel.current, "read", vanish)
+    assert holders.holders((parts(DISK),)) == (Outcome.UNSURE, errno.ENODEV, ())
+
+
+def test_no_more_than_a_few_are_named(bench):
+    for pid in range(40):
+        open_in(bench.root, pid + 100, "/dev/nvme1n1")
+    assert len(holders.holders((parts(DISK),))[2]) == 16
+
+
+@pytest.mark.parametrize("address", ["0000:ff:00.0"])
+def test_nobody_holds_what_is_not_there(bench, address):
+    assert holders.holders((parts(address),)) == (Outcome.OK, 0, ())
+    assert functions.identity(PciAddress.parse(address)) is None

@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The real kernel's doors: what is opened, and what is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from os_acc.privsep.kernel import Kernel
+
+
+@pytest.fixture
+def real(tmp_path) -> Kernel:
+    """The code for the real kernel, on a directory in the place of sysfs."""
+    kernel = Kernel()
+    kernel.root = str(tmp_path)
+    os.makedirs(tmp_path / "sys/bus")
+    os.makedirs(tmp_path / "dev/vfio")
+    return kernel
+
+
+def test_an_attribute_is_written_as_it_is(real, tmp_path):
+    (tmp_path / "sys/attribute").write_text("....")
+    real.write(real.path("sys", "attribute"), "12")
+    assert (tmp_path / "sys/attribute").read_text() == "12.."
+
+
+def test_no_attribute_is_ever_made(real, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        real.write(real.path("sys/missing"), "1")
+    assert os.listdir(tmp_path / "sys") == ["bus"]
+
+
+def test_links_are_not_followed(real, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    os.symlink(tmp_path / "secret", tmp_path / "sys/link")
+    for action in (
+        lambda: real.write(real.path("sys/link"), "1"),
+        lambda: real.read(real.path("sys/link")),
+    ):
+        with pytest.raises(OSError, match="link") as caught:
+            action()
+        assert caught.value.errno == errno.ELOOP
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_what_is_not_of_sysfs_is_not_written(real, tmp_path):
+    """Every sysfs attribute lives on the one device number of sysfs."""
+    elsewhere = "/dev/null"
+    assert os.stat(elsewhere).st_dev != os.stat(tmp_path).st_dev
+    with pytest.raises(OSError, match="not a sysfs attribute") as caught:
+        real.write(elsewhere, "1")
+    assert caught.value.errno == errno.EINVAL
+    assert caught.value.filename == elsewhere
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_group_is_probed_by_opening_its_node(real, tmp_path, exists):
+    if exists:
+        (tmp_path / "dev/vfio/7").touch()
+    assert real.probe_vfio_group(7) == (0 if exists else errno.ENOENT)

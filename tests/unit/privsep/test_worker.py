@@ -1,0 +1,154 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A round trip of writes runs in one child, under the locks of its devices."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+
+import pytest
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import worker
+from os_acc.privsep.outcome import Outcome, Result
+
+FIRST, SECOND, THIRD = (PciAddress(0, 1, 0, number) for number in range(3))
+OK = Result(Outcome.OK)
+
+
+def lock_path(fake, address: PciAddress) -> str:
+    return f"{fake.root}/run/os_acc/{address}"
+
+
+def test_the_answers_come_in_the_order_of_the_devices(fake):
+    answers = worker.run(
+        [SECOND, FIRST], 1, 30, lambda index: Result(Outcome.OK, 0, str(index))
+    )
+    assert [each.step for each in answers] == ["0", "1"]
+
+
+def test_the_first_failure_ends_the_round(fake):
+    answers = worker.run(
+        [FIRST, SECOND, THIRD],
+        1,
+        30,
+        lambda index: Result(Outcome.REFUSED, errno.EIO) if index else OK,
+    )
+    assert [each.outcome for each in answers] == [
+        Outcome.OK,
+        Outcome.REFUSED,
+        Outcome.UNREACHED,
+    ]
+
+
+def test_the_work_is_done_in_a_child_that_has_nothing_but_its_pipe_and_locks(fake):
+    def look(_index):
+        kept = [fd for fd in range(256) if is_open(fd)]
+        return Result(Outcome.OK, 0, "look", json.dumps([os.getpid(), kept]))
+
+    def is_open(fd: int) -> bool:
+        try:
+            os.fstat(fd)
+        except OSError:
+            return False
+        return True
+
+    (answer,) = worker.run([FIRST], 1, 30, look)
+    pid, kept = json.loads(answer.observed)
+    assert pid != os.getpid()
+    assert len(kept) == 2
+
+
+def test_a_child_that_dies_has_given_no_answer(fake):
+    answers = worker.run(
+        [FIRST, SECOND], 1, 30, lambda index: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    assert [(each.outcome, each.step) for each in answers] == [
+        (Outcome.NO_EFFECT, "child"),
+        (Outcome.UNREACHED, ""),
+    ]
+
+
+def test_a_job_that_raises_has_given_no_answer(fake):
+    (answer,) = worker.run([FIRST], 1, 30, lambda index: [][index])
+    assert answer.outcome == Outcome.NO_EFFECT
+
+
+def test_a_child_that_outlives_its_deadline_keeps_its_device(bench):
+    def wait(_index):
+        signal.pause()
+        return OK
+
+    stuck, unreached = worker.run([FIRST, SECOND], 1, 0.2, wait)
+    assert (stuck.outcome, stuck.errno) == (Outcome.STUCK, errno.ETIMEDOUT)
+    assert unreached.outcome == Outcome.UNREACHED
+    (pid,) = worker._stuck
+    try:
+        for mine in (FIRST, SECOND):
+            (busy,) = worker.run([mine], 2, 0.1, lambda index: OK)
+            assert (busy.outcome, busy.errno) == (Outcome.BUSY, errno.EBUSY)
+        (other,) = worker.run([THIRD], 2, 30, lambda index: OK)
+        assert other.outcome == Outcome.OK
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    (after,) = worker.run([FIRST], 3, 30, lambda index: OK)
+    assert after.outcome == Outcome.OK
+    assert worker._stuck == set()
+
+
+def test_somebody_elses_lock_is_waited_for_and_then_told(fake):
+    worker.run([FIRST], 1, 30, lambda index: OK)
+    with open(lock_path(fake, FIRST), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        (busy,) = worker.run([FIRST], 2, 0.1, lambda index: OK)
+    assert busy.outcome == Outcome.BUSY
+
+
+def test_a_lower_epoch_than_one_that_was_seen_is_refused(fake):
+    worker.run([FIRST], 5, 30, lambda index: OK)
+    answers = worker.run([FIRST, SECOND], 4, 30, lambda index: OK)
+    assert {each.outcome for each in answers} == {Outcome.STALE}
+    assert answers[0].observed == "5"
+    for epoch in (5, 6):
+        (again,) = worker.run([FIRST], epoch, 30, lambda index: OK)
+        assert again.outcome == Outcome.OK
+
+
+@pytest.mark.parametrize("text", [b"", b"nonsense", b"-7", b"\xff\xfe"])
+def test_a_lock_file_that_says_no_epoch_has_seen_none(fake, text):
+    worker.run([FIRST], 1, 30, lambda index: OK)
+    with open(lock_path(fake, FIRST), "wb") as file:
+        file.write(text)
+    (answer,) = worker.run([FIRST], 1, 30, lambda index: OK)
+    assert answer.outcome == Outcome.OK
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(fake, tmp_path):
+    os.makedirs(f"{fake.root}/run/os_acc")
+    target = tmp_path / "target"
+    target.write_text("untouched")
+    os.symlink(target, lock_path(fake, FIRST))
+    (answer,) = worker.run([FIRST], 1, 30, lambda index: OK)
+    assert (answer.outcome, answer.errno) == (Outcome.REFUSED, errno.ELOOP)
+    assert target.read_text() == "untouched"
+
+
+def test_locks_are_for_root_alone(fake):
+    worker.run([FIRST], 1, 30, lambda index: OK)
+    assert os.stat(f"{fake.root}/run/os_acc").st_mode & 0o777 == 0o700
+    assert os.stat(lock_path(fake, FIRST)).st_mode & 0o777 == 0o600
