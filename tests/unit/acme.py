@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -160,3 +161,13 @@ class Nameless(Acme):
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         for found in super().discover(candidates):
             yield dataclasses.replace(found, resource_class="an accelerator")
+
+
+class NeverReturns(Acme):
+    """Hangs until its gate is opened."""
+
+    gate = threading.Event()
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        self.gate.wait()
+        return ()

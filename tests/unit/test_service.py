@@ -1,0 +1,241 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The library is made ready once, or says why not."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from stevedore import ExtensionManager
+
+import os_acc
+from os_acc import exception, inventory, privsep, service
+from os_acc.objects.device import Refusal
+from os_acc.objects.lease import LeaseState
+from tests.unit.acme import NeverReturns
+from tests.unit.bench import instance, uuid_of
+
+GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
+
+
+@pytest.fixture
+def api(bench, monkeypatch):
+    """Initialize the public API on the bench's host."""
+    monkeypatch.setattr(service, "_manager", None)
+    monkeypatch.setattr(service, "_reported", frozenset())
+
+    def initialize(reset: bool = False, **options: object):
+        return service.initialize(
+            reset, config=bench.config(**options), root=bench.root
+        )
+
+    return initialize
+
+
+def test_nothing_is_served_before(api):
+    for call in (
+        lambda: os_acc.plug(instance(1)),
+        lambda: os_acc.unplug(instance(1)),
+        lambda: os_acc.rekey(uuid_of(1), uuid_of(2)),
+        lambda: os_acc.attached(),
+        lambda: os_acc.requests_accelerators({}),
+        os_acc.providers,
+        os_acc.host_info,
+    ):
+        with pytest.raises(exception.NotInitialized) as caught:
+            call()
+        assert "initialize()" in caught.value.hint
+
+
+def test_the_public_api_serves_afterwards(api, bench):
+    api()
+    before = bench.kernel.snapshot()
+    (provider,) = [
+        each for each in os_acc.providers() if str(each.device.address) == FPGA
+    ]
+    specs = {f"resources:{provider.device.resource_class}": "1"}
+    assert os_acc.requests_accelerators(specs)
+    (entry,) = os_acc.plug(instance(1), {"uuid": provider.uuid}, specs)
+    assert entry["pci_id"] == FPGA
+    assert os_acc.attached() == {uuid_of(1): [entry]}
+    assert os_acc.rekey(uuid_of(1), uuid_of(2)) == 1
+    assert os_acc.unplug(instance(2)) == 1
+    assert bench.kernel.snapshot() == before
+    assert [each["name"] for each in os_acc.host_info()["plugins"]] == ["pci"]
+
+
+def test_a_second_time_changes_nothing(api):
+    assert api() is api()
+
+
+def test_a_reset_reads_the_options_anew_and_keeps_the_leases(api, bench):
+    manager = api()
+    bench._manager = manager
+    entries = bench.plug(1, GPU)
+    writes = bench.kernel.writes()
+    again = api(reset=True, device_spec=[])
+    assert again is not manager
+    assert os_acc.providers() == ()
+    assert os_acc.attached() == {uuid_of(1): entries}
+    assert bench.kernel.writes() == writes
+    assert os_acc.unplug(instance(1)) == 1
+
+
+def test_a_reset_that_fails_leaves_what_was(api):
+    manager = api()
+    with pytest.raises(exception.InvalidDeviceSpec):
+        api(reset=True, device_spec=["not JSON"])
+    assert service.get() is manager
+
+
+def test_many_threads_initialize_once(api):
+    made = []
+    threads = [threading.Thread(target=lambda: made.append(api())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4
+    assert len(set(map(id, made))) == 1
+
+
+# -- what is told ------------------------------------------------------------
+
+
+def refusals(caplog) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if "not offered" in record.getMessage()
+    ]
+
+
+def test_what_is_not_offered_is_in_the_log_once(api, bench, caplog):
+    api()
+    told = refusals(caplog)
+    assert len(told) == 4
+    assert any("0000:16:00.0" in text and "a bridge" in text for text in told)
+    api(reset=True)
+    assert refusals(caplog) == told
+
+
+def test_only_news_is_told_by_a_reset(api, bench, caplog):
+    api()
+    before = refusals(caplog)
+    device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
+    bench.kernel.write(f"{device}/driver_override", "vfio-pci")
+    bench.kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", FPGA)
+    api(reset=True)
+    (news,) = refusals(caplog)[len(before) :]
+    assert FPGA in news
+    assert "not by os_acc" in news
+
+
+# -- it cannot serve ---------------------------------------------------------
+
+
+def test_a_helper_that_does_not_start_is_told(api, monkeypatch):
+    for context in (privsep.base, privsep.inspect):
+        context.set_client_mode(True)
+        monkeypatch.setattr(context, "channel", None)
+        monkeypatch.setattr(context, "start", fail_to_start)
+    with pytest.raises(exception.HelperUnavailable, match="no sudo"):
+        api()
+    with pytest.raises(exception.NotInitialized):
+        service.get()
+
+
+def fail_to_start() -> None:
+    raise FileNotFoundError("no sudo")
+
+
+def test_a_helper_that_hangs_is_waited_for_no_longer_than_allowed(api, monkeypatch):
+    gate = threading.Event()
+
+    def start() -> None:
+        gate.wait()
+        fail_to_start()
+
+    for context in (privsep.base, privsep.inspect):
+        context.set_client_mode(True)
+        monkeypatch.setattr(context, "channel", None)
+        monkeypatch.setattr(context, "start", start)
+    try:
+        with pytest.raises(exception.HelperUnavailable, match="in time"):
+            api(initialize_timeout=1.0)
+    finally:
+        gate.set()
+
+
+def test_a_state_path_that_cannot_be_used_is_told(api, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(exception.StateUnavailable) as caught:
+        api(state_path=str(tmp_path / "file" / "state"))
+    assert str(tmp_path / "file") in str(caught.value)
+    assert "state_path" in caught.value.hint
+
+
+def test_plugins_that_never_answer_are_a_timeout(api, monkeypatch):
+    monkeypatch.setattr(inventory, "_DISCOVER_SECONDS", 0.05)
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE,
+        "os_acc",
+        [EntryPoint("slow", "tests.unit.acme:NeverReturns", "os_acc")],
+    )
+    NeverReturns.gate.clear()
+    try:
+        with pytest.raises(exception.InitializeTimeout, match="slow"):
+            api()
+    finally:
+        NeverReturns.gate.set()
+
+
+# -- one bad thing stops no other --------------------------------------------
+
+
+def test_a_damaged_record_stops_nothing(api, bench):
+    bench._manager = api()
+    bench.plug(1, GPU)
+    bench.plug(2, FPGA)
+    file = Path(bench.state_path, "os_acc.sqlite")
+    with sqlite3.connect(file) as connection:
+        connection.execute(
+            "UPDATE leases SET payload = '{}' WHERE consumer = ?", (uuid_of(1),)
+        )
+    connection.close()
+    bench._manager = api(reset=True)
+    assert list(os_acc.attached()) == [uuid_of(2)]
+    # What it may have been about is not offered.
+    assert bench.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert bench.unplug(2) == 1
+
+
+def test_a_lease_whose_device_is_gone_stops_nothing(api, bench):
+    bench._manager = api()
+    bench.plug(1, FPGA)
+    (lease,) = bench.manager.store.leases()
+    bench.kernel.hot_unplug(FPGA)
+    bench._manager = api(reset=True)
+    assert bench.manager.store.leases() == (lease,)
+    assert lease.state is LeaseState.HELD
+    bench.plug(2, GPU)
+
+
+def test_nothing_is_read_of_the_arguments_but_yes_or_no(api):
+    for value in (None, 1, "True", []):
+        with pytest.raises(exception.InvalidInput, match="reset"):
+            service.initialize(value)  # type: ignore[arg-type]
