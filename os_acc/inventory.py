@@ -163,9 +163,11 @@ def _take(plugin: base.PluginBase, claims: tuple[Claim, ...]) -> list[Device]:
     :raises ValueError: it offers what it must not.
     """
     free = {claim.handle() for claim in claims}
-    devices = []
+    devices: list[Device] = []
     for device in plugin.discover(base.Candidates(claims)):
         _check(plugin, device)
+        if any(device.address == other.address for other in devices):
+            raise ValueError(f"{device.address} is two devices: give one all handles")
         for handle in device.handles:
             if handle not in free:
                 raise ValueError(
