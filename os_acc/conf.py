@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import socket
 from typing import Any, Self
 
@@ -109,7 +110,8 @@ class Settings:
     def load(cls, conf: cfg.ConfigOpts) -> Self:
         """Read the options, and those of Nova's that may claim devices too.
 
-        :raises InvalidConfiguration: a value has the wrong type.
+        :raises InvalidConfiguration: a value has the wrong type, or the state
+            would be wherever the service happens to be started.
         """
         register(conf)
         try:
@@ -117,7 +119,7 @@ class Settings:
             return cls(
                 device_spec=tuple(group.device_spec),
                 enabled_plugins=tuple(group.enabled_plugins),
-                state_path=group.state_path,
+                state_path=_absolute(group.state_path),
                 node_name=group.node_name or socket.gethostname(),
                 initialize_timeout=group.initialize_timeout,
                 plug_timeout=group.plug_timeout,
@@ -128,6 +130,14 @@ class Settings:
             )
         except cfg.ConfigFileValueError as error:
             raise exception.InvalidConfiguration(str(error)) from error
+
+
+def _absolute(state_path: str | None) -> str:
+    if not state_path or not os.path.isabs(state_path):
+        raise exception.InvalidConfiguration(
+            f"[os_acc] state_path is {state_path!r}, not an absolute path"
+        )
+    return state_path
 
 
 def register(conf: cfg.ConfigOpts) -> None:

@@ -85,17 +85,17 @@ def initialize(
 def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     """Everything that initialize() does, in its order.
 
-    1. options, 2. store, 3. helper, 4. plugins, 5. what a crash has left,
+    1. options, 2. plugins, 3. store, 4. helper, 5. what a crash has left,
     6. virtual functions, 7. a first look at the devices.
     """
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     rules = _rules(settings)
+    loaded = plugins.load(config, settings.enabled_plugins)
     store = Store.open(settings.state_path, STORE_SECONDS)
     locks = Locks(os.path.join(settings.state_path, "locks"))
     hands = helper.Helper(settings.write_timeout)
     hands.start(deadline)
-    loaded = plugins.load(config, settings.enabled_plugins)
     life = lifecycle.Lifecycle(root, store, locks, hands, loaded)
     life.replay(deadline)
     virtual_functions.make(root, rules.named, store, locks, hands, deadline)
