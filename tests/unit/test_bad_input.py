@@ -1,0 +1,619 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whatever is wrong has its own error, before anything is changed."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import os_acc
+from os_acc import exception, operations, service
+from os_acc.objects.device import Refusal
+from os_acc.testing import hosts
+from tests.unit.bench import Bench, instance, request, uuid_of
+
+GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
+CLASS = "CUSTOM_ACCELERATOR_GPU"
+STRANGER = "99999999-9999-4999-8999-999999999999"
+HUGE = 10**5000
+#: Nothing of this is a mapping, a uuid, a name or a number that we take.
+WRONG = [
+    pytest.param(None, "None", id="None"),
+    pytest.param(True, "True", id="bool"),
+    pytest.param(7, "7", id="int"),
+    pytest.param(HUGE, "bits", id="huge"),
+    pytest.param(1.5, "1.5", id="float"),
+    pytest.param(float("nan"), "nan", id="nan"),
+    pytest.param("what", "what", id="text"),
+    pytest.param("\ud800", "ud800", id="surrogate"),
+    pytest.param("x" * 100_000, "xxx", id="long"),
+    pytest.param(b"what", "what", id="bytes"),
+    pytest.param(["what"], "what", id="list"),
+    pytest.param(("what",), "what", id="tuple"),
+    pytest.param({"what"}, "what", id="set"),
+    pytest.param(object, "object", id="class"),
+]
+NO_MAPPING = [each for each in WRONG if each.id != "None"]
+
+
+@pytest.fixture
+def api(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The public API on the two-socket host, with one instance on it."""
+    monkeypatch.setattr(service, "_manager", bench.manager)
+    bench.plug(1, FPGA)
+    return bench
+
+
+@pytest.fixture
+def unchanged(api: Bench) -> Iterator[None]:
+    """Neither the host nor the store is changed."""
+    store = api.manager.store
+    before = (api.kernel.writes(), api.kernel.snapshot(), store.leases())
+    events = store.events(1000)
+    yield
+    assert (api.kernel.writes(), api.kernel.snapshot(), store.leases()) == before
+    assert store.events(1000) == events
+
+
+def is_told(
+    call: Callable[[], object], kind: type[exception.OsAccError], text: str
+) -> exception.OsAccError:
+    with pytest.raises(kind) as caught:
+        call()
+    assert text in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    return caught.value
+
+
+# -- instance_info -----------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_instance_info_is_a_mapping(value, shown):
+    for call in (os_acc.plug, os_acc.unplug):
+        error = is_told(lambda call=call: call(value), *instance_error(shown))
+        assert "uuid" in error.hint
+    if value is not None:
+        is_told(lambda: os_acc.attached(value), *instance_error(shown))
+
+
+def instance_error(shown: str) -> tuple[type[exception.OsAccError], str]:
+    return exception.InvalidInstanceInfo, shown
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *WRONG,
+        pytest.param("", "''", id="empty"),
+        pytest.param(uuid_of(1)[:-1], uuid_of(1)[:-1], id="short"),
+        pytest.param(f"{{{uuid_of(1)}}}", uuid_of(1), id="braces"),
+        pytest.param(f"urn:uuid:{uuid_of(1)}", "urn", id="urn"),
+        pytest.param(f" {uuid_of(1)[:-1]}", uuid_of(1)[:-1], id="blank"),
+        pytest.param(uuid_of(1).replace("1", "g"), "g", id="no hexadecimal"),
+        pytest.param(
+            uuid_of(1).replace("1", "\N{ARABIC-INDIC DIGIT ONE}"),
+            "\N{ARABIC-INDIC DIGIT ONE}",
+            id="foreign digits",
+        ),
+    ],
+)
+def test_an_instance_has_a_uuid(value, shown):
+    for call in (os_acc.plug, os_acc.unplug, os_acc.attached):
+        is_told(lambda call=call: call({"uuid": value}), *instance_error(shown))
+    is_told(lambda: os_acc.plug({}), *instance_error("None"))
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("key", ["name", "project_id", "image_id"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [each for each in WRONG if each.id not in ("None", "text", "surrogate", "long")],
+)
+def test_what_else_is_said_of_an_instance_is_text(key, value, shown):
+    error = is_told(
+        lambda: os_acc.plug({"uuid": uuid_of(1), key: value}), *instance_error(shown)
+    )
+    assert key in str(error)
+
+
+@pytest.mark.parametrize(
+    "name", ["\ud800", "\0", "'; DROP TABLE leases; --", "é" * 999]
+)
+def test_any_text_may_be_a_name(api, name):
+    provider = api.provider(GPU)
+    selected, specs = request(provider)
+    mine = {"uuid": uuid_of(2), "name": name}
+    entries = os_acc.plug(mine, selected, specs)
+    assert os_acc.attached(mine) == {uuid_of(2): entries}
+    assert api.manager.store.leases(uuid_of(2))[0].instance_name == name
+    assert os_acc.unplug(mine) == 1
+
+
+def test_any_mapping_will_do(api):
+    mine = collections.UserDict(instance(1))
+    assert len(os_acc.attached(mine)) == 1
+
+
+# -- selected_rp -------------------------------------------------------------
+
+
+def plug(selected: object, specs: object = None) -> Callable[[], object]:
+    return lambda: os_acc.plug(instance(2), selected, specs)  # type: ignore[arg-type]
+
+
+def selected_error(shown: str) -> tuple[type[exception.OsAccError], str]:
+    return exception.InvalidSelectedProvider, shown
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "shown"), NO_MAPPING)
+def test_a_selection_is_a_mapping(value, shown):
+    error = is_told(plug(value), *selected_error(shown))
+    assert "allocation request" in error.hint
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_a_provider_is_a_uuid(value, shown):
+    is_told(plug({"uuid": value}), *selected_error(shown))
+    allocations = {GPU: {"resources": {CLASS: 1}}}
+    is_told(plug({"allocations": allocations}), *selected_error(GPU))
+    allocations = {STRANGER: {"resources": {CLASS: 1}}}
+    mappings = {"1": [value]}
+    is_told(
+        plug({"allocations": allocations, "mappings": mappings}),
+        *selected_error(shown),
+    )
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_allocations_and_mappings_have_placements_form(value, shown):
+    good = {STRANGER: {"resources": {CLASS: 1}}}
+    for selected in (
+        {"allocations": value},
+        {"allocations": {STRANGER: value}},
+        {"allocations": {STRANGER: {"resources": value}}},
+        {"allocations": good, "mappings": value},
+        {"allocations": good, "mappings": {"1": value}},
+    ):
+        error = is_told(plug(selected), exception.InvalidSelectedProvider, "selected")
+        assert shown in str(error) or "None" in str(error)
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    "amount", [None, True, 0, -1, 2**31, HUGE, 1.0, "1", [1]], ids=lambda v: type(v)
+)
+def test_an_allocated_amount_is_a_number(amount):
+    allocations = {STRANGER: {"resources": {CLASS: amount}}}
+    is_told(plug({"allocations": allocations}), *selected_error(CLASS))
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_one_form_at_a_time():
+    is_told(plug({}), *selected_error("either"))
+    is_told(plug({"uuid": STRANGER, "allocations": {}}), *selected_error("either"))
+    is_told(plug({"mappings": {}}), *selected_error("either"))
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_provider_has_to_be_one_of_ours():
+    error = is_told(
+        plug({"uuid": STRANGER}, {f"resources:{CLASS}": "1"}),
+        exception.ProviderNotFound,
+        STRANGER,
+    )
+    assert "provider list" in error.hint
+
+
+def test_an_allocation_that_cannot_be_served_fails_the_plug(api, unchanged):
+    provider = api.provider(GPU)
+    for resources, shown in (
+        ({CLASS: 2}, "but its groups ask for 1"),
+        ({"CUSTOM_ACCELERATOR_FPGA": 1}, "cannot be served"),
+    ):
+        selected = {"allocations": {provider.uuid: {"resources": resources}}}
+        is_told(plug(selected, {f"resources1:{CLASS}": "1"}), *selected_error(shown))
+
+
+def test_a_selection_without_a_request_is_nothing_to_guess_at(api, unchanged):
+    provider = api.provider(GPU)
+    is_told(plug({"uuid": provider.uuid}), *selected_error(CLASS))
+    is_told(plug({"uuid": provider.uuid}, {}), *selected_error(provider.uuid))
+
+
+# -- extra specs -------------------------------------------------------------
+
+
+def specs_error(shown: str) -> tuple[type[exception.OsAccError], str]:
+    return exception.InvalidExtraSpec, shown
+
+
+def ask(specs: object) -> Iterator[Callable[[], object]]:
+    yield plug({"uuid": STRANGER}, specs)
+    yield lambda: os_acc.requests_accelerators(specs)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "_shown"), NO_MAPPING)
+def test_extra_specs_are_a_mapping(value, _shown):
+    for call in ask(value):
+        error = is_told(call, *specs_error(type(value).__name__))
+        assert error.hint
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("specs", "shown"),
+    [
+        ({7: "1"}, "7"),
+        ({None: "1"}, "None"),
+        ({f"resources:{CLASS}": None}, "None"),
+        ({f"resources:{CLASS}": 1.5}, "1.5"),
+        ({f"resources:{CLASS}": True}, "True"),
+        ({f"resources:{CLASS}": ["1"]}, "['1']"),
+        ({f"resources:{CLASS}": str(2**31)}, str(2**31)),
+        ({"resources:CUSTOM_" + "X" * 300: "1"}, "XXX"),
+        ({f"resources1:{CLASS}": "1", "trait1:CUSTOM_X": 7}, "7"),
+        ({f"resources1:{CLASS}": "1", "trait1:a b": "required"}, "a b"),
+        ({"trait1:CUSTOM_X": "required"}, "CUSTOM_X"),
+        ({"group_policy": 7}, "7"),
+        ({"group_policy": None}, "None"),
+        (
+            {f"resources1:{CLASS}": "1", f"resources2:{CLASS}": "1"},
+            "group_policy",
+        ),
+        (
+            {
+                f"resources1:{CLASS}": "1",
+                f"resources2:{CLASS}": "1",
+                "group_policy": "both",
+            },
+            "group_policy",
+        ),
+        ({"accel:bitstream_idd": "x"}, "bitstream_idd"),
+        ({"os_acc:what": "x"}, "what"),
+    ],
+)
+def test_an_extra_spec_that_cannot_be_meant_is_refused(specs, shown):
+    for call in ask(specs):
+        is_told(call, *specs_error(shown))
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("key", ["accel:bitstream_id", "os_acc1:numa_policy"])
+def test_what_this_version_cannot_serve_is_not_served_silently(key):
+    for call in ask({key: "x"}):
+        error = is_told(call, exception.UnsupportedExtraSpec, key)
+        assert error.hint
+
+
+def test_what_nova_drops_is_dropped_with_novas_warning(api, unchanged, caplog):
+    assert os_acc.requests_accelerators({f"resources:{CLASS}": "many"}) is False
+    assert "'many'" in caplog.text
+
+
+# -- consumers ---------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_consumers_are_uuids(value, shown):
+    for pair in ((value, uuid_of(2)), (uuid_of(1), value)):
+        error = is_told(
+            lambda pair=pair: os_acc.rekey(*pair), exception.InvalidInput, shown
+        )
+        assert error.hint
+
+
+def test_a_consumer_that_holds_something_else_keeps_it(api, unchanged):
+    selected, specs = request(api.provider(GPU))
+    error = is_told(
+        lambda: os_acc.plug(instance(1), selected, specs),
+        exception.ConsumerConflict,
+        uuid_of(1),
+    )
+    assert "unplug" in error.hint
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_nothing_is_made_ready_that_is_not_recorded():
+    is_told(plug(None), exception.LeaseNotFound, uuid_of(2))
+    is_told(
+        lambda: os_acc.rekey(uuid_of(2), uuid_of(3)),
+        exception.LeaseNotFound,
+        uuid_of(2),
+    )
+    assert os_acc.unplug(instance(2)) == 0
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("value", "shown"), [*WRONG, pytest.param(GPU, GPU, id="address")]
+)
+def test_an_operator_names_a_device_by_its_address(api, value, shown):
+    for call in (
+        lambda: operations.release_device(api.manager, value, "nvme"),
+        lambda: operations.adopt_device(api.manager, value, uuid_of(2), "nvme"),
+    ):
+        is_told(call, exception.InvalidPciAddress, shown)
+
+
+# -- the host ----------------------------------------------------------------
+
+
+def test_a_device_that_vanished_before_it_was_plugged(api):
+    provider = api.provider(GPU)
+    selected, specs = request(provider)
+    api.kernel.hot_unplug("0000:17:00.1")
+    api.kernel.hot_unplug(GPU)
+    leases, writes = api.manager.store.leases(), api.kernel.writes()
+    is_told(
+        lambda: os_acc.plug(instance(2), {"uuid": provider.uuid}, specs),
+        exception.ProviderNotFound,
+        provider.uuid,
+    )
+    # Nova's own allocations hold providers of others, which are not ours.
+    assert os_acc.plug(instance(2), selected, {}) == []
+    assert (api.manager.store.leases(), api.kernel.writes()) == (leases, writes)
+
+
+def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
+    provider = api.provider(GPU)
+    selected, specs = request(provider)
+    take_stock = api.manager.take_stock
+
+    def and_pull_out():
+        stock = take_stock()
+        api.kernel.hot_unplug(GPU)
+        return stock
+
+    monkeypatch.setattr(api.manager, "take_stock", and_pull_out)
+    leases, writes = api.manager.store.leases(), api.kernel.writes()
+    is_told(
+        lambda: os_acc.plug(instance(2), selected, specs), exception.DeviceGone, GPU
+    )
+    assert (api.manager.store.leases(), api.kernel.writes()) == (leases, writes)
+
+
+def test_a_host_without_iommu_offers_nothing_and_says_why(make_bench):
+    bench = make_bench(hosts.without_iommu())
+    assert bench.manager.providers() == ()
+    assert bench.refused(GPU).reason is Refusal.NO_IOMMU
+    assert bench.kernel.writes() == []
+
+
+def test_a_host_without_vfio_pci_serves_nothing_and_says_why(make_bench):
+    bench = make_bench(hosts.without_vfio())
+    error = is_told(lambda: bench.plug(1, GPU), exception.VfioUnavailable, "vfio-pci")
+    assert "modprobe vfio-pci" in error.hint
+    assert bench.kernel.writes() == []
+    assert bench.manager.store.leases() == ()
+
+
+def test_a_device_on_the_denylist_is_not_offered_and_says_why(make_bench):
+    bench = make_bench(hosts.denylist_host())
+    assert "disable_denylist" in str(bench.refused("0000:3d:00.0"))
+    assert bench.kernel.writes() == []
+
+
+# -- the state ---------------------------------------------------------------
+
+
+def test_no_space_is_told_before_anything_is_changed(api, monkeypatch):
+    selected, specs = request(api.provider(GPU))
+    leases, before = api.manager.store.leases(), api.kernel.snapshot()
+    writes = api.kernel.writes()
+    connect = sqlite3.connect
+
+    def full(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    with monkeypatch.context() as disk:
+        disk.setattr(sqlite3, "connect", full)
+        # What fits into the pages that are there may still be recorded.
+        mine = instance(2) | {"name": "x" * 50_000}
+        error = is_told(
+            lambda: os_acc.plug(mine, selected, specs),
+            exception.StoreFull,
+            api.state_path,
+        )
+    assert "free space" in error.hint
+    assert (api.kernel.writes(), api.kernel.snapshot()) == (writes, before)
+    assert api.manager.store.leases() == leases
+    assert len(os_acc.plug(instance(2), selected, specs)) == 1
+
+
+def test_no_permission_on_the_state_is_told_before_anything_is_changed(
+    api, monkeypatch
+):
+    import os
+
+    selected, specs = request(api.provider(GPU))
+    before = api.kernel.snapshot()
+    makedirs = os.makedirs
+
+    def refuse(name, *arguments, **options):
+        if str(name).startswith(api.state_path):
+            raise PermissionError(13, "Permission denied", name)
+        makedirs(name, *arguments, **options)
+
+    with monkeypatch.context() as user:
+        user.setattr(os, "makedirs", refuse)
+        for call in (
+            lambda: os_acc.plug(instance(2), selected, specs),
+            lambda: os_acc.unplug(instance(1)),
+            os_acc.attached,
+            api.restart,
+        ):
+            error = is_told(call, exception.StateUnavailable, "Permission denied")
+            assert "state_path" in error.hint
+    assert api.kernel.snapshot() == before
+
+
+# -- options -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "shown"),
+    [
+        ({"device_spec": ["{"]}, exception.InvalidDeviceSpec, "'{'"),
+        ({"device_spec": ["7"]}, exception.InvalidDeviceSpec, "'7'"),
+        ({"device_spec": ["{}"]}, exception.InvalidDeviceSpec, "names no device"),
+        (
+            {"device_spec": ['{"adress": "*"}']},
+            exception.InvalidDeviceSpec,
+            "adress",
+        ),
+        (
+            {"device_spec": ['{"address": "0000:zz:00.0"}']},
+            exception.InvalidDeviceSpec,
+            "zz",
+        ),
+        (
+            {"device_spec": ['{"vendor_id": "10000"}']},
+            exception.InvalidDeviceSpec,
+            "10000",
+        ),
+        (
+            {"device_spec": ['{"address": "*", "num_vfs": 0}']},
+            exception.InvalidDeviceSpec,
+            "num_vfs is 0",
+        ),
+        ({"enabled_plugins": ["pcii"]}, exception.InvalidConfiguration, "pcii"),
+        ({"state_path": ""}, exception.InvalidConfiguration, "''"),
+        ({"state_path": "state"}, exception.InvalidConfiguration, "'state'"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_stops_the_start(
+    make_bench, tmp_path, monkeypatch, options, kind, shown
+):
+    bench = make_bench()
+    monkeypatch.chdir(tmp_path)
+    before = sorted(each.name for each in tmp_path.iterdir())
+    is_told(lambda: bench.restart(**options), kind, shown)
+    assert bench.kernel.writes() == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [each for each in WRONG if each.id != "bool"]
+)
+def test_a_reset_is_yes_or_no(value, shown):
+    is_told(lambda: os_acc.initialize(value), exception.InvalidInput, shown)
+
+
+# -- anything at all ---------------------------------------------------------
+
+WORDS = st.sampled_from(
+    [
+        "uuid",
+        "name",
+        "allocations",
+        "mappings",
+        "resources",
+        "1",
+        "",
+        "required",
+        "none",
+        "group_policy",
+        f"resources:{CLASS}",
+        f"resources1:{CLASS}",
+        "trait1:CUSTOM_X",
+        "accel:function_id",
+        CLASS,
+        STRANGER,
+        uuid_of(1),
+        uuid_of(2),
+        GPU,
+        "\ud800",
+    ]
+)
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(2**300)
+    | st.floats()
+    | st.binary(max_size=8)
+    | st.text(max_size=40)
+    | WORDS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(WORDS | st.integers() | st.none(), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+INFO = ANYTHING | st.fixed_dictionaries({"uuid": WORDS}, optional={"name": ANYTHING})
+SELECTED = (
+    ANYTHING
+    | st.fixed_dictionaries({"uuid": WORDS})
+    | st.fixed_dictionaries(
+        {
+            "allocations": st.dictionaries(
+                WORDS, st.fixed_dictionaries({"resources": ANYTHING}), max_size=2
+            )
+        },
+        optional={"mappings": ANYTHING},
+    )
+)
+SPECS = ANYTHING | st.dictionaries(WORDS, WORDS | ANYTHING, max_size=5)
+
+
+@settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(info=INFO, selected=SELECTED, specs=SPECS, other=ANYTHING)
+def test_whatever_is_passed_raises_nothing_but_typed_errors(
+    api, info, selected, specs, other
+):
+    """FPGA is the first instance's, and stays so unless that is unplugged."""
+    before = copy.deepcopy((info, selected, specs, other))
+    for call in (
+        lambda: os_acc.plug(info, selected, specs),
+        lambda: os_acc.plug(info, selected),
+        lambda: os_acc.requests_accelerators(specs),
+        lambda: os_acc.attached(info),
+        lambda: os_acc.rekey(other, info),
+        lambda: os_acc.unplug(other),
+        lambda: operations.release_device(api.manager, other, other),
+        lambda: operations.adopt_device(api.manager, other, other, other),
+    ):
+        with contextlib.suppress(exception.OsAccError):
+            call()
+    # Not all numbers are equal to themselves.
+    assert repr((info, selected, specs, other)) == repr(before)
+
+
+def test_a_lookup_of_no_argument_needs_none(api):
+    assert dataclasses.is_dataclass(os_acc.providers()[0])
+    assert set(os_acc.host_info()) == {"contract", "plugins", "set_aside"}
