@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Devices have names that last, refusals a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.pci import PciAddress, PciIdentity
+from tests.unit.bench import uuid_of
+
+
+def device(serial: str = "", place: str = "0000:3b:00.0") -> Device:
+    return Device(
+        plugin="pci",
+        address=PciAddress.parse(place),
+        identity=PciIdentity(0x8086, 0x1592, 0, 0, 0, serial),
+        resource_class="CUSTOM_ACCELERATOR_NIC",
+        traits=frozenset(),
+        handles=(),
+        numa_node=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("serial", "place", "key"),
+    [
+        ("", "0000:3b:00.0", "8086_1592_0000_3b_00_0"),
+        ("", "10000:3b:00.1", "8086_1592_10000_3b_00_1"),
+        ("00-1b-21", "0000:3b:00.0", "8086_1592_00_1b_21"),
+        ("00-1b-21", "0000:5e:00.0", "8086_1592_00_1b_21"),
+        ("00-1b-21", "0000:3b:00.1", "8086_1592_00_1b_21_1"),
+    ],
+)
+def test_a_device_is_named_by_its_serial_number_or_its_place(serial, place, key):
+    assert device(serial, place).key == key
+
+
+def test_where_the_serial_number_is_not_its_own_the_place_names_it():
+    assert device("0").key_of_place == device().key
+
+
+@pytest.mark.parametrize("reason", Refusal)
+def test_a_refusal_says_why(reason):
+    address = PciAddress(0, 0, 0, 0)
+    assert str(Refused(address, reason)) == reason.value
+    assert str(Refused(address, reason, "more")) == f"{reason.value}: more"
+
+
+def test_a_lease_takes_all_functions_whose_bindings_it_knows():
+    members = tuple(PciAddress(0, 0x17, 0, number) for number in range(2))
+    lease = Lease(
+        uuid=uuid_of(1),
+        consumer=uuid_of(2),
+        owner=Owner.NOVA,
+        state=LeaseState.HELD,
+        group="",
+        provider=uuid_of(3),
+        resource_class="CUSTOM_ACCELERATOR_GPU",
+        address=members[0],
+        iommu_group=7,
+        numa_node=None,
+        prior=tuple(
+            PriorBinding(member, device().identity, None, None) for member in members
+        ),
+        request="",
+        boot_id=uuid_of(4),
+    )
+    assert lease.members == members

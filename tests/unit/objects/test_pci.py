@@ -1,0 +1,140 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Addresses and identities of PCI functions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.exception import InvalidPciAddress
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
+
+ADDRESSES = st.builds(
+    PciAddress,
+    st.integers(0, 0xFFFF_FFFF),
+    st.integers(0, 0xFF),
+    st.integers(0, 0x1F),
+    st.integers(0, 7),
+)
+IDENTITY = PciIdentity(0x8086, 0x0953, 0x8086, 0x370A, 0x01)
+
+
+@given(ADDRESSES)
+def test_an_address_is_read_as_it_is_written(address):
+    assert PciAddress.parse(str(address)) == address
+    assert PciAddress.parse(str(address).upper()) == address
+    assert PciAddress(*address.parts) == address
+
+
+@given(st.text() | st.from_regex(r"[0-9a-f:.]{0,14}", fullmatch=True))
+def test_any_text_is_an_address_or_refused(text):
+    try:
+        found = PciAddress.parse(text)
+    except InvalidPciAddress:
+        return
+    assert PciAddress.parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "3b:00.0",
+        "000:3b:00.0",
+        "123456789:3b:00.0",
+        "0000:3b:20.0",
+        "0000:3b:00.8",
+        "0000:3b:00",
+        " 0000:3b:00.0",
+        "0000:3b:00.0\n",
+        "0000-3b-00.0",
+        None,
+        0,
+        b"0000:3b:00.0",
+    ],
+)
+def test_what_is_no_address_is_refused_with_an_example(text):
+    with pytest.raises(InvalidPciAddress) as caught:
+        PciAddress.parse(text)
+    assert repr(text) in str(caught.value)
+    assert "0000:3b:02.1" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (-1, 0, 0, 0),
+        (2**32, 0, 0, 0),
+        (0, 256, 0, 0),
+        (0, 0, 32, 0),
+        (0, 0, 0, 8),
+        (0, 0, 0, True),
+        (0, 0, 0, 1.0),
+        ("0", 0, 0, 0),
+        (None, 0, 0, 0),
+    ],
+)
+def test_a_part_out_of_its_range_is_refused(parts):
+    with pytest.raises(InvalidPciAddress):
+        PciAddress(*parts)
+
+
+def test_addresses_are_sorted_by_number_not_by_text():
+    texts = ["10000:00:00.0", "ffff:00:00.0", "0000:00:10.0", "0000:00:02.1"]
+    assert [str(each) for each in sorted(map(PciAddress.parse, texts))] == texts[::-1]
+
+
+def test_functions_of_one_device_are_in_the_same_slot():
+    first, second, other = map(
+        PciAddress.parse, ("0000:17:00.0", "0000:17:00.1", "0000:17:01.0")
+    )
+    assert first.same_slot(second)
+    assert not first.same_slot(other)
+
+
+def test_an_identity_is_shown_as_lspci_shows_it():
+    assert str(IDENTITY) == "8086:0953:8086:370a:01"
+    assert str(PciIdentity(*IDENTITY.numbers, serial="S1")).endswith(":01:S1")
+
+
+def test_the_serial_number_tells_cards_apart():
+    first, second = (PciIdentity(*IDENTITY.numbers, serial=s) for s in ("1", "2"))
+    assert first != second
+    assert first.numbers == second.numbers == (0x8086, 0x0953, 0x8086, 0x370A, 1)
+
+
+@pytest.mark.parametrize(
+    ("physfn", "total", "role"),
+    [
+        (None, 0, PciRole.PLAIN),
+        (None, 8, PciRole.PF),
+        (PciAddress(0, 0, 0, 0), 0, PciRole.VF),
+    ],
+)
+def test_a_function_has_one_role(physfn, total, role):
+    function = PciFunction(
+        address=PciAddress(0, 1, 0, 0),
+        identity=IDENTITY,
+        class_code=0x060400,
+        driver=None,
+        iommu_group=None,
+        numa_node=None,
+        reset_methods=(),
+        physfn=physfn,
+        total_vfs=total,
+        vfs=(),
+    )
+    assert function.role is role
+    assert function.is_bridge
