@@ -13,7 +13,8 @@
 
 """A service of its own: it makes the library ready, waits, plugs, and says so.
 
-``python -m tests.behaviour.another_process OPTIONS REQUEST``, both JSON. The
+``python -m tests.behaviour.another_process`` reads its options and a request
+from the first line of its input, and the word to go on from the second. The
 request has ``instance``, ``provider``, ``extra_specs``, ``steps`` (``plug``,
 ``unplug``), and ``dies_at``: where the process sends itself SIGKILL.
 
@@ -33,7 +34,7 @@ import json
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import os_acc
 from os_acc import bindings, exception, helper, privsep
@@ -67,14 +68,23 @@ _POINTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-def main(options: library.Options, request: dict[str, Any]) -> None:
+def main(told: TextIO, tell: TextIO) -> None:
     """Do what the request says; the outcome is the last line of the output."""
-    library.make_ready(options)
+    line = told.readline()
+    if not line:
+        return
+    options, request = json.loads(line)
+    library.make_ready(library.Options.load(options))
     if request.get("dies_at"):
         owner, name, replacement = _POINTS[request["dies_at"]]
         setattr(owner, name, replacement)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    print("ready", file=tell, flush=True)
+    told.readline()
+    print(json.dumps(_outcome(request)), file=tell, flush=True)
+    library.end()
+
+
+def _outcome(request: dict[str, Any]) -> dict[str, Any]:
     entries: list[dict[str, Any]] = []
     error = ""
     try:
@@ -88,9 +98,8 @@ def main(options: library.Options, request: dict[str, Any]) -> None:
             os_acc.unplug(request["instance"])
     except exception.OsAccError as raised:
         error = type(raised).__name__
-    devices = [entry["pci_id"] for entry in entries]
-    print(json.dumps({"devices": devices, "error": error}), flush=True)
+    return {"devices": [entry["pci_id"] for entry in entries], "error": error}
 
 
 if __name__ == "__main__":
-    main(library.Options.load(sys.argv[1]), json.loads(sys.argv[2]))
+    main(sys.stdin, sys.stdout)

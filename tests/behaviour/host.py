@@ -118,7 +118,13 @@ class HostUnderTest(abc.ABC):
 
     def another_process(self, *steps: str, **request: Any) -> AnotherProcess:
         """Another service on the same host; see :mod:`.another_process`."""
-        return AnotherProcess(self.options, {"steps": steps, **request})
+        process = self.launch()
+        process.instruct(self.options, {"steps": steps, **request})
+        return process
+
+    def launch(self) -> AnotherProcess:
+        """Start another process."""
+        return AnotherProcess.launch()
 
     @abc.abstractmethod
     def helper_command(self, *, needed: bool) -> str:

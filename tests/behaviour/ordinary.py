@@ -24,17 +24,17 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
-import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from . import library
-from .host import Places
-from .real_host import RealHost
+from tests.functional.kernel.accounts import OrdinaryUser
+
+from . import another_process, library, reachable
+from .processes import AnotherProcess
+from .real_host import SUDO, RealHost
 from .root_side import RootSide
 
 Job = Callable[[RealHost], None]
@@ -50,34 +50,44 @@ class OrdinaryProcess:
     """Runs jobs on the real host as an ordinary user.
 
     :param jobs: what it can be asked to run, by name.
+    :param command: how it starts its helpers; empty: as the library does.
+    :param spares: how many other processes will be asked for.
     """
 
     def __init__(
         self,
-        uid: int,
-        home: Path,
-        places: Places,
+        user: OrdinaryUser,
         root_side: RootSide,
-        jobs: dict[str, Job],
+        jobs: Iterable[Job],
+        command: str = SUDO,
+        spares: int = 0,
     ) -> None:
         self._root_side = root_side
         self._pipe, theirs = multiprocessing.Pipe()
+        reachable.open_the_way()
         self._pid = os.fork()
         if self._pid == 0:
             self._pipe.close()
-            _become(uid, home)
-            _serve(theirs, places, home, jobs)
+            _become(user)
+            others = [AnotherProcess.fork(another_process.main) for _ in range(spares)]
+
+            def host() -> RealHost:
+                distant: Any = _Distant(theirs)
+                state = user.home / "os_acc"
+                return RealHost(root_side.places, state, distant, command, others)
+
+            _serve(theirs, host, {job.__name__: job for job in jobs})
         theirs.close()
 
-    def run(self, name: str) -> None:
+    def run(self, job: Job) -> None:
         """Run one job; do meanwhile what it asks root for.
 
         :raises ScenarioFailed: it failed.
         """
-        self._pipe.send(name)
+        self._pipe.send(job.__name__)
         while True:
             if not self._pipe.poll(_PATIENCE):
-                raise ScenarioFailed(f"{name} is silent")
+                raise ScenarioFailed(f"{job.__name__} is silent")
             kind, *rest = self._pipe.recv()
             if kind == "failed":
                 raise ScenarioFailed(f"\n{rest[0]}")
@@ -86,17 +96,18 @@ class OrdinaryProcess:
             self._pipe.send(self._do(*rest))
 
     def close(self) -> None:
-        """End the process."""
-        os.kill(self._pid, signal.SIGKILL)
+        """End the process, its helpers and its guest."""
+        self._pipe.close()
         os.waitpid(self._pid, 0)
-        self._root_side.let_go()
+        self._root_side.close()
 
-    def _do(self, name: str, arguments: tuple[object, ...]) -> Exception | None:
+    def _do(
+        self, name: str, arguments: tuple[object, ...]
+    ) -> tuple[Exception | None, object]:
         try:
-            getattr(self._root_side, name)(*arguments)
+            return None, getattr(self._root_side, name)(*arguments)
         except Exception as error:  # noqa: BLE001 - raised again where it was asked
-            return error
-        return None
+            return error, None
 
 
 class _Distant:
@@ -106,34 +117,36 @@ class _Distant:
         self._pipe = pipe
         self._turn = threading.Lock()
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def ask(*arguments: object) -> None:
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def ask(*arguments: object) -> object:
             with self._turn:
                 self._pipe.send(("root", name, arguments))
-                error: Exception | None = self._pipe.recv()
+                error, value = self._pipe.recv()
             if error is not None:
                 raise error
+            return value
 
         return ask
 
 
-def _become(uid: int, home: Path) -> None:
+def _become(user: OrdinaryUser) -> None:
     os.setgroups([])
-    os.setgid(uid)
-    os.setuid(uid)
+    os.setgid(user.gid)
+    os.setuid(user.uid)
     # Whoever changes users loses its own /proc/self, unless it starts afresh.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)
-    os.environ.update(HOME=str(home), USER=home.name, LOGNAME=home.name)
+    os.environ.update(HOME=str(user.home), USER=user.name, LOGNAME=user.name)
 
 
-def _serve(pipe: Connection, places: Places, home: Path, jobs: dict[str, Job]) -> None:
-    root_side: Any = _Distant(pipe)
+def _serve(
+    pipe: Connection, host: Callable[[], RealHost], jobs: dict[str, Job]
+) -> None:
     with contextlib.suppress(EOFError):
         while True:
-            name = pipe.recv()
+            job = jobs[pipe.recv()]
             try:
-                with RealHost(places, home / "os_acc", root_side) as host:
-                    jobs[name](host)
+                with host() as under_test:
+                    job(under_test)
             except BaseException:  # noqa: BLE001 - the parent raises it
                 pipe.send(("failed", traceback.format_exc()))
             else:

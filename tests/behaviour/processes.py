@@ -20,9 +20,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .library import Options
 
@@ -31,39 +31,88 @@ _PATIENCE = 240.0
 
 
 class AnotherProcess:
-    """A second service that uses the library; see :mod:`.another_process`."""
+    """A second service that uses the library; see :mod:`.another_process`.
 
-    def __init__(self, options: Options, request: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-m", "tests.behaviour.another_process"]
-        self._process = subprocess.Popen(
-            [*command, options.dump(), json.dumps(request)],
+    :param to: its standard input; ``of``: its standard output.
+    :param wait: waits for its end and tells its exit status, as
+        :attr:`subprocess.Popen.returncode`.
+    """
+
+    def __init__(self, to: TextIO, of: TextIO, wait: Callable[[], int]) -> None:
+        self._to = to
+        self._of = of
+        self._wait = wait
+
+    @classmethod
+    def launch(cls) -> AnotherProcess:
+        """Start one."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.behaviour.another_process"],
             cwd=_CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        return cls(process.stdin, process.stdout, lambda: process.wait(_PATIENCE))
+
+    @classmethod
+    def fork(cls, main: Callable[[TextIO, TextIO], None]) -> AnotherProcess:
+        """Make one out of this process, which has everything imported.
+
+        :param main: what it runs, with its standard input and output.
+        """
+        (its_input, to), (of, its_output) = os.pipe(), os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(to)
+            os.close(of)
+            try:
+                with open(its_input) as told, open(its_output, "w") as tell:
+                    main(told, tell)
+            finally:
+                os._exit(0)
+        os.close(its_input)
+        os.close(its_output)
+
+        def wait() -> int:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+        return cls(open(to, "w"), open(of), wait)
+
+    def instruct(self, options: Options, request: Mapping[str, Any]) -> None:
+        """Tell it what it is and what to do."""
+        self._say(json.dumps([options.dump(), request]))
 
     def wait_until_ready(self) -> None:
         """Wait until it is initialized."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-
-    def outcome(self) -> dict[str, Any]:
-        """Let it go on, and tell what came of it."""
-        text, _ = self._process.communicate("go\n", _PATIENCE)
-        outcome: dict[str, Any] = json.loads(text.splitlines()[-1])
-        return outcome
+        assert self._of.readline() == "ready\n"
 
     def let_go_on(self) -> None:
         """Let it go on while this process does, too."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
+        self._say("go")
+
+    def outcome(self) -> dict[str, Any]:
+        """What came of it."""
+        outcome: dict[str, Any] = json.loads(self._of.readline())
+        self._end()
+        return outcome
 
     def wait_until_killed(self) -> None:
         """Let it go on to the point where it dies."""
-        self._process.communicate("go\n", _PATIENCE)
-        assert self._process.returncode == -signal.SIGKILL
+        self._say("go")
+        assert self._end() == -signal.SIGKILL
+
+    def _say(self, line: str) -> None:
+        self._to.write(line + "\n")
+        self._to.flush()
+
+    def _end(self) -> int:
+        status = self._wait()
+        self._to.close()
+        self._of.close()
+        return status
 
 
 def helpers(options: Options, context: str) -> frozenset[int]:

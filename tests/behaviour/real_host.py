@@ -22,6 +22,7 @@ from typing import Protocol
 
 from . import library
 from .host import HostUnderTest, Places
+from .processes import AnotherProcess
 
 
 class Root(Protocol):
@@ -29,11 +30,12 @@ class Root(Protocol):
 
     def store(self, path: str, text: str) -> None: ...
     def bring_online(self, pf: str) -> None: ...
+    def attached(self) -> frozenset[str]: ...
     def load(self, module: str, loaded: bool) -> None: ...
     def swap_on(self, node: str) -> None: ...
     def swap_off(self, node: str) -> None: ...
     def signal(self, pid: int, number: int) -> None: ...
-    def hold(self, address: str) -> None: ...
+    def hold(self, *addresses: str) -> None: ...
     def let_go(self) -> None: ...
     def hand_over(self, node: str) -> None: ...
     def pull_out(self) -> None: ...
@@ -50,18 +52,30 @@ class RealHost(HostUnderTest):
     # One start of a process alone takes seconds in software emulation.
     short_write_timeout = 10.0
 
-    def __init__(self, places: Places, state_path: Path, root_side: Root) -> None:
-        self._root = root_side
+    def __init__(
+        self,
+        places: Places,
+        state_path: Path,
+        root_side: Root,
+        command: str = SUDO,
+        spares: list[AnotherProcess] | None = None,
+    ) -> None:
+        self.root_side = root_side
+        self._command = command
+        self._spares = [] if spares is None else spares
         super().__init__(places, library.Options("/", str(state_path)))
 
     def helper_command(self, *, needed: bool) -> str:
-        return SUDO
+        return self._command
+
+    def launch(self) -> AnotherProcess:
+        return self._spares.pop() if self._spares else super().launch()
 
     def store(self, path: str, text: str) -> None:
-        self._root.store(path, text)
+        self.root_side.store(path, text)
 
     def run_vfs(self) -> None:
-        self._root.bring_online(self.places.pf)
+        self.root_side.bring_online(self.places.pf)
         for vf in self.vfs():
             self.store("sys/bus/pci/drivers_probe", vf)
         for vf in self.vfs():
@@ -71,34 +85,34 @@ class RealHost(HostUnderTest):
         self.wait_until(lambda: self._nvme_state(address) == "live")
 
     def load_stub(self, loaded: bool) -> None:
-        self._root.load("pci-stub", loaded)
+        self.root_side.load("pci-stub", loaded)
 
     def swap_to_disk(self, on: bool) -> None:
         swaps = [line.split()[0] for line in _lines("/proc/swaps")[1:]]
         if on:
             disk = self.places.card[1]
             self.wait_until(lambda: bool(self._disks(disk)))
-            self._root.swap_on(self._disks(disk)[0])
+            self.root_side.swap_on(self._disks(disk)[0])
         elif swaps:
-            self._root.swap_off(swaps[0])
+            self.root_side.swap_off(swaps[0])
 
     def signal(self, pid: int, number: int) -> None:
-        self._root.signal(pid, number)
+        self.root_side.signal(pid, number)
 
     def hold(self, address: str) -> None:
-        self._root.hold(address)
+        self.root_side.hold(address)
 
     def let_go(self) -> None:
-        self._root.let_go()
+        self.root_side.let_go()
 
     def hand_over(self, address: str) -> None:
-        self._root.hand_over(self.node(address))
+        self.root_side.hand_over(self.node(address))
 
     def pull_out(self) -> None:
-        self._root.pull_out()
+        self.root_side.pull_out()
 
     def put_in(self) -> None:
-        self._root.put_in()
+        self.root_side.put_in()
 
     def close(self) -> None:
         """The next scenario uses the same helpers."""

@@ -20,19 +20,41 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.functional.kernel import nvme, sysfs
+from tests.functional.kernel import lane, nvme, sysfs
 from tests.functional.kernel.accounts import OrdinaryUser
 from tests.functional.kernel.guest import InnerGuest
 from tests.functional.kernel.hotplug import Hotplug
+from tests.functional.kernel.machine import Machine
+
+from .host import Places
 
 
 class RootSide:
     """The host's administrator, its hypervisor, and the guests' QEMU."""
 
-    def __init__(self, qemu: OrdinaryUser, hotplug: Hotplug) -> None:
+    def __init__(self, machine: Machine, qemu: OrdinaryUser) -> None:
+        self._machine = machine
         self._qemu = qemu
-        self._hotplug = hotplug
+        self._hotplug: Hotplug | None = None
         self._guest: InnerGuest | None = None
+
+    @property
+    def places(self) -> Places:
+        """The machine in the words of the scenarios."""
+        return Places(
+            pf=self._machine.pf_node1,
+            single=self._machine.edu_node1,
+            no_reset=self._machine.edu,
+            card=self._machine.card,
+            bridge=lane.PORT_NVME_NODE1,
+            slot=self._machine.hotplug,
+        )
+
+    def close(self) -> None:
+        """End the guest, and close the slot."""
+        self.let_go()
+        if self._hotplug is not None:
+            self._hotplug.close()
 
     def store(self, path: str, text: str) -> None:
         """Write an attribute."""
@@ -60,9 +82,13 @@ class RootSide:
         """Signal a process."""
         os.kill(pid, number)
 
-    def hold(self, address: str) -> None:
-        """Start a guest that holds a function."""
-        self._guest = InnerGuest(self._qemu, [address])
+    def hold(self, *addresses: str) -> None:
+        """Start a guest that holds functions."""
+        self._guest = InnerGuest(self._qemu, addresses)
+
+    def attached(self) -> frozenset[str]:
+        """The functions that the guest's QEMU has on the guest's bus."""
+        return frozenset() if self._guest is None else self._guest.attached()
 
     def let_go(self) -> None:
         """End the guest, if there is one."""
@@ -78,8 +104,13 @@ class RootSide:
 
     def pull_out(self) -> None:
         """Pull a function out of its slot."""
-        self._hotplug.remove()
+        self._slot().remove()
 
     def put_in(self) -> None:
         """Put it in again."""
-        self._hotplug.insert()
+        self._slot().insert()
+
+    def _slot(self) -> Hotplug:
+        if self._hotplug is None:
+            self._hotplug = Hotplug(self._machine.hotplug)
+        return self._hotplug

@@ -1,0 +1,204 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The library on the real kernel, by its public interface alone."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+from oslo_privsep import priv_context
+
+pytest.register_assert_rewrite("tests.behaviour")
+
+import os_acc  # noqa: E402
+from os_acc import exception  # noqa: E402
+from tests.behaviour.host import VFIO, Binding  # noqa: E402
+from tests.behaviour.ordinary import Job, OrdinaryProcess  # noqa: E402
+from tests.behaviour.processes import helpers  # noqa: E402
+from tests.behaviour.real_host import SUDO, RealHost  # noqa: E402
+from tests.behaviour.root_side import RootSide  # noqa: E402
+
+from . import lane  # noqa: E402
+from .accounts import OrdinaryUser  # noqa: E402
+from .machine import Machine  # noqa: E402
+
+BINARIES = Path(sys.executable).parent
+NOVA = Path("/etc/nova")
+NOVA_CONF = NOVA / "nova.conf"
+ROOTWRAP_CONF = NOVA / "rootwrap.conf"
+CLASS = "CUSTOM_ACCELERATOR_SSD"
+
+
+@pytest.fixture
+def run_as(the_machine: Machine, vm_user: OrdinaryUser) -> Callable[..., None]:
+    """``run_as(user, job, command)`` runs a job in a process of that user's."""
+
+    def run(user: OrdinaryUser, job: Job, command: str = "") -> None:
+        process = OrdinaryProcess(user, RootSide(the_machine, vm_user), [job], command)
+        try:
+            process.run(job)
+        finally:
+            process.close()
+
+    return run
+
+
+@pytest.fixture
+def nova_conf(the_machine: Machine) -> Callable[[OrdinaryUser], None]:
+    """``nova_conf(user)`` writes nova-compute's configuration for a user."""
+
+    def write(user: OrdinaryUser) -> None:
+        NOVA.mkdir(exist_ok=True)
+        NOVA_CONF.write_text(
+            "[os_acc]\n"
+            f"state_path = {user.home}/os_acc\n"
+            f'device_spec = {{"address": "{the_machine.pf_node1}", "num_vfs": 4}}\n'
+        )
+
+    return write
+
+
+def capabilities(pid: int | str) -> int:
+    """The effective capabilities of a process (proc(5), CapEff)."""
+    lines = Path("/proc", str(pid), "status").read_text().splitlines()
+    fields = dict(line.split(":\t", 1) for line in lines)
+    return int(fields["CapEff"], 16)
+
+
+def plug(amount: int) -> tuple[dict[str, str], list[str]]:
+    """Plug VFs for a new instance."""
+    guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
+    (provider,) = os_acc.providers()
+    extra_specs = {f"resources1:{CLASS}": str(amount)}
+    entries = os_acc.plug(guest, {"uuid": provider.uuid}, extra_specs)
+    return guest, [entry["pci_id"] for entry in entries]
+
+
+def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
+    assert os.getuid() != 0
+    assert capabilities("self") == 0
+    assert host.vfs() == ()
+    host.start({"address": host.places.pf, "num_vfs": 4})
+    assert len(host.vfs()) == 4
+    (provider,) = os_acc.providers()
+    assert provider.device.resource_class == CLASS
+    assert {str(each.address) for each in provider.device.handles} == set(host.vfs())
+    (helper,) = helpers(host.options, "base")
+    assert os.stat(f"/proc/{helper}").st_uid == 0
+    assert capabilities(helper) == 0
+    before = host.snapshot()
+
+    guest, inside = plug(2)
+    assert [host.binding(vf) for vf in inside] == [VFIO, VFIO]
+    host.root_side.hold(*inside)
+    assert host.root_side.attached() == set(inside)
+
+    with pytest.raises(exception.DevicesUnreleased) as left:
+        os_acc.unplug(guest)
+    assert left.value.released == ()
+    assert {address for address, _ in left.value.unreleased} == set(inside)
+    for _address, reason in left.value.unreleased:
+        assert isinstance(reason, exception.DeviceInUse)
+        ((pid, command),) = reason.holders
+        assert command == "qemu-system-x86"
+        assert os.stat(f"/proc/{pid}").st_uid == pwd.getpwnam("vm").pw_uid
+    assert host.root_side.attached() == set(inside)
+
+    other, (outside,) = plug(1)
+    assert outside not in inside
+    assert host.binding(outside) == VFIO
+    assert os_acc.unplug(other) == 1
+    assert host.binding(outside) == Binding(None)
+
+    host.let_go()
+    assert os_acc.unplug(guest) == 2
+    assert host.snapshot() == before
+
+
+def one_vf_is_plugged_and_unplugged(host: RealHost) -> None:
+    """With nothing but what stands in nova.conf."""
+    cfg.CONF(["--config-file", str(NOVA_CONF)], project="nova")
+    os_acc.initialize()
+    before = host.snapshot()
+    guest, (vf,) = plug(1)
+    assert host.binding(vf) == VFIO
+    assert os_acc.unplug(guest) == 1
+    assert host.snapshot() == before
+
+
+def one_vf_is_plugged_through_rootwrap(host: RealHost) -> None:
+    # As nova.utils.get_root_helper() has it, but for where the program lies.
+    rootwrap = ["sudo", "-n", str(BINARIES / "oslo-rootwrap"), str(ROOTWRAP_CONF)]
+    priv_context.init(root_helper=rootwrap)
+    one_vf_is_plugged_and_unplugged(host)
+
+
+def one_vf_is_plugged_by_root(host: RealHost) -> None:
+    assert os.getuid() == 0
+    # Nobody's leave is needed, so that there need be no sudo at all.
+    os.environ["PATH"] = str(BINARIES)
+    one_vf_is_plugged_and_unplugged(host)
+
+
+def test_vfs_go_into_a_guest_and_come_back(
+    run_as: Callable[..., None], ordinary_user: OrdinaryUser
+) -> None:
+    run_as(ordinary_user, vfs_go_into_a_guest_and_come_back, SUDO)
+
+
+def test_the_sudoers_line_that_is_shipped_is_enough(
+    run_as: Callable[..., None],
+    nova_conf: Callable[[OrdinaryUser], None],
+    vm_user: OrdinaryUser,
+) -> None:
+    nova_conf(vm_user)
+    shipped = (lane.CHECKOUT / "etc/os-acc/sudoers.d/os-acc").read_text()
+    adapted = shipped.replace("nova ALL", f"{vm_user.name} ALL")
+    adapted = adapted.replace("/usr/bin/privsep", f"{BINARIES}/privsep")
+    rule = Path("/etc/sudoers.d/os-acc")
+    rule.write_text(f"Defaults:{vm_user.name} secure_path={BINARIES}\n{adapted}")
+    rule.chmod(0o440)
+    try:
+        run_as(vm_user, one_vf_is_plugged_and_unplugged)
+    finally:
+        rule.unlink()
+
+
+def test_nova_rootwrap_with_the_filters_that_are_shipped_is_enough(
+    run_as: Callable[..., None],
+    nova_conf: Callable[[OrdinaryUser], None],
+    ordinary_user: OrdinaryUser,
+) -> None:
+    nova_conf(ordinary_user)
+    filters = lane.CHECKOUT / "etc/os-acc/rootwrap.d"
+    ROOTWRAP_CONF.write_text(
+        f"[DEFAULT]\nfilters_path = {filters}\nexec_dirs = {BINARIES}\n"
+    )
+    run_as(ordinary_user, one_vf_is_plugged_through_rootwrap)
+
+
+def test_root_needs_neither(
+    run_as: Callable[..., None], nova_conf: Callable[[OrdinaryUser], None]
+) -> None:
+    root = OrdinaryUser.named("root")
+    root = OrdinaryUser(root.name, root.uid, root.gid, Path("/var/lib"))
+    nova_conf(root)
+    run_as(root, one_vf_is_plugged_by_root)
