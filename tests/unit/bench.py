@@ -67,6 +67,16 @@ class Bench:
         self._manager = service.build(self.config(**options), self.root, Owner.NOVA)
         return self._manager
 
+    @contextlib.contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Meanwhile, another service that gives the kernel little time."""
+        before = self.manager
+        self.restart(write_timeout=0.2)
+        try:
+            yield
+        finally:
+            self._manager = before
+
     def config(self, **options: object) -> cfg.ConfigOpts:
         """The service's configuration."""
         config = cfg.ConfigOpts()

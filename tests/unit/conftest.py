@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from os_acc import service
 from os_acc.manager import Manager
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit.bench import Bench, privileged_here
@@ -54,3 +55,11 @@ def fake(bench: Bench) -> FakeKernel:
 def manager(bench: Bench) -> Manager:
     """The manager on the two-socket host."""
     return bench.manager
+
+
+@pytest.fixture
+def api(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The public API on the two-socket host, with one instance on it."""
+    monkeypatch.setattr(service, "_manager", bench.manager)
+    bench.plug(1, "0000:5e:00.0")
+    return bench

@@ -18,50 +18,20 @@ import collections
 import contextlib
 import copy
 import dataclasses
-import sqlite3
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import os_acc
-from os_acc import exception, operations, service
-from os_acc.objects.device import Refusal
-from os_acc.testing import hosts
+from os_acc import exception, operations
 from tests.unit.bench import Bench, instance, request, uuid_of
+from tests.unit.wrong import HUGE, NO_MAPPING, WRONG, is_told
 
-GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
+GPU = "0000:17:00.0"
 CLASS = "CUSTOM_ACCELERATOR_GPU"
 STRANGER = "99999999-9999-4999-8999-999999999999"
-HUGE = 10**5000
-#: Nothing of this is a mapping, a uuid, a name or a number that we take.
-WRONG = [
-    pytest.param(None, "None", id="None"),
-    pytest.param(True, "True", id="bool"),
-    pytest.param(7, "7", id="int"),
-    pytest.param(HUGE, "bits", id="huge"),
-    pytest.param(1.5, "1.5", id="float"),
-    pytest.param(float("nan"), "nan", id="nan"),
-    pytest.param("what", "what", id="text"),
-    pytest.param("\ud800", "ud800", id="surrogate"),
-    pytest.param("x" * 100_000, "xxx", id="long"),
-    pytest.param(b"what", "what", id="bytes"),
-    pytest.param(["what"], "what", id="list"),
-    pytest.param(("what",), "what", id="tuple"),
-    pytest.param({"what"}, "what", id="set"),
-    pytest.param(object, "object", id="class"),
-]
-NO_MAPPING = [each for each in WRONG if each.id != "None"]
-
-
-@pytest.fixture
-def api(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The public API on the two-socket host, with one instance on it."""
-    monkeypatch.setattr(service, "_manager", bench.manager)
-    bench.plug(1, FPGA)
-    return bench
 
 
 @pytest.fixture
@@ -73,16 +43,6 @@ def unchanged(api: Bench) -> Iterator[None]:
     yield
     assert (api.kernel.writes(), api.kernel.snapshot(), store.leases()) == before
     assert store.events(1000) == events
-
-
-def is_told(
-    call: Callable[[], object], kind: type[exception.OsAccError], text: str
-) -> exception.OsAccError:
-    with pytest.raises(kind) as caught:
-        call()
-    assert text in str(caught.value)
-    assert len(str(caught.value)) < 1000
-    return caught.value
 
 
 # -- instance_info -----------------------------------------------------------
@@ -206,7 +166,7 @@ def test_allocations_and_mappings_have_placements_form(value, shown):
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(
-    "amount", [None, True, 0, -1, 2**31, HUGE, 1.0, "1", [1]], ids=lambda v: type(v)
+    "amount", [None, True, 0, -1, 2**31, HUGE, 1.0, "1", [1]], ids=type
 )
 def test_an_allocated_amount_is_a_number(amount):
     allocations = {STRANGER: {"resources": {CLASS: amount}}}
@@ -363,172 +323,6 @@ def test_an_operator_names_a_device_by_its_address(api, value, shown):
         is_told(call, exception.InvalidPciAddress, shown)
 
 
-# -- the host ----------------------------------------------------------------
-
-
-def test_a_device_that_vanished_before_it_was_plugged(api):
-    provider = api.provider(GPU)
-    selected, specs = request(provider)
-    api.kernel.hot_unplug("0000:17:00.1")
-    api.kernel.hot_unplug(GPU)
-    leases, writes = api.manager.store.leases(), api.kernel.writes()
-    is_told(
-        lambda: os_acc.plug(instance(2), {"uuid": provider.uuid}, specs),
-        exception.ProviderNotFound,
-        provider.uuid,
-    )
-    # Nova's own allocations hold providers of others, which are not ours.
-    assert os_acc.plug(instance(2), selected, {}) == []
-    assert (api.manager.store.leases(), api.kernel.writes()) == (leases, writes)
-
-
-def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
-    provider = api.provider(GPU)
-    selected, specs = request(provider)
-    take_stock = api.manager.take_stock
-
-    def and_pull_out():
-        stock = take_stock()
-        api.kernel.hot_unplug(GPU)
-        return stock
-
-    monkeypatch.setattr(api.manager, "take_stock", and_pull_out)
-    leases, writes = api.manager.store.leases(), api.kernel.writes()
-    is_told(
-        lambda: os_acc.plug(instance(2), selected, specs), exception.DeviceGone, GPU
-    )
-    assert (api.manager.store.leases(), api.kernel.writes()) == (leases, writes)
-
-
-def test_a_host_without_iommu_offers_nothing_and_says_why(make_bench):
-    bench = make_bench(hosts.without_iommu())
-    assert bench.manager.providers() == ()
-    assert bench.refused(GPU).reason is Refusal.NO_IOMMU
-    assert bench.kernel.writes() == []
-
-
-def test_a_host_without_vfio_pci_serves_nothing_and_says_why(make_bench):
-    bench = make_bench(hosts.without_vfio())
-    error = is_told(lambda: bench.plug(1, GPU), exception.VfioUnavailable, "vfio-pci")
-    assert "modprobe vfio-pci" in error.hint
-    assert bench.kernel.writes() == []
-    assert bench.manager.store.leases() == ()
-
-
-def test_a_device_on_the_denylist_is_not_offered_and_says_why(make_bench):
-    bench = make_bench(hosts.denylist_host())
-    assert "disable_denylist" in str(bench.refused("0000:3d:00.0"))
-    assert bench.kernel.writes() == []
-
-
-# -- the state ---------------------------------------------------------------
-
-
-def test_no_space_is_told_before_anything_is_changed(api, monkeypatch):
-    selected, specs = request(api.provider(GPU))
-    leases, before = api.manager.store.leases(), api.kernel.snapshot()
-    writes = api.kernel.writes()
-    connect = sqlite3.connect
-
-    def full(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
-        connection.execute("PRAGMA max_page_count = 1")
-        return connection
-
-    with monkeypatch.context() as disk:
-        disk.setattr(sqlite3, "connect", full)
-        # What fits into the pages that are there may still be recorded.
-        mine = instance(2) | {"name": "x" * 50_000}
-        error = is_told(
-            lambda: os_acc.plug(mine, selected, specs),
-            exception.StoreFull,
-            api.state_path,
-        )
-    assert "free space" in error.hint
-    assert (api.kernel.writes(), api.kernel.snapshot()) == (writes, before)
-    assert api.manager.store.leases() == leases
-    assert len(os_acc.plug(instance(2), selected, specs)) == 1
-
-
-def test_no_permission_on_the_state_is_told_before_anything_is_changed(
-    api, monkeypatch
-):
-    import os
-
-    selected, specs = request(api.provider(GPU))
-    before = api.kernel.snapshot()
-    makedirs = os.makedirs
-
-    def refuse(name, *arguments, **options):
-        if str(name).startswith(api.state_path):
-            raise PermissionError(13, "Permission denied", name)
-        makedirs(name, *arguments, **options)
-
-    with monkeypatch.context() as user:
-        user.setattr(os, "makedirs", refuse)
-        for call in (
-            lambda: os_acc.plug(instance(2), selected, specs),
-            lambda: os_acc.unplug(instance(1)),
-            os_acc.attached,
-            api.restart,
-        ):
-            error = is_told(call, exception.StateUnavailable, "Permission denied")
-            assert "state_path" in error.hint
-    assert api.kernel.snapshot() == before
-
-
-# -- options -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "shown"),
-    [
-        ({"device_spec": ["{"]}, exception.InvalidDeviceSpec, "'{'"),
-        ({"device_spec": ["7"]}, exception.InvalidDeviceSpec, "'7'"),
-        ({"device_spec": ["{}"]}, exception.InvalidDeviceSpec, "names no device"),
-        (
-            {"device_spec": ['{"adress": "*"}']},
-            exception.InvalidDeviceSpec,
-            "adress",
-        ),
-        (
-            {"device_spec": ['{"address": "0000:zz:00.0"}']},
-            exception.InvalidDeviceSpec,
-            "zz",
-        ),
-        (
-            {"device_spec": ['{"vendor_id": "10000"}']},
-            exception.InvalidDeviceSpec,
-            "10000",
-        ),
-        (
-            {"device_spec": ['{"address": "*", "num_vfs": 0}']},
-            exception.InvalidDeviceSpec,
-            "num_vfs is 0",
-        ),
-        ({"enabled_plugins": ["pcii"]}, exception.InvalidConfiguration, "pcii"),
-        ({"state_path": ""}, exception.InvalidConfiguration, "''"),
-        ({"state_path": "state"}, exception.InvalidConfiguration, "'state'"),
-    ],
-)
-def test_an_option_that_cannot_be_meant_stops_the_start(
-    make_bench, tmp_path, monkeypatch, options, kind, shown
-):
-    bench = make_bench()
-    monkeypatch.chdir(tmp_path)
-    before = sorted(each.name for each in tmp_path.iterdir())
-    is_told(lambda: bench.restart(**options), kind, shown)
-    assert bench.kernel.writes() == []
-    assert sorted(each.name for each in tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [each for each in WRONG if each.id != "bool"]
-)
-def test_a_reset_is_yes_or_no(value, shown):
-    is_told(lambda: os_acc.initialize(value), exception.InvalidInput, shown)
-
-
 # -- anything at all ---------------------------------------------------------
 
 WORDS = st.sampled_from(
@@ -596,7 +390,7 @@ SPECS = ANYTHING | st.dictionaries(WORDS, WORDS | ANYTHING, max_size=5)
 def test_whatever_is_passed_raises_nothing_but_typed_errors(
     api, info, selected, specs, other
 ):
-    """FPGA is the first instance's, and stays so unless that is unplugged."""
+    """The first instance has an FPGA, and keeps it unless that is unplugged."""
     before = copy.deepcopy((info, selected, specs, other))
     for call in (
         lambda: os_acc.plug(info, selected, specs),
