@@ -34,6 +34,7 @@ from oslo_config import cfg
 from oslo_privsep import daemon
 from oslo_utils import importutils
 
+from os_acc.privsep import kernel
 from os_acc.testing.kernel import FakeKernel
 
 
@@ -59,8 +60,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     _keep_no_capabilities(own.privsep_context)
     # privsep reads the arguments of the process itself.
     sys.argv[1:] = ["--privsep_context", own.privsep_context, *others]
-    with FakeKernel(own.fake_root).installed():
-        daemon.helper_main()
+    # For good: when this thread leaves, a call may still run in another one,
+    # and must never find the real kernel.
+    kernel.current = FakeKernel(own.fake_root)
+    daemon.helper_main()
 
 
 def _keep_no_capabilities(name: str) -> None:
