@@ -34,7 +34,7 @@ import json
 import os
 import signal
 import sys
-from typing import Any, TextIO
+from typing import IO, Any
 
 import os_acc
 from os_acc import bindings, exception, helper, privsep
@@ -49,13 +49,14 @@ def _die(*_args: object, **_options: object) -> None:
 def _die_once_sent(hands: helper.Helper, *args: Any) -> None:
     channel = privsep.base.channel
     assert channel is not None
-    send = channel.writer.send
+    writer: Any = channel.writer
+    send = writer.send
 
     def send_and_die(message: object) -> None:
         send(message)
         _die()
 
-    channel.writer.send = send_and_die
+    writer.send = send_and_die
     _take(hands, *args)
 
 
@@ -68,7 +69,7 @@ _POINTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-def main(told: TextIO, tell: TextIO) -> None:
+def main(told: IO[str], tell: IO[str]) -> None:
     """Do what the request says; the outcome is the last line of the output."""
     line = told.readline()
     if not line:

@@ -135,10 +135,11 @@ class HostUnderTest(abc.ABC):
         """SIGKILL for the helper ``base`` once it was sent its next call."""
         channel = privsep.base.channel
         assert channel is not None
-        send = channel.writer.send
+        writer: Any = channel.writer
+        send = writer.send
 
         def send_and_kill(message: object) -> None:
-            channel.writer.send = send
+            writer.send = send
             # Stopped first, so that it cannot answer before it dies.
             pids = helpers(self.options, "base")
             for pid in pids:
@@ -147,9 +148,9 @@ class HostUnderTest(abc.ABC):
             for pid in pids:
                 self.signal(pid, signal.SIGKILL)
 
-        channel.writer.send = send_and_kill
+        writer.send = send_and_kill
         yield
-        assert channel.writer.send != send_and_kill
+        assert writer.send != send_and_kill
 
     @staticmethod
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from .library import Options
 
@@ -38,7 +38,7 @@ class AnotherProcess:
         :attr:`subprocess.Popen.returncode`.
     """
 
-    def __init__(self, to: TextIO, of: TextIO, wait: Callable[[], int]) -> None:
+    def __init__(self, to: IO[str], of: IO[str], wait: Callable[[], int]) -> None:
         self._to = to
         self._of = of
         self._wait = wait
@@ -58,7 +58,7 @@ class AnotherProcess:
         return cls(process.stdin, process.stdout, lambda: process.wait(_PATIENCE))
 
     @classmethod
-    def fork(cls, main: Callable[[TextIO, TextIO], None]) -> AnotherProcess:
+    def fork(cls, main: Callable[[IO[str], IO[str]], None]) -> AnotherProcess:
         """Make one out of this process, which has everything imported.
 
         :param main: what it runs, with its standard input and output.

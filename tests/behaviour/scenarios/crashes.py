@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 import os_acc
@@ -75,17 +77,22 @@ def a_service_killed_before_its_commit_is_rolled_back(host: HostUnderTest) -> No
 
 
 @scenario
-def a_service_killed_with_a_call_under_way_is_rolled_back(
-    host: HostUnderTest,
-) -> None:
+def what_a_dead_service_has_sent_its_helper_is_refused(host: HostUnderTest) -> None:
+    """The call reaches the kernel's side after the plug was rolled back."""
     host.start(single(host), helper_process=True)
     before, guest = host.snapshot(), instance()
     ours = helpers(host.options, "base")
-    _victim(host, guest, "plug", dies_at="sent").wait_until_killed()
+    victim = _victim(host, guest, "plug", dies_at="sent")
+    theirs = helpers(host.options, "base") - ours
+    assert theirs
+    for pid in theirs:
+        host.signal(pid, signal.SIGSTOP)
+    victim.wait_until_killed()
     host.again()
     assert os_acc.attached() == {}
-    # What its helper was sent may come only now, and must change nothing.
-    host.wait_until(lambda: helpers(host.options, "base") <= ours)
+    for pid in theirs:
+        host.signal(pid, signal.SIGCONT)
+    host.wait_until(lambda: not theirs & helpers(host.options, "base"))
     assert host.snapshot() == before
 
 

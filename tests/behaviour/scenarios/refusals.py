@@ -89,14 +89,15 @@ def malformed_arguments_are_refused_before_anything_happens(
     host.start(single(host))
     before, provider = host.snapshot(), only_provider()
     good = (instance(), {"uuid": provider.uuid}, flavor(provider))
-    for position, bad in [
+    wrong: list[tuple[int, object]] = [
         (0, {"uuid": "guest"}),
         (0, None),
         (1, {"uuid": 7}),
         (1, {"allocations": []}),
         (2, {f"resources1:{provider.device.resource_class}": "-1"}),
         (2, {"resources1:": "1"}),
-    ]:
+    ]
+    for position, bad in wrong:
         arguments = [*good[:position], bad, *good[position + 1 :]]
         with pytest.raises(exception.InvalidInput):
             os_acc.plug(*arguments)  # type: ignore[arg-type]
