@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from os_acc.host import iommu, vfio
+from os_acc.host import iommu, pci, vfio
 from os_acc.host.usage import Usage
 from os_acc.host.view import Host
 from os_acc.objects.claim import Tags
@@ -60,8 +60,10 @@ def _no(function: PciFunction, reason: Refusal, detail: str = "") -> Refused:
     return Refused(function.address, reason, detail)
 
 
-def _bridge(_scene: Scene, function: PciFunction) -> Refused | None:
-    return _no(function, Refusal.BRIDGE) if function.is_bridge else None
+def _bridge(scene: Scene, function: PciFunction) -> Refused | None:
+    if function.is_bridge or pci.has_bus(scene.root, function.address):
+        return _no(function, Refusal.BRIDGE)
+    return None
 
 
 def _has_vfs(scene: Scene, function: PciFunction) -> Refused | None:
@@ -147,6 +149,8 @@ def _kept(scene: Scene, function: PciFunction, other: PciFunction) -> str | None
     if other.address in scene.nova:
         # Unbound or not: it is Nova's to bind whenever it likes.
         return Refusal.NOVA_CLAIMS.value
+    if pci.has_bus(scene.root, other.address):
+        return Refusal.BRIDGE.value
     if other.vfs:
         return "a PF with VFs"
     tags = scene.named.get(other.address, scene.named[function.address])

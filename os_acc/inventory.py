@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from oslo_log import log
+
 from os_acc import device_spec, eligibility, exception, plugins
 from os_acc.host import pci, usage
 from os_acc.host.view import Host
@@ -28,6 +30,8 @@ from os_acc.objects.device import Device, Provider, Refusal, Refused
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.plugins import base
+
+LOG = log.getLogger(__name__)
 
 # Of all providers of os_acc; with the node's name and the device's key it
 # gives the same uuid again after the loss of the store.
@@ -58,6 +62,27 @@ class Rules:
     named: device_spec.DeviceSpec
     nova: device_spec.DeviceSpec
     nova_mdev_parents: frozenset[PciAddress]
+
+
+class Told:
+    """Writes to the log what is not offered, and each thing once."""
+
+    def __init__(self) -> None:
+        self._texts: frozenset[str] = frozenset()
+
+    def tell(self, stock: Inventory) -> None:
+        """Log what has become so since the last time."""
+        now = [
+            f"{each.address} is named in [os_acc] device_spec but not offered: {each}"
+            for each in stock.refused
+        ]
+        now += [
+            f"the plugin {each.name} is idle: {each.reason}" for each in stock.set_aside
+        ]
+        before, self._texts = self._texts, frozenset(now)
+        for text in now:
+            if text not in before:
+                LOG.warning("%s", text)
 
 
 def take_stock(

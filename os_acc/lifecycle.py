@@ -94,7 +94,7 @@ class Lifecycle:
                 [dataclasses.replace(each, state=LeaseState.HELD) for each in ready]
             )
         except exception.OsAccError as error:
-            self._go_back(intents[0].consumer, error, deadline)
+            self._go_back(intents, error, deadline)
             raise
 
     def reestablish(
@@ -248,13 +248,21 @@ class Lifecycle:
     # -- several -----------------------------------------------------------
 
     def _go_back(
-        self, consumer: str, cause: exception.OsAccError, deadline: float
+        self, intents: Sequence[Lease], cause: exception.OsAccError, deadline: float
     ) -> None:
         """Undo a plug; what cannot be undone now is told with the cause."""
         # Going back has to have time, also where the plug ran out of it.
         deadline = max(deadline, time.monotonic() + self._hands.write_timeout)
         try:
-            failed = self.settle(consumer, deadline).failed
+            failed = self.settle(intents[0].consumer, deadline).failed
+        except exception.StoreError as error:
+            # No space, say: but the intent is there and says what to restore,
+            # to the next start as well.
+            cause.add_note(f"that it went back could not be recorded: {error}")
+            ended = self._each(
+                intents, lambda each: self._try_give_back(each, deadline)
+            )
+            failed = tuple((each, why) for each, why in ended if why is not None)
         except exception.OsAccError as error:
             cause.add_note(f"going back failed as well: {error}")
             return

@@ -67,6 +67,7 @@ class Manager:
         locks: Locks,
         life: lifecycle.Lifecycle,
         owner: Owner,
+        told: inventory.Told,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -76,6 +77,7 @@ class Manager:
         self.life = life
         self._rules = rules
         self._owner = owner
+        self._told = told
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -154,13 +156,15 @@ class Manager:
 
     def take_stock(self) -> inventory.Inventory:
         """What the host offers at this moment."""
-        return inventory.take_stock(
+        stock = inventory.take_stock(
             self.root,
             self._rules,
             self.plugins,
             self.settings.node_name,
             frozenset(_members(self.store.leases())),
         )
+        self._told.tell(stock)
+        return stock
 
     def providers(self) -> tuple[Provider, ...]:
         """See :func:`os_acc.providers`."""
@@ -249,7 +253,9 @@ class Manager:
                 # Another plug was faster, and each round somebody gets a
                 # device; or the host is still busy with a new device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
-                if time.monotonic() >= deadline:
+                stock = self.take_stock()
+                gone = {each.provider_uuid for each in wanted} - set(stock.providers)
+                if gone or time.monotonic() >= deadline:
                     raise
 
     def _lease(

@@ -46,7 +46,8 @@ STORE_SECONDS = 10.0
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
-_reported: frozenset[str] = frozenset()
+#: What the log has been told, also by managers before a ``reset=True``.
+_told = inventory.Told()
 
 
 def get() -> manager.Manager:
@@ -98,9 +99,11 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     hands.start(deadline)
     life = lifecycle.Lifecycle(root, store, locks, hands, loaded)
     life.replay(deadline)
-    virtual_functions.make(root, rules.named, store, locks, hands, deadline)
-    ready = manager.Manager(root, settings, rules, loaded, store, locks, life, owner)
-    _report(ready.take_stock())
+    virtual_functions.make(root, rules.named, rules.nova, store, locks, hands, deadline)
+    ready = manager.Manager(
+        root, settings, rules, loaded, store, locks, life, owner, _told
+    )
+    ready.take_stock()
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
         raise exception.InitializeTimeout(
             f"no plugin has answered: {', '.join(loaded.hanging())}"
@@ -138,19 +141,3 @@ def _rules(settings: conf.Settings) -> inventory.Rules:
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
     )
-
-
-def _report(stock: inventory.Inventory) -> None:
-    """Log what is not offered, once: not again with each ``reset=True``."""
-    global _reported
-    news = [
-        f"{each.address} is named in [os_acc] device_spec but not offered: {each}"
-        for each in stock.refused
-    ]
-    news += [
-        f"the plugin {each.name} is idle: {each.reason}" for each in stock.set_aside
-    ]
-    for text in news:
-        if text not in _reported:
-            LOG.warning("%s", text)
-    _reported = frozenset(news)

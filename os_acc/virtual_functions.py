@@ -28,12 +28,15 @@ LOG = log.getLogger(__name__)
 def make(
     root: str,
     named: device_spec.DeviceSpec,
+    nova: device_spec.DeviceSpec,
     store: Store,
     locks: Locks,
     hands: helper.Helper,
     deadline: float,
 ) -> None:
     """Give each named PF the VFs of its ``num_vfs``; one that fails is logged.
+
+    A PF that Nova's own options claim is left to Nova.
 
     A PF that has VFs already keeps them: the kernel only goes through zero
     to another number, and that takes them out of guests. The helper is asked
@@ -43,6 +46,9 @@ def make(
     for function in host.functions.values():
         tags = named.match(function, host.netdevs, host.functions)
         if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
+            continue
+        if nova.match(function, host.netdevs, host.functions) is not None:
+            LOG.error("%s gets no VFs: Nova claims it", function.address)
             continue
         try:
             with locks.hold([device_lock(function.address)], deadline):
@@ -64,4 +70,9 @@ def _make_one(
             address=str(function.address),
             hint="remove them all while no guest has one, or change num_vfs",
         )
-    hands.set_num_vfs(function, count, store.next_epoch(), deadline)
+    try:
+        hands.set_num_vfs(function, count, store.next_epoch(), deadline)
+    except helper.StaleEpoch as error:
+        # A store that was lost had counted further.
+        store.raise_epoch(error.seen + 1)
+        hands.set_num_vfs(function, count, store.next_epoch(), deadline)

@@ -92,7 +92,7 @@ class OsAcc(app.App):
         logging.getLogger().setLevel(level)
         # What is not offered, 'device list' tells when asked.
         is_quiet = self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL
-        logging.getLogger("os_acc.service").setLevel(
+        logging.getLogger("os_acc.inventory").setLevel(
             logging.ERROR if is_quiet else logging.NOTSET
         )
 
@@ -121,4 +121,4 @@ class OsAcc(app.App):
                 logging.getLogger().removeHandler(handler)
                 handler.close()
             logging.getLogger().setLevel(before)
-            logging.getLogger("os_acc.service").setLevel(logging.NOTSET)
+            logging.getLogger("os_acc.inventory").setLevel(logging.NOTSET)

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import os
+import re
 from types import MappingProxyType
 
 from os_acc.exception import HostStepFailed, InvalidPciAddress, OsAccError
@@ -31,7 +32,9 @@ from os_acc.host.function import (
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress, PciFunction
 
-__all__ = ["Binding", "read_binding", "read_function", "scan"]
+__all__ = ["Binding", "has_bus", "read_binding", "read_function", "scan"]
+
+_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 
 
 def scan(root: str) -> Host:
@@ -57,6 +60,17 @@ def scan(root: str) -> Host:
         groups=MappingProxyType(iommu.read_groups(root, unreadable)),
         netdevs=MappingProxyType(_netdevs(root)),
         unreadable=MappingProxyType(unreadable),
+    )
+
+
+def has_bus(root: str, address: PciAddress) -> bool:
+    """Whether a function has a PCI bus of its own behind it, as VMD has.
+
+    Its class is that of a storage controller (drivers/pci/controller/vmd.c).
+    """
+    return any(
+        _HOST_BRIDGE.fullmatch(name)
+        for name in names(os.path.join(root, DEVICES, str(address)))
     )
 
 

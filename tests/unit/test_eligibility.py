@@ -223,3 +223,8 @@ def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(benc
     stock = bench.manager.take_stock()
     assert "0000:5e:00.0" in stock.host.unreadable
     assert bench.provider(GPU)
+
+
+def test_a_vmd_is_a_bridge_whatever_its_class_says(make_bench):
+    bench = make_bench(hosts.vmd_host())
+    assert bench.refused("0000:00:0e.0").reason is Refusal.BRIDGE

@@ -294,6 +294,26 @@ def test_a_device_that_changes_while_it_is_chosen_is_not_taken(bench, monkeypatc
     assert store.leases() == ()
 
 
+def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
+    before = bench.kernel.snapshot()
+    store, provider = bench.manager.store, bench.provider(FPGA)
+
+    def is_full(_leases):
+        raise exception.StoreFull("no space is left for the store")
+
+    selected, specs = request(provider)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "replace", is_full)
+        with pytest.raises(exception.StoreFull) as raised:
+            bench.manager.plug(instance(1), selected, specs)
+    assert "could not be recorded" in raised.value.__notes__[0]
+    assert bench.kernel.snapshot() == before
+    assert store.leases()[0].state is LeaseState.PREPARING
+    bench.restart()
+    assert bench.manager.store.leases() == ()
+    assert bench.kernel.snapshot() == before
+
+
 # -- what a dead process has left --------------------------------------------
 
 

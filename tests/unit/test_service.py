@@ -36,7 +36,7 @@ GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 def api(bench, monkeypatch):
     """Initialize the public API on the bench's host."""
     monkeypatch.setattr(service, "_manager", None)
-    monkeypatch.setattr(service, "_reported", frozenset())
+    monkeypatch.setattr(service, "_told", inventory.Told())
 
     def initialize(reset: bool = False, **options: object):
         return service.initialize(

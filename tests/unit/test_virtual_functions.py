@@ -15,9 +15,13 @@
 from __future__ import annotations
 
 import errno
+import shutil
 
 import pytest
+from oslo_config import cfg
 
+from os_acc import service
+from os_acc.objects.lease import Owner
 from os_acc.testing import HostSpec, hosts
 
 NIC, QAT = "0000:3b:00.0", "0000:d8:00.0"
@@ -125,3 +129,25 @@ def test_a_function_that_can_have_none_is_left_alone(make_bench):
     bench.restart()
     assert bench.kernel.writes() == []
     assert bench.provider("0000:5e:00.0")
+
+
+def test_a_pf_that_nova_claims_gets_none(make_bench, caplog):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    config = bench.config()
+    config.register_opts([cfg.MultiStrOpt("device_spec", default=[])], group="pci")
+    config.set_override("device_spec", [f'{{"address": "{NIC}"}}'], group="pci")
+    service.build(config, bench.root, Owner.NOVA)
+    assert bench.kernel.state(NIC).numvfs == 0
+    assert f"{NIC} gets no VFs: Nova claims it" in caplog.text
+
+
+def test_vfs_are_made_where_a_lost_store_had_counted_further(make_bench):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bench.manager.store.raise_epoch(2**60)
+    bench.restart()
+    bench.kernel.write(
+        bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs"), "0"
+    )
+    shutil.rmtree(bench.state_path)
+    bench.restart()
+    assert bench.kernel.state(NIC).numvfs == 4

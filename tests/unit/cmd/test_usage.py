@@ -20,7 +20,7 @@ import io
 import pytest
 import yaml
 
-from os_acc import service
+from os_acc import inventory, service
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -91,7 +91,7 @@ def test_what_is_refused_does_not_clutter_other_commands(
     is_told: bool,
 ) -> None:
     # Each run of the command is a process that has reported nothing yet.
-    monkeypatch.setattr(service, "_reported", frozenset())
+    monkeypatch.setattr(service, "_told", inventory.Told())
     assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
 

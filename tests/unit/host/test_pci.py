@@ -96,9 +96,7 @@ def test_vfs_come_in_the_order_of_their_index(sysfs: Sysfs) -> None:
     assert vf.physfn == address(PF)
 
 
-@pytest.mark.parametrize(
-    "attribute", ["sriov_numvfs", "uevent", "driver_override"]
-)
+@pytest.mark.parametrize("attribute", ["sriov_numvfs", "uevent", "driver_override"])
 def test_attributes_behind_the_device_lock_are_never_opened(
     sysfs: Sysfs, attribute: str
 ) -> None:
