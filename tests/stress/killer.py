@@ -121,7 +121,7 @@ def was_reached(bench: Bench) -> bool:
 
 def go_on(bench: Bench) -> None:
     """Let go on who outlived the client, and wait until he has ended."""
-    gate = os.open(_path(bench, "gate"), os.O_RDWR)
+    gate = os.open(_path(bench, "gate"), os.O_RDWR | os.O_CREAT)
     try:
         processes.reap()
     finally:
