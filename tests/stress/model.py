@@ -1,0 +1,259 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What is expected of one host through a long history."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hypothesis.stateful import RuleBasedStateMachine
+
+from os_acc import exception
+from os_acc.manager import Manager
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import FunctionSpec, FunctionState, HostSpec, hosts
+from tests.stress import bench as benches
+from tests.stress import processes
+from tests.stress.bench import Bench
+from tests.stress.killer import Way
+from tests.stress.recorder import Point, Recorder
+
+Request = tuple[dict[str, Any], dict[str, str]]
+
+
+def host() -> HostSpec:
+    """Twelve functions: cards with siblings, VFs, PFs, with and without driver."""
+    return HostSpec(
+        (
+            *hosts.gpu("0000:17", 0),
+            hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=2),
+            hosts.fpga("0000:5e", 0),
+            hosts.fpga("0000:5f", 0),
+            hosts.nic("0000:af", 1, name="ens2f0"),
+            *hosts.gpu("0000:b1", 1, card=2),
+            hosts.qat_gen4("0000:d8", 1),
+            hosts.nvme_disk("0000:d9", 1, 1),
+        )
+    )
+
+
+def choose(options: Iterable[str], pick: int) -> str | None:
+    """One of the options, where there are any.
+
+    Races between processes decide what there is to choose from, but must not
+    decide what is drawn: Hypothesis wants to draw the same each time.
+    """
+    found = sorted(options)
+    return found[pick % len(found)] if found else None
+
+
+class Model(RuleBasedStateMachine):
+    """One host, its library, and what is expected of them.
+
+    :ivar holds: what each consumer has, by the entries that it was given.
+    :ivar requests: how it asked for that.
+    :ivar asked: the same, by the uuid of each lease.
+    :ivar guests: functions that a running guest holds, with its consumer.
+    :ivar unready: functions that are leased, but not as a guest needs them:
+        after a reboot, or after they were pulled out.
+    :ivar free: how each function is when nobody has it.
+    :ivar pulled: what was pulled out and may be plugged in again.
+    :ivar faulty: whether a fault may be waiting for a write.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.place = tempfile.mkdtemp(prefix="os-acc-", dir=memory)
+        self.bench = Bench(os.path.join(self.place, "bench"))
+        self.kernel = self.bench.build(host())
+        self.before = privsep_kernel.current
+        privsep_kernel.current = self.kernel
+        self.manager: Manager = self.bench.manager()
+        self.holds: dict[str, list[str]] = {}
+        self.requests: dict[str, Request] = {}
+        self.asked: dict[str, Request] = {}
+        self.guests: dict[str, str] = {}
+        self.unready: set[str] = set()
+        self.pulled: list[FunctionSpec] = []
+        self.faulty = False
+        self.seen = 0
+        self.free: dict[str, FunctionState] = {}
+        self._learn()
+
+    def teardown(self) -> None:
+        privsep_kernel.current = self.before
+        shutil.rmtree(self.place)
+
+    def plug_beside(self, consumer: str, picks: Sequence[int]) -> None:
+        """Plug while somebody else does as well: there may be no room."""
+        request = self._request(picks)
+        if request is None:
+            return
+        try:
+            entries = self.manager.plug({"uuid": consumer}, *request)
+        except exception.OsAccError:
+            self._failed(consumer)
+        else:
+            self._plugged(consumer, request, entries)
+
+    def _request(self, picks: Sequence[int]) -> Request | None:
+        places = [str(each.device.address) for each in self.manager.providers()]
+        if not places:
+            return None
+        chosen = [places[pick % len(places)] for pick in picks]
+        return benches.request(self.manager, chosen)
+
+    def _has_room(self, request: Request) -> bool:
+        leased = self._all_members()
+        wanted = request[0]["allocations"]
+        for provider in self.manager.providers():
+            free = [
+                handle
+                for handle in provider.device.handles
+                if leased.isdisjoint(map(str, handle.members))
+            ]
+            resources = wanted.get(provider.uuid, {}).get("resources", {})
+            if sum(resources.values()) > len(free):
+                return False
+        return True
+
+    def _plugged(self, consumer: str, request: Request, entries: list[Any]) -> None:
+        addresses = [entry["pci_id"] for entry in entries]
+        if consumer in self.holds:
+            assert sorted(addresses) == sorted(self.holds[consumer])
+        self.holds[consumer] = addresses
+        self.requests[consumer] = request
+        self.asked.update((entry["uuid"], request) for entry in entries)
+        self.unready -= self._members(consumer)
+        recorded = self.manager.attached({"uuid": consumer})[consumer]
+        bound = [entry for entry in recorded if entry["state"] == "Bound"]
+        assert sorted(bound, key=_uuid) == sorted(entries, key=_uuid)
+
+    def _failed(self, consumer: str) -> None:
+        """A plug that failed has changed nothing that the consumer had."""
+        held = sorted(str(lease.address) for lease in self._held(consumer))
+        assert held == sorted(self.holds.get(consumer, []))
+        # Making ready again may have stopped half-way.
+        if self.faulty or not self.unready.isdisjoint(self._members(consumer)):
+            self.unready |= self._members(consumer) - set(self.guests)
+
+    def _forget(self, consumer: str) -> None:
+        self.holds.pop(consumer, None)
+        self.requests.pop(consumer, None)
+        self.unready &= self._all_members()
+
+    def _sync(self, consumer: str) -> None:
+        """Believe the store of a consumer whose process was killed."""
+        held = [str(lease.address) for lease in self._held(consumer)]
+        if held:
+            self.holds[consumer] = held
+        else:
+            self._forget(consumer)
+
+    def _look_after_crash(
+        self, consumer: str, other: str, request: Request, had: dict[str, int]
+    ) -> None:
+        wanted = len(request[0]["mappings"])
+        for each in {consumer, other}:
+            held = self._held(each)
+            if not self.faulty:
+                assert len(held) in {0, had[consumer], had[other], wanted}
+            for lease in held:
+                self.asked.setdefault(lease.uuid, request)
+                self.requests[each] = self.asked[lease.uuid]
+            self._sync(each)
+
+    def _killed(self, action: Callable[[], object], at: int, way: Way) -> None:
+        def run() -> None:
+            client, touches = os.getpid(), itertools.count(1)
+
+            def at_touch(point: Point, _what: str) -> None:
+                if next(touches) < at or point.in_worker != (way is Way.WORKER):
+                    return
+                if way is Way.GROUP:
+                    os.killpg(0, signal.SIGKILL)
+                os.kill(os.getpid() if point.in_worker else client, signal.SIGKILL)
+
+            Recorder(self.place, at_touch, lambda _point, _go: None).install(
+                self.kernel
+            )
+            try:
+                action()
+            except exception.OsAccError:
+                return
+
+        def reaped() -> None:
+            processes.become_reaper()
+            ended = processes.call(run)
+            processes.reap()
+            assert not ended.trouble, ended.trouble
+
+        ended = processes.call(reaped)
+        assert not ended.trouble, ended.trouble
+
+    def _learn(self) -> None:
+        """How functions are that nobody has taken yet."""
+        for state in self.kernel.snapshot():
+            self.free.setdefault(state.address, state)
+
+    def _is_blank(self, consumer: str) -> bool:
+        return not self._leases(consumer)
+
+    def _leases(self, consumer: str, *, quarantined: bool = True) -> tuple[Lease, ...]:
+        return tuple(
+            lease
+            for lease in self.manager.store.leases(consumer)
+            if quarantined or lease.state is not LeaseState.QUARANTINED
+        )
+
+    def _held(self, consumer: str) -> list[Lease]:
+        leases = self.manager.store.leases(consumer)
+        return [lease for lease in leases if lease.state is LeaseState.HELD]
+
+    def _quarantined(self) -> list[Lease]:
+        leases = self.manager.store.leases()
+        return [lease for lease in leases if lease.state is LeaseState.QUARANTINED]
+
+    def _members(self, consumer: str) -> set[str]:
+        leases = self.manager.store.leases(consumer)
+        return {str(address) for lease in leases for address in lease.members}
+
+    def _all_members(self) -> set[str]:
+        leases = self.manager.store.leases()
+        return {str(address) for lease in leases for address in lease.members}
+
+    def _beside(self, addresses: set[str]) -> set[str]:
+        """What is leased together with one of these."""
+        return {
+            str(address)
+            for lease in self.manager.store.leases()
+            if addresses & set(map(str, lease.members))
+            for address in lease.members
+        }
+
+    def _is_vf(self, address: str) -> bool:
+        path = self.kernel.path("sys/bus/pci/devices", address, "physfn")
+        return os.path.lexists(path)
+
+
+def _uuid(entry: dict[str, Any]) -> str:
+    return str(entry["uuid"])
