@@ -26,7 +26,7 @@ from os_acc import privsep
 from tests.stress.survival import Survival
 
 _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
-for _name, _examples, _steps in (("dev", 10, 30), ("stress", 80, 40)):
+for _name, _examples, _steps in (("dev", 10, 30), ("stress", 60, 40)):
     hypothesis.settings.register_profile(
         _name,
         max_examples=_examples,
