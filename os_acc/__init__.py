@@ -44,8 +44,10 @@ def initialize(reset: bool = False) -> None:
     """Make the library ready: plugins, journal, devices.
 
     A second call does nothing; ``reset=True`` reads the options and loads
-    the plugins anew. Leases are never touched.
+    the plugins anew. What a crash has left unfinished goes back or goes on;
+    what an instance has is never touched.
 
+    :param reset: do it all again.
     :raises CyborgAgentUnavailable: the library cannot serve; subclasses say
         why: HelperUnavailable, StateUnavailable, InitializeTimeout.
     :raises InvalidConfiguration: an option has a value that cannot be used.
@@ -68,8 +70,9 @@ def plug(
     :param instance_info: ``uuid``, and optionally ``name``, ``project_id``
         and ``image_id`` of the instance.
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of
-        Placement with ``allocations`` and ``mappings``; or None: make what
-        is recorded for this instance ready again, after a reboot.
+        Placement with ``allocations`` and, where they are known,
+        ``mappings``; or None: make what is recorded for this instance ready
+        again, after a reboot.
     :param flavor_extra_specs: the flavor's extra specs.
     :returns: one entry for each accelerator: the specification's ``pci_id``
         and what Nova's libvirt driver reads of a bound accelerator request
@@ -77,7 +80,14 @@ def plug(
         ``attach_handle_info``, ``device_rp_uuid``, ``state``), besides
         ``request_group`` and ``numa_node``.
     :raises InvalidInput: an argument is not what it should be.
-    :raises OsAccError: as the subclass says; nothing is left changed.
+    :raises ConsumerConflict: the instance has accelerators of another
+        request.
+    :raises ProviderNotFound: the provider is not one of this host's.
+    :raises NoDeviceAvailable: too few of its devices are free.
+    :raises LeaseNotFound: nothing is recorded, and nothing is selected.
+    :raises HostError: as the host refused a step; the subclass says which.
+    :raises OsAccError: any other; nothing is left changed, or the error's
+        notes say what could not be given back.
     """
     from os_acc.service import get
 
@@ -89,8 +99,10 @@ def unplug(instance_info: Mapping[str, Any]) -> int:
 
     :param instance_info: needs only the instance's ``uuid``.
     :returns: how many accelerators were released; 0 where it had none.
+    :raises InvalidInstanceInfo: there is no uuid in it.
     :raises DevicesUnreleased: some could not be given back; it carries both
         lists. The rest is released.
+    :raises LockTimeout: somebody else is at work on this instance.
     """
     from os_acc.service import get
 
@@ -104,6 +116,8 @@ def rekey(consumer: str, new_consumer: str) -> int:
     are neither offered nor given back until it is confirmed or reverted.
 
     :returns: how many leases were moved.
+    :raises InvalidInput: one of them is no uuid.
+    :raises LeaseNotFound: the old consumer has none.
     :raises ConsumerConflict: the new consumer has leases already.
     """
     from os_acc.service import get
@@ -112,7 +126,10 @@ def rekey(consumer: str, new_consumer: str) -> int:
 
 
 def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
-    """Whether a flavor asks for anything that this host's os_acc offers."""
+    """Whether a flavor asks for anything that this host's os_acc offers.
+
+    :raises InvalidExtraSpec: as :func:`plug` would refuse them.
+    """
     from os_acc.service import get
 
     return get().requests_accelerators(flavor_extra_specs)
