@@ -40,12 +40,19 @@ def choose(
     """The first free devices of each provider, in the order of the request.
 
     :param taken: functions that a lease, or a damaged record of one, claims.
+    :raises DeviceGone: a provider has no device at all any more.
     :raises NoDeviceAvailable: a provider has fewer free ones than it should.
     """
     used = set(taken)
     chosen: list[Chosen] = []
     for each in wanted:
-        provider = providers[each.provider_uuid]
+        provider = providers.get(each.provider_uuid)
+        if provider is None:
+            raise exception.DeviceGone(
+                f"the device of provider {each.provider_uuid}, "
+                f"{each.resource_class}, is not offered any more",
+                hint="it was: see 'os-acc device list' for what has become of it",
+            )
         for _ in range(each.amount):
             handle = next(_free(provider, used), None)
             if handle is None:

@@ -78,6 +78,8 @@ class Manager:
         self._rules = rules
         self._owner = owner
         self._told = told
+        # All providers that this host ever offered: uuid to resource class.
+        self._ours = store.providers()
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -95,11 +97,7 @@ class Manager:
                 leases = self._recorded(instance, held, deadline)
             else:
                 stock = self.take_stock()
-                offered = {
-                    each.uuid: each.device.resource_class
-                    for each in stock.providers.values()
-                }
-                wanted = matching.match_groups(request, selection, offered)
+                wanted = matching.match_groups(request, selection, self._ours)
                 digest = _digest(wanted)
                 if held:
                     leases = self._again(instance, held, digest, deadline)
@@ -138,11 +136,9 @@ class Manager:
     def requests_accelerators(self, flavor_extra_specs: object) -> bool:
         """See :func:`os_acc.requests_accelerators`."""
         request = extra_specs.parse(flavor_extra_specs)
-        offered = {
-            provider.device.resource_class
-            for provider in self.take_stock().providers.values()
-        }
-        return extra_specs.requests_accelerators(request, offered)
+        self.take_stock()
+        # Whoever asks for what has vanished has to be told by plug().
+        return extra_specs.requests_accelerators(request, set(self._ours.values()))
 
     def attached(self, instance_info: object) -> dict[str, list[dict[str, Any]]]:
         """See :func:`os_acc.attached`."""
@@ -164,7 +160,17 @@ class Manager:
             frozenset(_members(self.store.leases())),
         )
         self._told.tell(stock)
+        self._remember(stock)
         return stock
+
+    def _remember(self, stock: inventory.Inventory) -> None:
+        """Know every provider again whose device has vanished: it is ours."""
+        offered = {
+            each.uuid: each.device.resource_class for each in stock.providers.values()
+        }
+        if not offered.items() <= self._ours.items():
+            self.store.remember_providers(offered)
+            self._ours = {**self._ours, **offered}
 
     def providers(self) -> tuple[Provider, ...]:
         """See :func:`os_acc.providers`."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from oslo_log import log
@@ -187,6 +187,20 @@ class Store:
         """Let every epoch from now on be above a number seen elsewhere."""
         with self._database.transaction() as connection:
             connection.execute("UPDATE meta SET epoch = max(epoch, ?)", (at_least,))
+
+    def providers(self) -> dict[str, str]:
+        """Every provider that was ever offered: uuid to resource class."""
+        with self._database.transaction() as connection:
+            return dict(
+                connection.execute("SELECT uuid, resource_class FROM providers")
+            )
+
+    def remember_providers(self, offered: Mapping[str, str]) -> None:
+        """Record what is offered, uuid to resource class, for ever."""
+        with self._database.transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO providers VALUES (?, ?)", offered.items()
+            )
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """The newest events, the latest of them last."""

@@ -30,6 +30,7 @@ class Remains:
     leases: tuple[rows.Row, ...] = ()
     claims: tuple[tuple[str, str], ...] = ()
     epoch: int = 0
+    providers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,11 +49,7 @@ def read(connection: sqlite3.Connection) -> Remains:
     leases = {row[0]: rows.Row(*row) for row in _scan(connection, "leases")}
     return Remains(
         leases=tuple(leases[rowid] for rowid in sorted(leases)),
-        claims=tuple(
-            (address, lease)
-            for _, address, lease in _scan(connection, "claims")
-            if isinstance(address, str) and isinstance(lease, str)
-        ),
+        claims=tuple(_pairs(connection, "claims")),
         epoch=max(
             (
                 epoch
@@ -61,6 +58,7 @@ def read(connection: sqlite3.Connection) -> Remains:
             ),
             default=0,
         ),
+        providers=tuple(_pairs(connection, "providers")),
     )
 
 
@@ -88,11 +86,20 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
             rows.insert(connection, lease)
             rows.restore_claims(connection, lease)
     connection.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims)
+    connection.executemany(
+        "INSERT OR IGNORE INTO providers VALUES (?, ?)", remains.providers
+    )
     connection.execute(
         "UPDATE meta SET epoch = ?",
         (max(rows.last_epoch(connection), remains.epoch),),
     )
     return Salvaged(len(kept), damaged)
+
+
+def _pairs(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
+    for _, key, value in _scan(connection, table):
+        if isinstance(key, str) and isinstance(value, str):
+            yield key, value
 
 
 def _scan(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:

@@ -46,6 +46,10 @@ STEPS: tuple[tuple[str, ...], ...] = (
         " id INTEGER PRIMARY KEY, at INTEGER NOT NULL, operation TEXT NOT NULL,"
         " consumer TEXT NOT NULL, address TEXT NOT NULL, state TEXT NOT NULL,"
         " detail TEXT NOT NULL)",
+        # All that were ever offered, so that one whose device has vanished is
+        # still known for ours.
+        "CREATE TABLE providers ("
+        " uuid TEXT NOT NULL PRIMARY KEY, resource_class TEXT NOT NULL)",
     ),
 )
 

@@ -36,13 +36,23 @@ def test_a_device_that_vanished_before_it_was_plugged(api):
     api.kernel.hot_unplug("0000:17:00.1")
     api.kernel.hot_unplug(GPU)
     leases, writes = api.manager.store.leases(), api.kernel.writes()
-    is_told(
-        lambda: os_acc.plug(instance(2), {"uuid": provider.uuid}, specs),
-        exception.ProviderNotFound,
-        provider.uuid,
-    )
-    # Nova's own allocations hold providers of others, which are not ours.
-    assert os_acc.plug(instance(2), selected, {}) == []
+    # No guest starts without its device: not even after a restart, and not
+    # where only the allocation says that it was to have one.
+    api.restart()
+    assert os_acc.requests_accelerators(specs)
+    for chosen, flavor in (
+        ({"uuid": provider.uuid}, specs),
+        (selected, specs),
+        (selected, {}),
+        ({"allocations": selected["allocations"]}, specs),
+    ):
+        is_told(
+            lambda chosen=chosen, flavor=flavor: os_acc.plug(
+                instance(2), chosen, flavor
+            ),
+            exception.DeviceGone,
+            provider.uuid,
+        )
     assert (api.manager.store.leases(), api.kernel.writes()) == (leases, writes)
 
 

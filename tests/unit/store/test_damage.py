@@ -82,6 +82,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
 ):
     added = store.add([make_lease(slot) for slot in range(32)])
     store.raise_epoch(2**61)
+    store.remember_providers({"provider": "CUSTOM_ACCELERATOR_NIC"})
     # A page amid the table: what lies before it and behind it is whole.
     content = bytearray(file.read_bytes())
     page = content.find(f'"uuid":"{added[16].uuid}"'.encode()) // 4096 * 4096
@@ -96,6 +97,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     assert {lease.address for lease in kept} | set(store.damaged_claims()) == {
         lease.address for lease in added
     }
+    assert store.providers() == {"provider": "CUSTOM_ACCELERATOR_NIC"}
     store.delete(kept)
     assert store.add([make_lease(0)])[0].epoch > 2**61
 

@@ -286,3 +286,11 @@ def test_what_is_added_and_deleted_leaves_nothing(store, make_lease, slots):
     store.delete(added)
     assert store.leases() == ()
     assert store.damaged_claims() == ()
+
+
+def test_every_provider_that_was_offered_is_remembered(store, state_path):
+    store.remember_providers({"one": "FPGA"})
+    store.remember_providers({"one": "CUSTOM_FPGA", "two": "PGPU"})
+    known = {"one": "CUSTOM_FPGA", "two": "PGPU"}
+    assert store.providers() == known
+    assert Store.open(state_path, busy_timeout=30).providers() == known
