@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 from importlib import metadata
@@ -57,6 +58,8 @@ class OsAcc(app.App):
             command_manager=commandmanager.CommandManager("os_acc.cli"),
             stdout=stdout,
             stderr=stderr,
+            # Or else --help never gets as far as the command it is about.
+            deferred_help=True,
         )
 
     def build_option_parser(
@@ -98,9 +101,18 @@ class OsAcc(app.App):
 
     def initialize_app(self, argv: list[str]) -> None:
         """Refuse to guess what is wanted where no command is given."""
+        self.print_help_if_requested()
         if not argv:
             self.parser.print_help(self.stderr)
             raise SystemExit(_USAGE)
+
+    def run_subcommand(self, argv: list[str]) -> int:
+        """Run one command with its arguments; its exit status."""
+        if argv[0] == "help":
+            # cliff makes 'help device list --long' out of 'device list --long
+            # --help', and 'help' itself knows no such option.
+            argv = list(itertools.takewhile(lambda word: word[:1] != "-", argv))
+        return super().run_subcommand(argv)
 
     def configure(self) -> None:
         """Read the configuration.

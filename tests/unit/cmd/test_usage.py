@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import csv
 import io
+from importlib import metadata
 
 import pytest
 import yaml
 
 from os_acc import inventory, service
+from os_acc.cmd.app import OsAcc
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -104,6 +106,59 @@ def test_every_listing_speaks_json_yaml_csv_and_tables(console: Console) -> None
     # Nothing is nothing there, and not a driver named None.
     assert {row["Consumer"] for row in in_csv} == {""}
     assert "| Address" in console.run("device", "list").out
+
+
+COMMANDS = {
+    "attached": ("UUID",),
+    "check": ("--format",),
+    "demo": ("--keep",),
+    "device adopt": ("ADDRESS", "--consumer", "--driver", "--sibling"),
+    "device list": ("--long", "--state"),
+    "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
+    "device show": ("ADDRESS",),
+    "plug": ("--instance", "--provider", "--allocations", "--property"),
+    "provider list": ("--format",),
+    "unplug": ("UUID",),
+}
+
+
+def test_every_command_is_tried_for_its_help() -> None:
+    installed = metadata.entry_points(group="os_acc.cli")
+    assert {each.name.replace("_", " ") for each in installed} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_is_its_own(
+    console: Console, command: str, flag: str
+) -> None:
+    # Help is for those, too, whose configuration is broken.
+    console.config_file.unlink()
+    ran = console.run(*command.split(), flag)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.startswith(f"usage: os-acc {command} ")
+    for own in COMMANDS[command]:
+        assert own in ran.out
+    assert ran.out == console.run("help", *command.split()).out
+
+
+def test_help_is_given_wherever_the_line_asks_for_it(console: Console) -> None:
+    asked = ("device", "list", "--long", "--state", "free", "--help")
+    assert console.run(*asked).out == console.run("help", "device", "list").out
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_alone_lists_the_commands(console: Console, flag: str) -> None:
+    ran = console.run("help")
+    assert ran.status == 0
+    listed = ran.out
+    assert listed.startswith("usage: os-acc ")
+    assert all(f"  {command} " in listed for command in COMMANDS)
+    out = io.StringIO()
+    with pytest.raises(SystemExit) as ended:
+        OsAcc(root=console.bench.root, stdout=out).run([flag])
+    assert not ended.value.code
+    assert out.getvalue() == listed
 
 
 def test_a_shell_can_complete_the_commands(console: Console) -> None:
