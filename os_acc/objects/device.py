@@ -84,7 +84,6 @@ class Provider:
 class Refusal(enum.Enum):
     """Why a device that the operator named is not offered."""
 
-    ABSENT = "no such device"
     BRIDGE = "a bridge"
     HOST_USES = "used by the host"
     NOVA_CLAIMS = "claimed by Nova's own options"
