@@ -63,12 +63,15 @@ class Flow:
     :ivar device_spec: what the library may touch.
     :ivar counts: how many leases the flow's consumers may have in the end.
     :ivar strays: functions on vfio-pci without a lease, at the start.
+    :ivar unready: who holds leases that a reboot has made void, until
+        :meth:`resume` makes them good.
     """
 
     name: ClassVar[str]
     device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
     counts: ClassVar[frozenset[int]] = frozenset({0, 1})
     strays: ClassVar[frozenset[str]] = frozenset()
+    unready: ClassVar[frozenset[str]] = frozenset()
 
     def prepare(self, bench: Bench) -> None:
         """Bring host and state to where the flow begins."""
@@ -158,6 +161,7 @@ class Rekey(HeldFlow):
 
 class Reboot(HeldFlow):
     name = "re-establish after a reboot"
+    unready = frozenset({INSTANCE})
 
     def prepare(self, bench: Bench) -> None:
         super().prepare(bench)

@@ -15,7 +15,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from os_acc.manager import Manager
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
 from tests.stress.bench import Bench, by_consumer, unfinished
 from tests.stress.flows import BYSTANDER, BYSTANDERS, INSTANCE, MIGRATION, Flow
@@ -26,7 +29,7 @@ VFIO = "vfio-pci"
 def check_recovered(
     flow: Flow, manager: Manager, kernel: FakeKernel, start: Snapshot
 ) -> None:
-    """Host restored or plug complete; no lease lost or doubled.
+    """Host restored or plug complete; no lease lost, doubled or hollow.
 
     :param start: the host before the flow's leases were made.
     """
@@ -43,6 +46,8 @@ def check_recovered(
     assert not (held.get(INSTANCE) and held.get(MIGRATION)), "leases are split"
     assert len(ours) in flow.counts, f"{len(ours)} leases"
     assert not strange, f"leases of {strange}"
+    ready = [lease for lease in leases if lease.consumer not in flow.unready]
+    check_bound(ready, kernel)
 
     before = {each.address: each for each in start}
     for now in kernel.snapshot():
@@ -53,6 +58,17 @@ def check_recovered(
             as_it_was.driver,
             as_it_was.driver_override,
         ), f"not leased, not restored: {now}"
+
+
+def check_bound(leases: Iterable[Lease], kernel: FakeKernel) -> None:
+    """Whoever is told that he holds a device has all of it."""
+    drivers = {each.address: each.driver for each in kernel.snapshot()}
+    for lease in leases:
+        if lease.state is not LeaseState.HELD:
+            continue
+        for address in lease.members:
+            driver = drivers[str(address)]
+            assert driver == VFIO, f"{lease.address} is held, {address} on {driver}"
 
 
 def check_untouched(flow: Flow, writes: list[Write]) -> None:

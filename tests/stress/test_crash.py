@@ -148,6 +148,7 @@ def _look(stage: Stage, bench: Bench) -> None:
         inspection.check_untouched(stage.flow, kernel.writes()[stage.writes :])
         inspection.check_recovered(stage.flow, manager, kernel, stage.pristine)
         stage.flow.resume(bench, manager)
+        inspection.check_bound(manager.store.leases(), kernel)
         kernel.let_go(BYSTANDERS)
         inspection.unplug_all(manager)
         inspection.check_restored(bench, stage.pristine)
