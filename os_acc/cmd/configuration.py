@@ -22,6 +22,8 @@ from oslo_config import cfg
 from os_acc import exception
 
 PROJECT = "os-acc"
+#: What to do where the wrong configuration is read, or none.
+NAME_IT = "pass nova-compute's: --config-file /etc/nova/nova.conf"
 
 # Within nova-compute these are Nova's own. Here Nova is not imported, and
 # without them no device would look as if Nova claimed it (nova/conf/pci.py,
@@ -67,8 +69,22 @@ def load(
         raise exception.InvalidConfiguration(
             str(error), hint="run it as root, or as the user nova-compute runs as"
         ) from error
+    except cfg.ConfigFilesNotFoundError as error:
+        raise _missing("file", *error.config_files) from error
+    except cfg.ConfigDirNotFoundError as error:
+        raise _missing("directory", error.config_dir) from error
+    except OSError as error:
+        raise exception.InvalidConfiguration(
+            f"the configuration cannot be read: {error}", hint=NAME_IT
+        ) from error
     except cfg.Error as error:
         raise exception.InvalidConfiguration(str(error)) from error
+
+
+def _missing(kind: str, *paths: str) -> exception.InvalidConfiguration:
+    return exception.InvalidConfiguration(
+        f"there is no configuration {kind} {', '.join(paths)}", hint=NAME_IT
+    )
 
 
 def read_files(config: cfg.ConfigOpts) -> tuple[str, ...]:

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import argparse
 
-from cliff import command
-
+from os_acc.cmd import base
 from os_acc.demo import stage
 from os_acc.demo.story import Story
 from os_acc.demo.terminal import Terminal
 
 
-class Demo(command.Command):
+class Demo(base.Acting):
     """Show the main job on a simulated host.
 
     Needs no root and no hardware: discovers, plugs, crashes, recovers,
@@ -39,6 +38,10 @@ class Demo(command.Command):
             help="make the host in this empty or new directory, and keep it",
         )
         return parser
+
+    def configure(self) -> None:
+        # That of this host has nothing to do with the simulated one.
+        pass
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         with stage.build(parsed_args.keep) as built:

@@ -117,7 +117,9 @@ def _kept(place: str) -> str:
                 f"{directory} is not empty", hint="name a new directory"
             )
     except OSError as error:
-        raise exception.InvalidInput(f"{directory} cannot be used: {error}") from error
+        raise exception.InvalidInput(
+            f"{directory} cannot be used: {error.strerror}", hint="name a new directory"
+        ) from error
     return directory
 
 

@@ -31,7 +31,7 @@ def configuration(scene: Scene) -> Iterator[Finding]:
         return
     yield warning(
         "no configuration file was found: these are the defaults",
-        "pass nova-compute's: --config-file /etc/nova/nova.conf",
+        files.NAME_IT,
     )
 
 

@@ -22,11 +22,24 @@ from os_acc.cmd.checks.scene import Scene
 from os_acc.cmd.states import State, device_states
 from os_acc.objects.device import Refusal, Refused
 
-_ISOLATION = (
-    Refusal.NO_IOMMU,
-    Refusal.UNSAFE_IOMMU,
-    Refusal.RESERVED_REGION,
-    Refusal.NOT_ISOLATED,
+_ISOLATION = {
+    Refusal.NO_IOMMU: "switch on the IOMMU in the firmware, and on Intel with "
+    "intel_iommu=on on the kernel's command line",
+    Refusal.UNSAFE_IOMMU: "switch on the IOMMU, and load vfio without "
+    "enable_unsafe_noiommu_mode",
+    Refusal.RESERVED_REGION: "switch off in the firmware what maps memory for that "
+    "slot (shared memory or RMRR of the server's management); or take it out of "
+    "[os_acc] device_spec",
+    Refusal.NOT_ISOLATED: "put the card into another slot, or switch on ACS in the "
+    "firmware; name all devices of the group if all may go to one guest",
+}
+_NO_RESET = (
+    "tag it allow_no_reset in [os_acc] device_spec, if the next guest may find "
+    "what the last one left"
+)
+_NOT_MEANT = (
+    "see 'os-acc device list --state refused'; take out of [os_acc] device_spec "
+    "what is not meant"
 )
 _TOLD_ELSEWHERE = (
     Refusal.NOVA_CLAIMS,
@@ -56,11 +69,7 @@ def isolation(scene: Scene) -> Iterator[Finding]:
     """Can the IOMMU keep apart what is offered from the rest?"""
     found = _refused(scene, _ISOLATION)
     for refused in found[:_SHOWN]:
-        yield warning(
-            f"{refused.address}: {refused}",
-            "put the card into another slot, or switch on ACS in the firmware; "
-            "name all devices of the group if all may go to one guest",
-        )
+        yield warning(f"{refused.address}: {refused}", _ISOLATION[refused.reason])
     if len(found) > _SHOWN:
         yield warning(
             f"{len(found) - _SHOWN} more like these", "see 'os-acc device list'"
@@ -75,8 +84,8 @@ def denylist(scene: Scene) -> Iterator[Finding]:
     if found:
         yield warning(
             f"refused by vfio-pci: {_addresses(found)}",
-            "if the risk is known and taken: 'options vfio-pci disable_denylist=1' "
-            "in /etc/modprobe.d",
+            "if the risk is known and taken: 'modprobe vfio-pci disable_denylist=1', "
+            "and the same as an option in /etc/modprobe.d",
         )
     else:
         yield ok("vfio-pci refuses none")
@@ -109,8 +118,7 @@ def others(scene: Scene) -> Iterator[Finding]:
     for reason, found in by_reason.items():
         yield warning(
             f"not offered ({reason.value}): {_addresses(found)}",
-            "see 'os-acc device list --state refused'; take out of [os_acc] "
-            "device_spec what is not meant",
+            _NO_RESET if reason is Refusal.NO_RESET else _NOT_MEANT,
         )
     offered = sum(
         len(provider.device.handles) for provider in scene.look.stock.providers.values()

@@ -78,7 +78,7 @@ def test_what_vfio_pci_denies_is_a_warning(
     (found,) = console_on(hosts.denylist_host()).checks()["denylist"]
     assert found["Result"] == "warning"
     assert "0000:3d:00.0" in found["What"]
-    assert "disable_denylist=1" in found["Hint"]
+    assert "modprobe vfio-pci disable_denylist=1" in found["Hint"]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,43 @@ def test_a_group_that_cannot_be_isolated_is_a_warning(
     (found,) = console.checks()["isolation"]
     assert found["Result"] == "warning"
     assert address in found["What"]
+    assert ("another slot" in found["Hint"]) is ("shares its group" in found["What"])
+
+
+def test_without_an_iommu_no_other_slot_helps(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    found = console_on(hosts.without_iommu()).checks()["isolation"][0]
+    assert "in no IOMMU group" in found["What"]
+    assert "intel_iommu=on" in found["Hint"]
+    assert "slot" not in found["Hint"]
+
+
+def test_the_no_iommu_mode_of_vfio_is_told_to_be_left(console: Console) -> None:
+    console.configure(f'{{"address": "{FPGA}"}}')
+    device = Path(console.bench.root, "sys/bus/pci/devices", FPGA)
+    (device / "iommu_group/name").write_text("vfio-noiommu\n")
+    (found,) = console.checks()["isolation"]
+    assert found["Result"] == "warning"
+    assert "enable_unsafe_noiommu_mode" in found["Hint"]
+
+
+def test_what_the_firmware_maps_is_told_to_be_changed_there(
+    console_on: Callable[[HostSpec], Console],
+) -> None:
+    (found,) = console_on(hosts.mapped_by_firmware()).checks()["isolation"]
+    assert "tied to memory by the firmware" in found["What"]
+    assert "RMRR" in found["Hint"]
+    assert "ACS" not in found["Hint"]
+
+
+def test_what_cannot_be_reset_is_told_with_the_tag_that_allows_it(
+    console: Console,
+) -> None:
+    console.configure('{"address": "0000:03:00.0"}')
+    found = console.checks()["devices"][0]
+    assert "cannot be reset" in found["What"]
+    assert "allow_no_reset" in found["Hint"]
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "tmpfs"])
@@ -241,6 +278,14 @@ def test_several_faults_at_once_are_each_told_once(
         "state directory",
         "device_spec",
     ]
+
+
+def test_a_configuration_that_is_missing_is_named(console: Console) -> None:
+    console.config_file.unlink()
+    (found,) = console.checks()["configuration"]
+    assert found["Result"] == "failed"
+    assert str(console.config_file) in found["What"]
+    assert "--config-file /etc/nova/nova.conf" in found["Hint"]
 
 
 def test_without_a_configuration_the_host_is_still_checked(console: Console) -> None:

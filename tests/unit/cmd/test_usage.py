@@ -17,6 +17,7 @@ from __future__ import annotations
 import csv
 import io
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -168,11 +169,36 @@ def test_a_shell_can_complete_the_commands(console: Console) -> None:
     assert "--consumer" in ran.out
 
 
-def test_a_configuration_that_is_missing_is_an_error(console: Console) -> None:
-    console.config_file.unlink()
-    ran = console.run("device", "list")
+@pytest.mark.parametrize("kind", ["file", "dir"])
+def test_a_configuration_that_is_missing_is_an_error(
+    console: Console, tmp_path: Path, kind: str
+) -> None:
+    missing = tmp_path / "missing"
+    ran = console.run(f"--config-{kind}", str(missing), "device", "list")
     assert ran.status == 1
-    assert str(console.config_file) in ran.err
+    message, hint = ran.err.splitlines()
+    assert message.startswith("os-acc: there is no configuration ")
+    assert message.endswith(str(missing))
+    assert hint.startswith("hint: ")
+
+
+def test_a_directory_is_no_configuration_file(console: Console, tmp_path: Path) -> None:
+    ran = console.run("--config-file", str(tmp_path), "device", "list")
+    assert ran.status == 1
+    assert ran.err.startswith("os-acc: the configuration cannot be read")
+
+
+def test_a_demo_in_a_place_that_is_in_use_is_an_error(
+    console: Console, tmp_path: Path
+) -> None:
+    # The simulated host needs no configuration of this one.
+    console.config_file.write_text("no section\n")
+    ran = console.run("demo", "--keep", str(tmp_path))
+    assert ran.status == 1
+    assert ran.err.splitlines() == [
+        f"os-acc: {tmp_path} is not empty",
+        "hint: name a new directory",
+    ]
 
 
 @pytest.mark.parametrize(
