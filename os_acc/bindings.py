@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.host import boot, iommu, pci, vfio
+from os_acc.host import boot, iommu, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -49,6 +49,28 @@ def check_unchanged(root: str, leases: Sequence[Lease]) -> None:
             raise exception.DeviceUnsettled(
                 f"{lease.address} changed while it was being chosen"
             )
+
+
+def check_unused(root: str, leases: Sequence[Lease]) -> None:
+    """Make sure that the host has not begun to use leased devices.
+
+    After a reboot it may have mounted what a guest had written to its disk,
+    or put it under a volume or an array, before anybody asks for it again.
+
+    :raises DeviceInUse: it has.
+    """
+    if not leases:
+        return
+    uses = usage.read_usage(root, pci.scan(root))
+    for lease in leases:
+        for address in lease.members:
+            what = uses.of(address)
+            if what is not None:
+                raise exception.DeviceInUse(
+                    f"{address} is used by the host: {what}",
+                    address=str(address),
+                    hint="let the host let go of it, then plug again",
+                )
 
 
 def prove(root: str, lease: Lease) -> None:
@@ -128,9 +150,19 @@ def check_chosen(host: Host, prior: Sequence[PriorBinding]) -> None:
 
 
 def remaining(root: str, lease: Lease) -> Lease:
-    """The lease with only those functions that it once took from the host."""
+    """The lease with only those functions that it once took from the host.
+
+    They are in the group in which they are now: a boot, or a hot plug, may
+    have numbered the groups anew.
+    """
+    found = [(old, _same(root, old)) for old in lease.prior]
+    groups = [now.iommu_group for _, now in found if now is not None]
     return dataclasses.replace(
-        lease, prior=tuple(old for old in lease.prior if _is_same(root, old))
+        lease,
+        prior=tuple(old for old, now in found if now is not None),
+        iommu_group=next(
+            (number for number in groups if number is not None), lease.iommu_group
+        ),
     )
 
 
@@ -142,18 +174,20 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
     return all(function is None or function.driver != VFIO_PCI for function in found)
 
 
-def _is_same(root: str, old: PriorBinding) -> bool:
+def _same(root: str, old: PriorBinding) -> PciFunction | None:
     now = pci.read_function(root, old.address)
     if now is None:
         LOG.warning("%s has vanished; nothing of it is restored", old.address)
-    elif now.identity != old.identity:
+        return None
+    if now.identity != old.identity:
         LOG.warning(
             "%s is now %s, it was %s; nothing of it is restored",
             old.address,
             now.identity,
             old.identity,
         )
-    return now is not None and now.identity == old.identity
+        return None
+    return now
 
 
 def _function(root: str, address: PciAddress) -> PciFunction:

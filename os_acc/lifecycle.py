@@ -89,11 +89,18 @@ class Lifecycle:
         intents = self._store.add(leases)
         try:
             bindings.check_unchanged(self._root, intents)
+        except BaseException:
+            # Nothing has been touched yet; and what these say of the devices
+            # is not what to restore.
+            self._store.delete(intents)
+            raise
+        try:
             ready = self._each(intents, lambda each: self._prepare(each, deadline))
             return self._store.replace(
                 [dataclasses.replace(each, state=LeaseState.HELD) for each in ready]
             )
-        except exception.OsAccError as error:
+        except BaseException as error:
+            # A person's Ctrl-C, too, leaves no device half-way.
             self._go_back(intents, error, deadline)
             raise
 
@@ -115,6 +122,7 @@ class Lifecycle:
         )
         # A guest that the host itself has started may be using it by now.
         idle = [each for each in fresh if not bindings.holds(self._root, each)]
+        bindings.check_unused(self._root, idle)
         ready = self._each(idle, lambda each: self._prepare(each, deadline))
         renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
@@ -215,7 +223,7 @@ class Lifecycle:
 
     def _restore(self, lease: Lease, deadline: float) -> None:
         """Give back the functions that are still there, and still the same."""
-        for _ in lease.prior:
+        for others in reversed(range(len(lease.prior) + 1)):
             rest = bindings.remaining(self._root, lease)
             if not rest.prior:
                 return
@@ -224,6 +232,8 @@ class Lifecycle:
                 return
             except (exception.DeviceGone, exception.DeviceChanged) as error:
                 # Pulled out at this moment: the others have yet to go back.
+                if not others:
+                    raise
                 LOG.warning("%s; nothing of it is restored", error)
 
     def _caught_up(self, lease: Lease, error: helper.StaleEpoch) -> Lease:
@@ -248,12 +258,13 @@ class Lifecycle:
     # -- several -----------------------------------------------------------
 
     def _go_back(
-        self, intents: Sequence[Lease], cause: exception.OsAccError, deadline: float
+        self, intents: Sequence[Lease], cause: BaseException, deadline: float
     ) -> None:
         """Undo a plug; what cannot be undone now is told with the cause."""
         # Going back has to have time, also where the plug ran out of it.
         deadline = max(deadline, time.monotonic() + self._hands.write_timeout)
         try:
+            self._recall(intents)
             failed = self.settle(intents[0].consumer, deadline).failed
         except exception.StoreError as error:
             # No space, say: but the intent is there and says what to restore,
@@ -268,6 +279,16 @@ class Lifecycle:
             return
         for lease, why in failed:
             cause.add_note(f"{lease.address} could not be given back: {why}")
+
+    def _recall(self, intents: Sequence[Lease]) -> None:
+        """Record intents again that the store has lost meanwhile.
+
+        Without them nobody would know any more what to restore.
+        """
+        known = {lease.uuid for lease in self._store.leases(intents[0].consumer)}
+        lost = [lease for lease in intents if lease.uuid not in known]
+        if lost:
+            self._store.add(lost)
 
     def _quarantine(self, failed: Sequence[tuple[Lease, exception.OsAccError]]) -> None:
         unclean = [each for each in failed if not isinstance(each[1], _WAITS)]

@@ -17,11 +17,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from os_acc import exception
+from os_acc import bindings, exception
 from os_acc.objects.lease import LeaseState
+from os_acc.store import StoreDamaged
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import FunctionSpec, HostSpec, hosts
 from tests.unit.bench import EVERYTHING, Bench, instance, request, uuid_of
@@ -202,6 +204,35 @@ def test_vfs_come_back_after_a_reboot(make_bench):
     assert bench.kernel.snapshot() == before
 
 
+def test_what_the_host_uses_after_a_reboot_stays_with_it(bench):
+    """What the guest wrote to its disk, the host has found and mounted."""
+    bench.plug(1, DISK)
+    bench.kernel.reboot()
+    with open(f"{bench.root}/proc/self/mounts", "a") as mounts:
+        mounts.write("/dev/nvme1n1 /srv xfs rw 0 0\n")
+    bench.restart()
+    writes = bench.kernel.writes()
+    with pytest.raises(exception.DeviceInUse, match="mounted at /srv"):
+        bench.manager.plug(instance(1), None, None)
+    assert bench.kernel.writes() == writes
+    assert state_of(bench) is LeaseState.HELD
+
+
+def test_groups_that_a_reboot_numbers_anew_hide_no_holder(bench):
+    bench.plug(1, GPU)
+    (lease,) = bench.manager.store.leases()
+    earlier = dataclasses.replace(lease, iommu_group=999, boot_id=uuid_of(7))
+    bench.manager.store.replace([earlier])
+    bench.kernel.hold(GPU)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert isinstance(caught.value.unreleased[0][1], exception.DeviceInUse)
+    assert bench.plugged(1) == [GPU]
+    bench.kernel.let_go(GPU)
+    assert bench.unplug(1) == 1
+    assert bench.drivers(GPU) == ["nouveau"]
+
+
 def test_an_unplug_after_a_reboot_touches_nothing(bench):
     bench.plug(1, GPU)
     bench.kernel.reboot()
@@ -294,6 +325,54 @@ def test_a_device_that_changes_while_it_is_chosen_is_not_taken(bench, monkeypatc
     assert store.leases() == ()
 
 
+def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
+    bench, monkeypatch
+):
+    before, read_prior = bench.kernel.snapshot(), bindings.read_prior
+    selected, specs = request(bench.provider(DISK))
+
+    def read_while_it_is_plugged(root, members):
+        monkeypatch.setattr(bindings, "read_prior", read_prior)
+        bench.plug(2, DISK)
+        found = read_prior(root, members)
+        bench.unplug(2)
+        return found
+
+    monkeypatch.setattr(bindings, "read_prior", read_while_it_is_plugged)
+    bench.manager.plug(instance(1), selected, specs)
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
+    before, prove = bench.kernel.snapshot(), bindings.prove
+    selected, specs = request(bench.provider(GPU), bench.provider(FPGA))
+
+    def lose_the_store(root, lease):
+        prove(root, lease)
+        Path(bench.state_path, "os_acc.sqlite").unlink(missing_ok=True)
+
+    monkeypatch.setattr(bindings, "prove", lose_the_store)
+    with pytest.raises(StoreDamaged):
+        bench.manager.plug(instance(1), selected, specs)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_an_interrupted_plug_goes_back(bench, monkeypatch):
+    """Ctrl-C in the command, say."""
+    before = bench.kernel.snapshot()
+
+    def interrupt(root, lease):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bindings, "prove", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.plug(1, FPGA)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
 def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
     before = bench.kernel.snapshot()
     store, provider = bench.manager.store, bench.provider(FPGA)
@@ -321,10 +400,13 @@ def forget_commit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the process die where a plug's last step would be recorded."""
     store = bench.manager.store
     replace = store.replace
+    is_dead = False
 
     def die(leases):
+        nonlocal is_dead
         leases = tuple(leases)
-        if leases[0].state is LeaseState.HELD:
+        is_dead = is_dead or leases[0].state is LeaseState.HELD
+        if is_dead:
             raise KeyboardInterrupt
         return replace(leases)
 
