@@ -67,8 +67,10 @@ def _parse(all_parts: object) -> list[PciAddress] | None:
 def _probe(addresses: list[PciAddress]) -> int:
     for address in addresses:
         group = functions.group(address)
-        if group is None or functions.driver(address) != functions.VFIO_PCI:
+        if group is None:
             continue
+        # Whatever its driver is: a variant of vfio-pci, or none any more
+        # while an unbind waits for the guest. No node, no holder.
         error = kernel.current.probe_vfio_group(group)
         if error not in (0, errno.ENOENT):
             return error
@@ -79,10 +81,14 @@ def _nodes(addresses: list[PciAddress]) -> frozenset[str]:
     nodes: set[str] = set()
     for address in addresses:
         group = functions.group(address)
-        if group is not None and functions.driver(address) == functions.VFIO_PCI:
+        if group is not None and _has_node(group):
             nodes.add(f"/dev/vfio/{group}")
         nodes.update(_device_nodes(functions.directory(address)))
     return frozenset(nodes)
+
+
+def _has_node(group: int) -> bool:
+    return os.path.exists(kernel.current.path("dev/vfio", str(group)))
 
 
 def _device_nodes(directory: str) -> Iterator[str]:

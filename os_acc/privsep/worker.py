@@ -20,7 +20,8 @@ reaches it. So every round trip that writes runs in one forked child:
 * it closes everything else, so that neither the helper's channel nor a
   sibling's pipe is kept open by a child in an endless wait;
 * it neither imports nor logs (another thread may have held those locks at
-  the moment of the fork), leaves by ``_exit``, and is never signalled.
+  the moment of the fork), leaves by ``_exit``, and is never signalled: what a
+  terminal or a service manager sends to all processes at once stays blocked.
 
 The lock files also carry the epoch of the last operation. A call that was
 queued by a client which is dead by now, and whose work has been rolled back
@@ -34,6 +35,7 @@ import fcntl
 import json
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -47,6 +49,7 @@ _POLL_SECONDS = 0.005
 # Two callers never want one device at the same time: whoever has the lock is
 # the child of a caller that is gone, or is stuck.
 _LOCK_SECONDS = 2.0
+_ENDINGS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 Job = Callable[[int], Result]
 
@@ -122,11 +125,11 @@ def _in_child(
     count: int, deadline: float, job: Job, locks: Sequence[int]
 ) -> tuple[Result, ...]:
     readable, writable = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _child(count, job, writable, locks)
-    os.close(writable)
     try:
+        try:
+            pid = _fork(count, job, writable, locks)
+        finally:
+            os.close(writable)
         answers, ended = _collect(readable, deadline)
     finally:
         os.close(readable)
@@ -135,6 +138,18 @@ def _in_child(
     else:
         _stuck.add(pid)
     return _complete(answers, count, ended)
+
+
+def _fork(count: int, job: Job, writable: int, locks: Sequence[int]) -> int:
+    # Blocked before the fork: the child must not live a moment without it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _child(count, job, writable, locks)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _child(count: int, job: Job, writable: int, locks: Sequence[int]) -> None:

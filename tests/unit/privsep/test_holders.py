@@ -53,6 +53,22 @@ def test_a_guest_is_named_by_its_pid_and_command(bench):
     )
 
 
+@pytest.mark.parametrize("target", ["/drivers/mlx5_vfio_pci", None])
+def test_a_guest_holds_it_whatever_the_driver_is(bench, target):
+    """A variant of vfio-pci; or none, while the kernel waits for the guest."""
+    bench.plug(1, FPGA)
+    bench.kernel.hold(FPGA, 99, "qemu-kvm")
+    driver = Path(bench.root, f"sys/bus/pci/devices/{FPGA}/driver")
+    driver.unlink()
+    if target:
+        driver.symlink_to(target)
+    assert holders.holders((parts(FPGA),)) == (
+        Outcome.IN_USE,
+        errno.EBUSY,
+        ((99, "qemu-kvm"),),
+    )
+
+
 def test_the_users_of_a_drivers_node_are_named(bench):
     open_in(bench.root, 7, "/dev/nvme1n1")
     assert holders.holders((parts(DISK),)) == (

@@ -83,6 +83,30 @@ def test_a_child_that_dies_has_given_no_answer(fake):
     ]
 
 
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_is_sent_to_all_processes_ends_no_write_half_way(fake, ending):
+    """Ctrl-C in a terminal reaches the helper and its children, too."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def work(_index):
+        os.kill(os.getpid(), ending)
+        return OK
+
+    assert worker.run([FIRST], 1, 30, work) == (OK,)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monkeypatch):
+    def refuse():
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(OSError, match="temporarily"):
+        worker.run([FIRST], 1, 30, lambda index: OK)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_a_job_that_raises_has_given_no_answer(fake):
     (answer,) = worker.run([FIRST], 1, 30, lambda index: [][index])
     assert answer.outcome == Outcome.NO_EFFECT
