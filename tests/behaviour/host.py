@@ -97,6 +97,7 @@ class HostUnderTest(abc.ABC):
         *claims: Mapping[str, Any],
         nova: tuple[Mapping[str, Any], ...] = (),
         write_timeout: float = 60.0,
+        unplug_timeout: float = 120.0,
         helper_process: bool = False,
     ) -> None:
         """Initialize the library with these values of ``device_spec``.
@@ -108,6 +109,7 @@ class HostUnderTest(abc.ABC):
             device_spec=tuple(json.dumps(claim) for claim in claims),
             nova=tuple(json.dumps(claim) for claim in nova),
             write_timeout=write_timeout,
+            unplug_timeout=unplug_timeout,
             helper_command=self.helper_command(needed=helper_process),
         )
         self.again()

@@ -47,6 +47,7 @@ class Options:
     device_spec: tuple[str, ...] = ()
     nova: tuple[str, ...] = ()
     write_timeout: float = 60.0
+    unplug_timeout: float = 120.0
     helper_command: str = ""
 
     def dump(self) -> str:
@@ -91,7 +92,10 @@ def end() -> None:
 
 
 _OVERRIDDEN = (
-    *(("os_acc", name) for name in ("state_path", "device_spec", "write_timeout")),
+    ("os_acc", "state_path"),
+    ("os_acc", "device_spec"),
+    ("os_acc", "write_timeout"),
+    ("os_acc", "unplug_timeout"),
     ("pci", "device_spec"),
     *((section, "helper_command") for section in conf.PRIVSEP_GROUPS),
 )
@@ -105,6 +109,7 @@ def _configure(config: cfg.ConfigOpts, options: Options) -> None:
         options.state_path,
         list(options.device_spec),
         options.write_timeout,
+        options.unplug_timeout,
         list(options.nova),
         *(options.helper_command for _ in conf.PRIVSEP_GROUPS),
     )

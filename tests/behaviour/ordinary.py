@@ -24,6 +24,8 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import select
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable
@@ -39,6 +41,7 @@ from .root_side import RootSide
 
 Job = Callable[[RealHost], None]
 _PATIENCE = 300.0
+_TIME_TO_END = 60.0
 _PR_SET_DUMPABLE = 4
 
 
@@ -87,6 +90,8 @@ class OrdinaryProcess:
         self._pipe.send(job.__name__)
         while True:
             if not self._pipe.poll(_PATIENCE):
+                # Else each of the jobs to come would wait as long.
+                os.kill(self._pid, signal.SIGKILL)
                 raise ScenarioFailed(f"{job.__name__} is silent")
             kind, *rest = self._pipe.recv()
             if kind == "failed":
@@ -98,6 +103,10 @@ class OrdinaryProcess:
     def close(self) -> None:
         """End the process, its helpers and its guest."""
         self._pipe.close()
+        pidfd = os.pidfd_open(self._pid)
+        if not select.select([pidfd], [], [], _TIME_TO_END)[0]:
+            os.kill(self._pid, signal.SIGKILL)
+        os.close(pidfd)
         os.waitpid(self._pid, 0)
         self._root_side.close()
 

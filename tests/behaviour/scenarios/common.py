@@ -25,11 +25,14 @@ from os_acc import service
 from os_acc.objects.device import Provider
 
 from ..host import HostUnderTest
+from ..patience import in_time
 
 Scenario = Callable[[HostUnderTest], None]
 #: Every scenario, in the order of the files.
 ALL: list[Scenario] = []
 FOUR_VFS = 4
+#: Seconds; far below what :func:`unplug` waits for an unplug that hangs.
+UNPLUG_TIMEOUT = 30.0
 
 
 def scenario(function: Scenario) -> Scenario:
@@ -73,6 +76,11 @@ def plug(guest: dict[str, str], amount: int = 1) -> list[dict[str, Any]]:
     """Plug devices of the only provider."""
     provider = only_provider()
     return os_acc.plug(guest, {"uuid": provider.uuid}, flavor(provider, amount))
+
+
+def unplug(guest: dict[str, str]) -> int:
+    """Unplug devices that are held; a hang is a failure of this call alone."""
+    return in_time(lambda: os_acc.unplug(guest))
 
 
 def devices(entries: list[dict[str, Any]]) -> list[str]:

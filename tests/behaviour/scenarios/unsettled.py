@@ -21,17 +21,17 @@ import os_acc
 from os_acc import exception
 
 from ..host import VFIO, HostUnderTest
-from .common import devices, instance, plug, scenario, vfs
+from .common import UNPLUG_TIMEOUT, devices, instance, plug, scenario, unplug, vfs
 
 
 @scenario
 def unplug_names_who_holds_the_device_and_serves_others(host: HostUnderTest) -> None:
-    host.start(vfs(host))
+    host.start(vfs(host), unplug_timeout=UNPLUG_TIMEOUT)
     before, guest, other = host.snapshot(), instance(), instance()
     held, free = devices(plug(guest, 2))
     host.hold(held)
     with pytest.raises(exception.DevicesUnreleased) as left:
-        os_acc.unplug(guest)
+        unplug(guest)
     assert left.value.released == (free,)
     ((address, reason),) = left.value.unreleased
     assert address == held
@@ -56,7 +56,7 @@ def a_device_in_use_is_released_when_the_service_starts_again(
     (held,) = devices(plug(guest))
     host.hold(held)
     with pytest.raises(exception.DevicesUnreleased):
-        os_acc.unplug(guest)
+        unplug(guest)
     host.again()
     assert host.binding(held) == VFIO
     host.let_go()
@@ -85,7 +85,11 @@ def a_restart_leaves_the_devices_of_running_guests_alone(
 @scenario
 def a_write_that_does_not_return_stops_nobody_else(host: HostUnderTest) -> None:
     """A guest starts after the last look, so that the unbind blocks."""
-    host.start(vfs(host), write_timeout=host.short_write_timeout)
+    host.start(
+        vfs(host),
+        write_timeout=host.short_write_timeout,
+        unplug_timeout=UNPLUG_TIMEOUT,
+    )
     before, guest, other = host.snapshot(), instance(), instance()
     (held,) = devices(plug(guest))
     host.hand_over(held)
@@ -93,7 +97,7 @@ def a_write_that_does_not_return_stops_nobody_else(host: HostUnderTest) -> None:
         host.once_found_free(lambda: host.hold(held)),
         pytest.raises(exception.DevicesUnreleased) as left,
     ):
-        os_acc.unplug(guest)
+        unplug(guest)
     ((address, reason),) = left.value.unreleased
     assert address == held
     assert isinstance(reason, exception.DeviceStuck)
@@ -101,7 +105,7 @@ def a_write_that_does_not_return_stops_nobody_else(host: HostUnderTest) -> None:
     assert held not in devices(plug(other))
     assert os_acc.unplug(other) == 1
     with pytest.raises(exception.DevicesUnreleased):
-        os_acc.unplug(guest)
+        unplug(guest)
 
     host.let_go()
     assert os_acc.unplug(guest) == 1
