@@ -42,11 +42,16 @@ class Attached(base.Listing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        return COLUMNS, [
-            row(entries.entry(lease))
+        found = [
+            lease
             for lease in self.recorded().leases
             if parsed_args.uuid in (None, lease.consumer)
         ]
+        if not found:
+            who = parsed_args.uuid or "any instance"
+            where = self.settings.state_path
+            self.remark(f"no accelerator of {who} is recorded in {where}")
+        return COLUMNS, [row(entries.entry(lease)) for lease in found]
 
 
 #: An entry of :func:`os_acc.plug`, in part.

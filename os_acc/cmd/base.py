@@ -22,8 +22,8 @@ from typing import Any
 
 from cliff import command, lister, show
 
-from os_acc import conf, exception, helper, service
-from os_acc.cmd import identity
+from os_acc import conf, device_spec, exception, helper, service
+from os_acc.cmd import configuration, identity
 from os_acc.cmd.app import OsAcc
 from os_acc.manager import Manager
 from os_acc.objects.lease import Owner
@@ -89,13 +89,26 @@ class Acting(command.Command):
             identity.become_owner(settings.state_path)
         return service.build(self.os_acc.config, self.os_acc.root, Owner.COMMAND)
 
+    def remark(self, text: str) -> None:
+        """Tell people something; programs read what is on stdout."""
+        self.app.stderr.write(f"os-acc: {text}\n")
+
+    def remark_if_none_named(self) -> None:
+        """Tell where devices are to be named, if none is."""
+        if not device_spec.parse(self.settings.device_spec).entries:
+            files = configuration.read_files(self.os_acc.config)
+            where = " or ".join(files) or f"a file ({configuration.NAME_IT})"
+            self.remark(
+                f"no device is named: name some with [os_acc] device_spec in {where}"
+            )
+
     def _need_no_root(self) -> None:
         if os.path.isdir(self.settings.state_path):
             # Plugins are others' code, and need no root to look.
             identity.become_owner(self.settings.state_path)
 
     def _tell(self, error: exception.OsAccError) -> None:
-        self.app.stderr.write(f"os-acc: {error.message}\n")
+        self.remark(error.message)
         for note in getattr(error, "__notes__", ()):
             self.app.stderr.write(f"  {note}\n")
         if error.hint:

@@ -48,6 +48,7 @@ class DeviceList(base.Listing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         found = states.device_states(self.look())
+        self.remark_if_none_named()
         if parsed_args.state:
             found = tuple(
                 each for each in found if each.state.value == parsed_args.state

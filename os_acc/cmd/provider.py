@@ -32,6 +32,7 @@ class ProviderList(base.Listing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         look = self.look()
+        self.remark_if_none_named()
         used = Counter(lease.provider for lease in look.recorded.leases)
         return _COLUMNS, [
             (

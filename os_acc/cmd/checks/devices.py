@@ -84,8 +84,8 @@ def denylist(scene: Scene) -> Iterator[Finding]:
     if found:
         yield warning(
             f"refused by vfio-pci: {_addresses(found)}",
-            "if the risk is known and taken: 'modprobe vfio-pci disable_denylist=1', "
-            "and the same as an option in /etc/modprobe.d",
+            "if the risk is known and taken, unload it, then 'modprobe vfio-pci "
+            "disable_denylist=1'; and give that option in /etc/modprobe.d",
         )
     else:
         yield ok("vfio-pci refuses none")

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import csv
 import io
-from importlib import metadata
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 from os_acc import inventory, service
-from os_acc.cmd.app import OsAcc
+from os_acc.cmd import configuration
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -109,57 +109,47 @@ def test_every_listing_speaks_json_yaml_csv_and_tables(console: Console) -> None
     assert "| Address" in console.run("device", "list").out
 
 
-COMMANDS = {
-    "attached": ("UUID",),
-    "check": ("--format",),
-    "demo": ("--keep",),
-    "device adopt": ("ADDRESS", "--consumer", "--driver", "--sibling"),
-    "device list": ("--long", "--state"),
-    "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
-    "device show": ("ADDRESS",),
-    "plug": ("--instance", "--provider", "--allocations", "--property"),
-    "provider list": ("--format",),
-    "unplug": ("UUID",),
-}
+@pytest.mark.parametrize("command", ["device list", "provider list"])
+def test_who_names_no_device_is_told_where_to(console: Console, command: str) -> None:
+    text = console.config_file.read_text()
+    console.config_file.write_text(text.replace("\ndevice_spec", "\n#"))
+    ran = console.run(*command.split(), "-f", "json")
+    assert (ran.status, json.loads(ran.out)) == (0, [])
+    (line,) = ran.err.splitlines()
+    assert line.startswith("os-acc: no device is named: ")
+    assert "[os_acc] device_spec" in line
+    assert line.endswith(str(console.config_file))
 
 
-def test_every_command_is_tried_for_its_help() -> None:
-    installed = metadata.entry_points(group="os_acc.cli")
-    assert {each.name.replace("_", " ") for each in installed} == set(COMMANDS)
-
-
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_is_its_own(
-    console: Console, command: str, flag: str
+@pytest.mark.parametrize("command", ["device list", "provider list"])
+def test_who_has_no_configuration_is_told_how_to_pass_one(
+    console: Console, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    # Help is for those, too, whose configuration is broken.
-    console.config_file.unlink()
-    ran = console.run(*command.split(), flag)
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.out.startswith(f"usage: os-acc {command} ")
-    for own in COMMANDS[command]:
-        assert own in ran.out
-    assert ran.out == console.run("help", *command.split()).out
+    monkeypatch.setattr(configuration, "read_files", lambda _config: ())
+    console.configure("[]")
+    (line,) = console.run(*command.split()).err.splitlines()
+    assert configuration.NAME_IT in line
 
 
-def test_help_is_given_wherever_the_line_asks_for_it(console: Console) -> None:
-    asked = ("device", "list", "--long", "--state", "free", "--help")
-    assert console.run(*asked).out == console.run("help", "device", "list").out
+@pytest.mark.parametrize("command", ["device list", "provider list", "attached"])
+def test_where_there_is_something_to_list_there_is_nothing_to_remark(
+    console: Console, command: str
+) -> None:
+    console.bench.plug(1, GPU)
+    assert console.run(*command.split()).err == ""
 
 
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_alone_lists_the_commands(console: Console, flag: str) -> None:
-    ran = console.run("help")
-    assert ran.status == 0
-    listed = ran.out
-    assert listed.startswith("usage: os-acc ")
-    assert all(f"  {command} " in listed for command in COMMANDS)
-    out = io.StringIO()
-    with pytest.raises(SystemExit) as ended:
-        OsAcc(root=console.bench.root, stdout=out).run([flag])
-    assert not ended.value.code
-    assert out.getvalue() == listed
+@pytest.mark.parametrize(
+    ("of", "who"), [((), "any instance"), ((uuid_of(2),), uuid_of(2))]
+)
+def test_who_has_nothing_is_told_so(
+    console: Console, of: tuple[str, ...], who: str
+) -> None:
+    ran = console.run("attached", *of, "-f", "json")
+    assert (ran.status, json.loads(ran.out)) == (0, [])
+    (line,) = ran.err.splitlines()
+    assert line.startswith(f"os-acc: no accelerator of {who} ")
+    assert console.bench.state_path in line
 
 
 def test_a_shell_can_complete_the_commands(console: Console) -> None:

@@ -1,0 +1,75 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How the command explains itself."""
+
+from __future__ import annotations
+
+import io
+from importlib import metadata
+
+import pytest
+
+from os_acc.cmd.app import OsAcc
+from tests.unit.cmd.console import Console
+
+COMMANDS = {
+    "attached": ("UUID",),
+    "check": ("--format",),
+    "demo": ("--keep",),
+    "device adopt": ("ADDRESS", "--consumer", "--driver", "--sibling"),
+    "device list": ("--long", "--state"),
+    "device release": ("ADDRESS", "--driver", "--sibling", "--force"),
+    "device show": ("ADDRESS",),
+    "plug": ("--instance", "--provider", "--allocations", "--property"),
+    "provider list": ("--format",),
+    "unplug": ("UUID",),
+}
+
+
+def test_every_command_is_tried_for_its_help() -> None:
+    installed = metadata.entry_points(group="os_acc.cli")
+    assert {each.name.replace("_", " ") for each in installed} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_is_its_own(
+    console: Console, command: str, flag: str
+) -> None:
+    # Help is for those, too, whose configuration is broken.
+    console.config_file.unlink()
+    ran = console.run(*command.split(), flag)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.startswith(f"usage: os-acc {command} ")
+    for own in COMMANDS[command]:
+        assert own in ran.out
+    assert ran.out == console.run("help", *command.split()).out
+
+
+def test_help_is_given_wherever_the_line_asks_for_it(console: Console) -> None:
+    asked = ("device", "list", "--long", "--state", "free", "--help")
+    assert console.run(*asked).out == console.run("help", "device", "list").out
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_alone_lists_the_commands(console: Console, flag: str) -> None:
+    ran = console.run("help")
+    assert ran.status == 0
+    listed = ran.out
+    assert listed.startswith("usage: os-acc ")
+    assert all(f"  {command} " in listed for command in COMMANDS)
+    out = io.StringIO()
+    with pytest.raises(SystemExit) as ended:
+        OsAcc(root=console.bench.root, stdout=out).run([flag])
+    assert not ended.value.code
+    assert out.getvalue() == listed
