@@ -23,6 +23,7 @@ import errno
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
@@ -56,6 +57,19 @@ class StaleEpoch(exception.OsAccError):
         self.seen = seen
 
 
+_helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    # A thread that the child does not have may have held the guard, or been
+    # about to start what the child then waits for.
+    for each in _helpers:
+        each.forget_starts()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
 class Helper:
     """Privileged steps as typed calls.
 
@@ -64,6 +78,11 @@ class Helper:
 
     def __init__(self, write_timeout: float) -> None:
         self.write_timeout = write_timeout
+        self.forget_starts()
+        _helpers.add(self)
+
+    def forget_starts(self) -> None:
+        """Know of no start of a context: in a forked child there was none."""
         self._guard = threading.Lock()
         self._starts: dict[privsep.Context, futures.Future[None]] = {}
 
@@ -274,11 +293,13 @@ def _await(start: futures.Future[None], seconds: float) -> None:
 
 
 def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
-    for address, answer in zip(addresses, answers, strict=False):
-        result = Result(*answer)
-        if result.outcome != Outcome.OK:
+    results = [Result(*answer) for answer in answers]
+    for address, result in zip(addresses, results, strict=False):
+        # What was not tried says nothing of why.
+        if result.outcome not in (Outcome.OK, Outcome.UNREACHED):
             raise _error(str(address), result)
-    if len(answers) != len(addresses):
+    done = [result for result in results if result.outcome == Outcome.OK]
+    if len(done) != len(addresses):
         raise exception.HelperLost("the privileged helper answered something else")
 
 

@@ -19,6 +19,7 @@ a function that the next probe brings to the driver that was wanted.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from os_acc import privsep
@@ -56,12 +57,7 @@ def take(
     parsed = _parse(group, targets, epoch, milliseconds, 2)
     if parsed is None:
         return (Result(Outcome.INVALID, errno.EINVAL),)
-    return worker.run(
-        [target.address for target in parsed],
-        epoch,
-        milliseconds / 1000,
-        lambda index: _guarded(_take, parsed[index]),
-    )
+    return _run(parsed, epoch, milliseconds, lambda each: _guarded(_take, each))
 
 
 @privsep.base.entrypoint
@@ -82,11 +78,31 @@ def give_back(
     parsed = _parse(group, targets, epoch, milliseconds, 4)
     if parsed is None or type(proven_free) is not bool:
         return (Result(Outcome.INVALID, errno.EINVAL),)
+    return _run(
+        parsed,
+        epoch,
+        milliseconds,
+        lambda each: _guarded(_give_back, each, proven_free),
+    )
+
+
+def _run(
+    targets: Sequence[Target],
+    epoch: int,
+    milliseconds: int,
+    step: Callable[[Target], Result],
+) -> tuple[Result, ...]:
+    # No lock file for what is not there: four thousand million addresses
+    # would fill the file system.
+    missing = [not functions.exists(target.address) for target in targets]
+    if any(missing):
+        gone = Result(Outcome.GONE, errno.ENODEV, "identity")
+        return tuple(gone if each else Result(Outcome.UNREACHED) for each in missing)
     return worker.run(
-        [target.address for target in parsed],
+        [target.address for target in targets],
         epoch,
         milliseconds / 1000,
-        lambda index: _guarded(_give_back, parsed[index], proven_free),
+        lambda index: step(targets[index]),
     )
 
 

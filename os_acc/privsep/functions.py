@@ -80,6 +80,11 @@ def directory(address: PciAddress) -> str:
     return kernel.current.path("sys/bus/pci/devices", str(address))
 
 
+def exists(address: PciAddress) -> bool:
+    """Whether there is such a function at all."""
+    return os.path.isdir(directory(address))
+
+
 def identity(address: PciAddress) -> tuple[int, ...] | None:
     """Vendor, product, both subsystem ids and revision; None if gone."""
     place = directory(address)

@@ -42,7 +42,7 @@ class Outcome(enum.StrEnum):
     BUSY = "busy"
     #: A later operation has already been here; ``observed`` is its epoch.
     STALE = "stale"
-    #: An earlier device of the same call failed, so this was not tried.
+    #: Another device of the same call failed, so this was not tried.
     UNREACHED = "unreached"
 
 

@@ -49,6 +49,9 @@ def set_num_vfs(
         or not functions.is_deadline(milliseconds)
     ):
         return Result(Outcome.INVALID, errno.EINVAL)
+    # No lock file for what is not there.
+    if not functions.exists(address):
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
     wanted = tuple(identity)
     (result,) = worker.run(
         [address],

@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import threading
 import time
 
@@ -192,6 +194,14 @@ def test_an_answer_for_something_else_is_none(here, answer, deadline, answers):
         here.take(LEASE, deadline)
 
 
+def test_the_function_that_failed_is_named_not_one_that_was_left_out(
+    here, answer, deadline
+):
+    answer(binding, "take", (Result(Outcome.UNREACHED), Result(Outcome.GONE)))
+    with pytest.raises(exception.DeviceGone, match=str(LEASE.members[1])):
+        here.take(LEASE, deadline)
+
+
 def test_a_pf_that_refuses_is_named(here, answer, deadline):
     answer(sriov, "set_num_vfs", Result(Outcome.REFUSED, errno.ERANGE, "sriov_numvfs"))
     with pytest.raises(exception.HostStepFailed, match="ERANGE"):
@@ -321,6 +331,34 @@ def test_a_helper_that_never_comes_keeps_nobody_waiting(no_helper):
             hands.start(time.monotonic() + 0.05)
     finally:
         gate.set()
+
+
+def test_a_forked_child_waits_for_no_start_of_its_parent(no_helper):
+    gate = threading.Event()
+
+    def start():
+        gate.wait()
+        raise OSError("too late")
+
+    no_helper(start)
+    hands = helper.Helper(30)
+    with pytest.raises(exception.HelperUnavailable, match="in time"):
+        hands.start(time.monotonic() + 0.05)
+    # Another thread is at it in the moment of the fork.
+    hands._guard.acquire()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        no_helper(raising(OSError("of its own")))
+        try:
+            hands.start(time.monotonic() + 60)
+        except exception.HelperUnavailable as error:
+            os._exit(0 if "of its own" in str(error) else 2)
+        finally:
+            os._exit(1)
+    hands._guard.release()
+    gate.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_start_that_failed_is_tried_again(no_helper, deadline):

@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -237,3 +239,13 @@ def test_well_formed_strangers_change_nothing(
     )
     assert fake.writes() == []
     assert fake.snapshot() == before
+
+
+def test_what_is_not_there_leaves_no_file_behind(fake):
+    nowhere = (0xFFFF, 0xFF, 0x1F, 0x7)
+    card, stranger = (PLACE, CARD), (nowhere, CARD)
+    taken = binding.take(GROUP, (card, stranger), EPOCH, SECOND)
+    assert [each.outcome for each in taken] == [Outcome.UNREACHED, Outcome.GONE]
+    assert sriov.set_num_vfs(nowhere, CARD, 1, EPOCH, SECOND)[0] == Outcome.GONE
+    assert not os.path.exists(f"{fake.root}/run/os_acc")
+    assert fake.writes() == []
