@@ -93,7 +93,11 @@ OPTIONS: tuple[cfg.Opt, ...] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """The options as typed values, read once for each initialize()."""
+    """The options as typed values, read once for each initialize().
+
+    :ivar nova_mdev_types: the types of mediated devices for which Nova takes
+        every device that offers them.
+    """
 
     device_spec: tuple[str, ...]
     enabled_plugins: tuple[str, ...]
@@ -105,6 +109,7 @@ class Settings:
     write_timeout: float
     nova_device_spec: tuple[str, ...]
     nova_mdev_addresses: tuple[str, ...]
+    nova_mdev_types: tuple[str, ...]
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -127,6 +132,7 @@ class Settings:
                 write_timeout=group.write_timeout,
                 nova_device_spec=_nova_device_spec(conf),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),
+                nova_mdev_types=_nova_mdev_types(conf),
             )
         except cfg.ConfigFileValueError as error:
             raise exception.InvalidConfiguration(str(error)) from error
@@ -178,9 +184,25 @@ def _nova_device_spec(conf: cfg.ConfigOpts) -> tuple[str, ...]:
 
 
 def _nova_mdev_addresses(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    types = _option(conf, "devices", "enabled_mdev_types") or ()
     return tuple(
         address
-        for name in types
-        for address in _option(conf, f"mdev_{name}", "device_addresses") or ()
+        for name in _enabled_mdev_types(conf)
+        for address in _device_addresses(conf, name)
     )
+
+
+def _nova_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
+    enabled = _enabled_mdev_types(conf)
+    bare = [name for name in enabled if not _device_addresses(conf, name)]
+    # Nova then takes the first of all, whether it has addresses or not, and
+    # forgets the others. The others are refused as well: whoever mends that
+    # configuration must not find them with guests.
+    return tuple(dict.fromkeys((enabled[0], *bare))) if bare else ()
+
+
+def _enabled_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
+    return tuple(_option(conf, "devices", "enabled_mdev_types") or ())
+
+
+def _device_addresses(conf: cfg.ConfigOpts, mdev_type: str) -> tuple[str, ...]:
+    return tuple(_option(conf, f"mdev_{mdev_type}", "device_addresses") or ())

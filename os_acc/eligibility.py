@@ -34,7 +34,8 @@ class Scene:
     """All that the rules look at.
 
     :ivar named: the functions that ``[os_acc] device_spec`` names.
-    :ivar nova: the functions that Nova's own options claim as well.
+    :ivar nova: the functions that Nova's own options name as well.
+    :ivar nova_mdev_types: what Nova takes of every function that offers it.
     :ivar leased: the functions that a lease holds.
     """
 
@@ -43,6 +44,7 @@ class Scene:
     usage: Usage
     named: Mapping[PciAddress, Tags]
     nova: frozenset[PciAddress]
+    nova_mdev_types: frozenset[str]
     leased: frozenset[PciAddress]
 
 
@@ -76,7 +78,21 @@ def _has_vfs(scene: Scene, function: PciFunction) -> Refused | None:
 def _nova_claims(scene: Scene, function: PciFunction) -> Refused | None:
     if function.address in scene.nova:
         return _no(function, Refusal.NOVA_CLAIMS)
+    offered = _offered_to_nova(scene, function.address)
+    if offered:
+        return _no(function, Refusal.NOVA_CLAIMS, f"it offers {', '.join(offered)}")
     return None
+
+
+def _is_novas(scene: Scene, address: PciAddress) -> bool:
+    return address in scene.nova or bool(_offered_to_nova(scene, address))
+
+
+def _offered_to_nova(scene: Scene, address: PciAddress) -> list[str]:
+    """The types of mediated devices that Nova takes wherever it finds them."""
+    if not scene.nova_mdev_types:
+        return []
+    return sorted(scene.nova_mdev_types & pci.mdev_types(scene.root, address))
 
 
 def _iommu(scene: Scene, function: PciFunction) -> Refused | None:
@@ -112,18 +128,35 @@ def _host_uses(scene: Scene, function: PciFunction) -> Refused | None:
 
 
 def _unknown(scene: Scene, function: PciFunction) -> Refused | None:
-    if _is_unknown(scene, function, scene.named[function.address]):
-        return _no(function, Refusal.UNKNOWN_STATE, f"bound to {function.driver}")
-    return None
+    if not _is_unknown(scene, function, scene.named[function.address]):
+        return None
+    detail = "its driver cannot leave yet"
+    if function.driver is not None:
+        detail = f"bound to {function.driver}"
+    return _no(function, Refusal.UNKNOWN_STATE, detail)
 
 
 def _is_unknown(scene: Scene, function: PciFunction, tags: Tags) -> bool:
     """Whether somebody else has prepared a function for a guest."""
-    return (
-        vfio.is_vfio_driver(function.driver)
-        and function.address not in scene.leased
-        and not tags.prebound
-    )
+    if function.address in scene.leased:
+        return False
+    if function.driver is None:
+        return _is_leaving(scene, function)
+    return vfio.is_vfio_driver(function.driver) and not tags.prebound
+
+
+def _is_leaving(scene: Scene, function: PciFunction) -> bool:
+    """Whether an unbind from vfio-pci waits for the guest that holds it.
+
+    The link to the driver goes at the beginning, the group's node at the end
+    (drivers/base/dd.c, drivers/vfio/vfio_main.c). Until then a read of
+    ``driver_override`` would wait as well.
+    """
+    number = function.iommu_group
+    if number is None or not vfio.has_node(scene.root, number):
+        return False
+    others = _others(scene, function)
+    return not any(vfio.is_vfio_driver(other.driver) for other in others)
 
 
 def _isolated(scene: Scene, function: PciFunction) -> Refused | None:
@@ -136,7 +169,7 @@ def _isolated(scene: Scene, function: PciFunction) -> Refused | None:
 
 def _in_the_way(scene: Scene, function: PciFunction, other: PciFunction) -> str | None:
     """Which other function keeps the group from a guest, and why."""
-    if not _goes_along(scene, function, other) and other.address not in scene.nova:
+    if not _goes_along(scene, function, other) and not _is_novas(scene, other.address):
         if other.driver is None:
             return None
         return f"{other.address} ({other.driver}) shares its group"
@@ -146,7 +179,7 @@ def _in_the_way(scene: Scene, function: PciFunction, other: PciFunction) -> str 
 
 def _kept(scene: Scene, function: PciFunction, other: PciFunction) -> str | None:
     """Why a sibling cannot be taken along."""
-    if other.address in scene.nova:
+    if _is_novas(scene, other.address):
         # Unbound or not: it is Nova's to bind whenever it likes.
         return Refusal.NOVA_CLAIMS.value
     if pci.has_bus(scene.root, other.address):
@@ -189,7 +222,7 @@ def _goes_along(scene: Scene, function: PciFunction, other: PciFunction) -> bool
     The operator who names a graphics card means its audio function as well.
     What Nova claims stays Nova's, wherever it sits.
     """
-    return other.address not in scene.nova and (
+    return not _is_novas(scene, other.address) and (
         other.address in scene.named or other.address.same_slot(function.address)
     )
 

@@ -62,6 +62,7 @@ class Rules:
     named: device_spec.DeviceSpec
     nova: device_spec.DeviceSpec
     nova_mdev_parents: frozenset[PciAddress]
+    nova_mdev_types: frozenset[str]
 
 
 class Told:
@@ -104,6 +105,7 @@ def take_stock(
         usage=usage.read_usage(root, host),
         named=named,
         nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
+        nova_mdev_types=rules.nova_mdev_types,
         leased=leased,
     )
     claims, refused = _claims(scene)

@@ -32,7 +32,14 @@ from os_acc.host.function import (
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress, PciFunction
 
-__all__ = ["Binding", "has_bus", "read_binding", "read_function", "scan"]
+__all__ = [
+    "Binding",
+    "has_bus",
+    "mdev_types",
+    "read_binding",
+    "read_function",
+    "scan",
+]
 
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 
@@ -71,6 +78,18 @@ def has_bus(root: str, address: PciAddress) -> bool:
     return any(
         _HOST_BRIDGE.fullmatch(name)
         for name in names(os.path.join(root, DEVICES, str(address)))
+    )
+
+
+def mdev_types(root: str, address: PciAddress) -> frozenset[str]:
+    """The types of mediated devices that a function's driver offers now.
+
+    Documentation/ABI/testing/sysfs-bus-vfio-mdev.
+
+    :raises HostStepFailed: they are there and cannot be listed.
+    """
+    return frozenset(
+        names(os.path.join(root, DEVICES, str(address), "mdev_supported_types"))
     )
 
 

@@ -133,6 +133,21 @@ def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
     assert "vfio-pci" in refused.detail
 
 
+def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
+    """It has no driver any more, but its last one waits for the guest."""
+    kernel = bench.kernel
+    device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
+    kernel.write(f"{device}/driver_override", "vfio-pci")
+    kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", FPGA)
+    kernel.hold(FPGA)
+    kernel.hot_unplug(FPGA)
+    assert bench.drivers(FPGA) == [None]
+    assert bench.refused(FPGA).reason is Refusal.UNKNOWN_STATE
+    kernel.let_go(FPGA)
+    with pytest.raises(LookupError):
+        bench.refused(FPGA)
+
+
 def test_a_leased_device_stays_with_its_provider(bench):
     before = bench.manager.providers()
     bench.plug(1, GPU)
@@ -187,6 +202,79 @@ def test_a_card_is_refused_where_nova_claims_a_part_of_it(make_bench):
     assert refused.reason is Refusal.NOT_ISOLATED
     assert AUDIO in refused.detail
     assert "Nova" in refused.detail
+
+
+def of_nova_s_mdevs(bench, **addresses: list[str]):
+    """The service's configuration, with Nova's mdev types and where they are."""
+    from oslo_config import cfg
+
+    config = bench.config()
+    config.register_opts([cfg.ListOpt("enabled_mdev_types")], group="devices")
+    config.set_override("enabled_mdev_types", list(addresses), group="devices")
+    for name, places in addresses.items():
+        option = cfg.ListOpt("device_addresses", default=places)
+        config.register_opts([option], group=f"mdev_{name}")
+    return config
+
+
+@pytest.mark.parametrize(
+    ("addresses", "everywhere"),
+    [
+        ({}, ()),
+        ({"a": [GPU], "b": [AUDIO]}, ()),
+        ({"a": []}, ("a",)),
+        ({"a": [], "b": [], "c": [GPU]}, ("a", "b")),
+        # Nova uses the first of all then, and for every device.
+        ({"a": [GPU], "b": []}, ("a", "b")),
+    ],
+)
+def test_a_type_without_addresses_is_nova_s_wherever_it_is(
+    bench, addresses, everywhere
+):
+    config = of_nova_s_mdevs(bench, **addresses)
+    assert conf.Settings.load(config).nova_mdev_types == everywhere
+
+
+@pytest.fixture
+def offering(make_bench):
+    """A host with a card whose driver offers mediated devices."""
+    types = "mdev_supported_types/{}/available_instances"
+    attributes = tuple((types.format(name), "4\n") for name in ("t-1", "t-2"))
+    card = dataclasses.replace(hosts.fpga("0000:05"), attributes=attributes)
+    other = hosts.fpga("0000:06")
+    return lambda *beside: make_bench(HostSpec((card, other, *beside)))
+
+
+@pytest.mark.parametrize(
+    ("enabled", "detail"), [({"t-3": []}, None), ({"t-1": []}, "it offers t-1")]
+)
+def test_what_offers_a_type_without_addresses_is_refused(offering, enabled, detail):
+    bench = offering()
+    manager = service.build(of_nova_s_mdevs(bench, **enabled), bench.root, Owner.NOVA)
+    found = {
+        str(each.address): (each.reason, each.detail)
+        for each in manager.take_stock().refused
+    }
+    expected = {"0000:05:00.0": (Refusal.NOVA_CLAIMS, detail)} if detail else {}
+    assert found == expected
+
+
+def test_a_type_with_addresses_is_nova_s_only_there(offering):
+    bench = offering()
+    config = of_nova_s_mdevs(bench, **{"t-1": ["0000:06:00.0"]})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    assert reasons(manager) == {"0000:06:00.0": Refusal.NOVA_CLAIMS}
+
+
+def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(offering):
+    beside = dataclasses.replace(hosts.fpga("0000:07"), group_of="0000:05:00.0")
+    bench = offering(beside)
+    config = of_nova_s_mdevs(bench, **{"t-2": []})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    assert reasons(manager) == {
+        "0000:05:00.0": Refusal.NOVA_CLAIMS,
+        "0000:07:00.0": Refusal.NOT_ISOLATED,
+    }
 
 
 def test_what_cannot_be_read_of_nova_stops_nothing(bench, caplog):

@@ -59,7 +59,8 @@ def claims(scene: Scene) -> Iterator[Finding]:
         yield failed(
             f"claimed by Nova as well: {_addresses(both)}",
             "leave them to one: take them out of [os_acc] device_spec, or out of "
-            "Nova's [pci] device_spec and [mdev_*] device_addresses",
+            "Nova's [pci] device_spec and [mdev_*] device_addresses; give "
+            "each of its mdev types addresses",
         )
     else:
         yield ok("Nova claims none of the devices that os_acc is told to take")

@@ -98,3 +98,15 @@ def test_what_nova_claims_is_seen_without_nova(console: Console, options: str) -
     row = console.device("0000:17:00.0")
     assert row["State"] == "refused"
     assert row["Reason"] == "claimed by Nova's own options"
+
+
+@pytest.mark.parametrize("name", ["enabled_mdev_types", "enabled_vgpu_types"])
+def test_a_type_that_nova_may_put_anywhere_is_seen_without_nova(
+    console: Console, name: str
+) -> None:
+    card = Path(console.bench.root, "sys/bus/pci/devices/0000:17:00.0")
+    (card / "mdev_supported_types/nvidia-558").mkdir(parents=True)
+    console.configure(more=f"[devices]\n{name} = nvidia-558")
+    reason = console.device("0000:17:00.0")["Reason"]
+    assert reason == "claimed by Nova's own options: it offers nvidia-558"
+    assert console.results("claims") == {"failed"}
