@@ -54,6 +54,11 @@ def vfio_ready(root: str) -> None:
         raise VfioUnavailable("the kernel has no vfio-pci driver")
 
 
+def has_node(root: str, group: int) -> bool:
+    """Whether VFIO still has, or waits for, a function of an IOMMU group."""
+    return os.path.exists(os.path.join(root, "dev/vfio", str(group)))
+
+
 def is_vfio_driver(driver: str | None) -> bool:
     """Whether a driver is vfio-pci or one of its variants (mlx5_vfio_pci)."""
     return driver is not None and "vfio" in driver.replace("-", "_").split("_")

@@ -35,7 +35,8 @@ def run(
     """
     try:
         return function(*args, **kwargs)
-    except Exception as error:  # a vendor may raise anything
+    # A vendor may raise anything, and some libraries just leave.
+    except (Exception, SystemExit) as error:
         raise exception.PluginFailed(
             f"the plugin {plugin_name} failed: {error!r}"
         ) from error
@@ -52,12 +53,14 @@ class Calls:
 
     plugin_name: str
     _hanging: set[futures.Future[Any]] = dataclasses.field(default_factory=set)
+    _guard: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     @property
     def hangs(self) -> bool:
         """Whether a call has outlived its deadline and has not returned."""
-        self._hanging = {each for each in self._hanging if not each.done()}
-        return bool(self._hanging)
+        with self._guard:
+            self._hanging = {each for each in self._hanging if not each.done()}
+            return bool(self._hanging)
 
     def call(self, seconds: float, function: Callable[..., _T], *args: object) -> _T:
         """Call the plugin and wait for it as long as it may take.
@@ -76,7 +79,8 @@ class Calls:
         try:
             return answer.result(max(0.0, seconds))
         except futures.TimeoutError as error:
-            self._hanging.add(answer)
+            with self._guard:
+                self._hanging.add(answer)
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} did not return in {seconds:.0f} s"
             ) from error

@@ -105,6 +105,11 @@ class FailsToDiscover(Acme):
         raise RuntimeError("firmware is too old")
 
 
+class Leaves(Acme):
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        raise SystemExit("no licence server")
+
+
 class FailsToPrepare(Acme):
     def prepare(self, handle: Handle) -> None:
         super().prepare(handle)

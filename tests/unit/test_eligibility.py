@@ -24,7 +24,7 @@ from os_acc.objects.lease import Owner
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import EVERYTHING, instance
 
-GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
+GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def test_a_plugin_that_cannot_be_loaded_is_set_aside(
     ("where", "why"),
     [
         ("FailsToDiscover", "firmware is too old"),
+        ("Leaves", "no licence server"),
         ("Junk", "a device"),
         ("Nothing", "NoneType"),
         ("Greedy", "0000:04:00.0"),
