@@ -158,11 +158,16 @@ class Store:
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
         """Give all leases of one consumer to another; they return changed.
 
+        What waits in quarantine is in nobody's way.
+
         :raises LeaseNotFound: the old consumer has none.
         :raises ConsumerConflict: the new consumer has some already.
         """
         with self._database.transaction() as connection:
-            if rows.select(connection, "consumer = ?", new_consumer):
+            there = self._of(connection, new_consumer)
+            if old_consumer == new_consumer or any(
+                lease.state is not LeaseState.QUARANTINED for lease in there
+            ):
                 raise exception.ConsumerConflict(
                     f"consumer {new_consumer} already holds accelerators"
                 )

@@ -291,7 +291,7 @@ def test_a_device_that_is_pulled_out_and_put_back_is_seen_without_a_restart(benc
     spec = bench.kernel.hot_unplug("0000:5e:00.0")
     with pytest.raises(LookupError):
         bench.provider("0000:5e:00.0")
-    with pytest.raises(exception.ProviderNotFound, match=provider.uuid):
+    with pytest.raises(exception.DeviceGone, match=provider.uuid):
         bench.manager.plug(
             instance(1),
             {"uuid": provider.uuid},

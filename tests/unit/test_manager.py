@@ -210,6 +210,20 @@ def test_leases_are_never_mixed_with_those_of_another(bench, new):
     assert bench.manager.attached(None) == before
 
 
+def test_what_waits_in_quarantine_keeps_no_leases_from_coming_back(bench):
+    """A resize on one host whose new device fails, and that is reverted."""
+    bench.plug(1, FPGA)
+    bench.manager.rekey(uuid_of(1), uuid_of(2))
+    bench.plug(1, GPU)
+    bench.kernel.fail(GPU, "unbind")
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(1)
+    assert bench.manager.rekey(uuid_of(2), uuid_of(1)) == 1
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["pci_id"] == FPGA
+    assert sorted(bench.plugged(1)) == [GPU, FPGA]
+
+
 # -- who has what ------------------------------------------------------------
 
 
