@@ -99,7 +99,7 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     hands.start(deadline)
     life = lifecycle.Lifecycle(root, store, locks, hands, loaded)
     life.replay(deadline)
-    virtual_functions.make(root, rules.named, rules.nova, store, locks, hands, deadline)
+    virtual_functions.make(root, rules, store, locks, hands, deadline)
     ready = manager.Manager(
         root, settings, rules, loaded, store, locks, life, owner, _told
     )

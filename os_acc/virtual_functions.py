@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from oslo_log import log
 
-from os_acc import device_spec, exception, helper
+from os_acc import exception, helper, inventory
 from os_acc.host import pci
+from os_acc.host.view import Host
 from os_acc.objects.pci import PciFunction, PciRole
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
@@ -27,8 +28,7 @@ LOG = log.getLogger(__name__)
 
 def make(
     root: str,
-    named: device_spec.DeviceSpec,
-    nova: device_spec.DeviceSpec,
+    rules: inventory.Rules,
     store: Store,
     locks: Locks,
     hands: helper.Helper,
@@ -44,10 +44,10 @@ def make(
     """
     host = pci.scan(root)
     for function in host.functions.values():
-        tags = named.match(function, host.netdevs, host.functions)
+        tags = rules.named.match(function, host.netdevs, host.functions)
         if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
             continue
-        if nova.match(function, host.netdevs, host.functions) is not None:
+        if _is_novas(root, rules, host, function):
             LOG.error("%s gets no VFs: Nova claims it", function.address)
             continue
         try:
@@ -55,6 +55,16 @@ def make(
                 _make_one(function, tags.num_vfs, store, hands, deadline)
         except exception.OsAccError as error:
             LOG.error("%s keeps its VFs as they are: %s", function.address, error)
+
+
+def _is_novas(
+    root: str, rules: inventory.Rules, host: Host, function: PciFunction
+) -> bool:
+    return (
+        rules.nova.match(function, host.netdevs, host.functions) is not None
+        or function.address in rules.nova_mdev_parents
+        or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(root, function.address))
+    )
 
 
 def _make_one(

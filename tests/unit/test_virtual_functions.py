@@ -131,11 +131,23 @@ def test_a_function_that_can_have_none_is_left_alone(make_bench):
     assert bench.provider("0000:5e:00.0")
 
 
-def test_a_pf_that_nova_claims_gets_none(make_bench, caplog):
-    bench = make_bench(device_spec=[spec(NIC, 4)])
-    config = bench.config()
+def claim_as_a_pci_device(config):
     config.register_opts([cfg.MultiStrOpt("device_spec", default=[])], group="pci")
     config.set_override("device_spec", [f'{{"address": "{NIC}"}}'], group="pci")
+
+
+def claim_as_an_mdev_parent(config):
+    config.register_opts([cfg.ListOpt("enabled_mdev_types")], group="devices")
+    config.set_override("enabled_mdev_types", ["ice-1"], group="devices")
+    config.register_opts([cfg.ListOpt("device_addresses")], group="mdev_ice-1")
+    config.set_override("device_addresses", [NIC], group="mdev_ice-1")
+
+
+@pytest.mark.parametrize("claim", [claim_as_a_pci_device, claim_as_an_mdev_parent])
+def test_a_pf_that_nova_claims_gets_none(make_bench, caplog, claim):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    config = bench.config()
+    claim(config)
     service.build(config, bench.root, Owner.NOVA)
     assert bench.kernel.state(NIC).numvfs == 0
     assert f"{NIC} gets no VFs: Nova claims it" in caplog.text
