@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import stevedore
 from oslo_config import cfg
@@ -118,14 +118,32 @@ def _manager_of(
     enabled: Sequence[str], failed: Callable[[object, object, BaseException], None]
 ) -> stevedore.ExtensionManager[base.PluginBase]:
     if not enabled:
-        return stevedore.ExtensionManager(NAMESPACE, on_load_failure_callback=failed)
+        return _All(NAMESPACE, on_load_failure_callback=failed)
     # What is not enabled is not even imported.
-    return stevedore.NamedExtensionManager(
+    return _Named(
         NAMESPACE,
         list(enabled),
         on_load_failure_callback=failed,
         on_missing_entrypoints_callback=_say_nothing,
     )
+
+
+class _Contained(stevedore.ExtensionManager[base.PluginBase]):
+    """Tells every failed import alike: stevedore lets some end the service."""
+
+    def _load_one_plugin(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._load_one_plugin(*args, **kwargs)
+        except (AssertionError, SystemExit) as error:
+            raise ImportError(repr(error)) from error
+
+
+class _All(_Contained):
+    """Every plugin that is installed."""
+
+
+class _Named(_Contained, stevedore.NamedExtensionManager[base.PluginBase]):
+    """Those that are enabled."""
 
 
 def _say_nothing(_missing: object) -> None:

@@ -102,6 +102,7 @@ def test_options_are_in_the_sample_configuration(install):
     [
         ("tests.unit.acme:Missing", "does not import"),
         ("tests.unit.no_such_module:Acme", "does not import"),
+        ("tests.unit.acme_without_hardware:Acme", "no hardware"),
         ("tests.unit.acme:Other", "written for version (2, 0)"),
         ("tests.unit.acme:Newer", "written for version (1, 1)"),
         ("tests.unit.acme:Untold", "written for version 1.0"),
