@@ -174,7 +174,8 @@ def _policy(value: object) -> GroupPolicy | None:
         return GroupPolicy(text)
     except ValueError:
         LOG.warning(
-            "Invalid group_policy '%s'. Valid values are 'none' and 'isolate'.", text
+            "Invalid group_policy %s. Valid values are 'none' and 'isolate'.",
+            hints.shown(text),
         )
         return None
 
@@ -187,7 +188,9 @@ def _add_resource(
     if not (
         os_resource_classes.is_custom(name) or name in os_resource_classes.STANDARDS
     ):
-        LOG.warning("Received an invalid ResourceClass '%s' in extra_specs.", name)
+        LOG.warning(
+            "Received an invalid ResourceClass %s in extra_specs.", hints.shown(name)
+        )
         return
     _check_name(key, name)
     try:
@@ -196,9 +199,9 @@ def _add_resource(
         amount = -1
     if amount < 0:
         LOG.warning(
-            "Resource amounts must be nonnegative integers. Received '%s' for key "
+            "Resource amounts must be nonnegative integers. Received %s for key "
             "resources%s.",
-            given if isinstance(given, str) else hints.shown(given),
+            hints.shown(given),
             suffix,
         )
         return
@@ -214,9 +217,9 @@ def _add_trait(draft: _Draft, suffix: str, name: str, key: str, value: object) -
     kind = _text(key, value)
     if kind not in ("required", "forbidden"):
         LOG.warning(
-            "Only (required, forbidden) traits are supported. Received '%s' for key "
+            "Only (required, forbidden) traits are supported. Received %s for key "
             "trait%s.",
-            kind,
+            hints.shown(kind),
             suffix,
         )
         return

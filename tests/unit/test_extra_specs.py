@@ -177,6 +177,24 @@ def test_what_nova_drops_with_a_warning_is_dropped_with_it(
     assert warning in caplog.messages
 
 
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        {"resources:\ud800": "1"},
+        {f"resources:{FPGA}": "\ud800"},
+        {"trait:CUSTOM_X": "\ud800"},
+        {"group_policy": "\ud800"},
+    ],
+)
+def test_a_warning_can_be_written_whatever_it_is_about(
+    dropped: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert extra_specs.parse(dropped) == FlavorRequest()
+    (warning,) = caplog.messages
+    assert r"\ud800" in warning
+    assert warning.encode().decode() == warning
+
+
 def test_an_amount_of_zero_is_stripped_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
