@@ -220,6 +220,7 @@ class Manager:
                 hint="pass selected_rp to plug new ones",
             )
         vfio.vfio_ready(self.root)
+        _check_complete(held)
         return self.life.reestablish(held, deadline)
 
     def _again(
@@ -234,6 +235,7 @@ class Manager:
                 f"instance {instance.uuid} already holds accelerators of another "
                 "request"
             )
+        _check_complete(held)
         return self.life.reestablish(held, deadline)
 
     def _fresh(
@@ -252,7 +254,13 @@ class Manager:
                 (*_members(self.store.leases()), *self.store.damaged_claims())
             )
             chosen = choice.choose(wanted, stock.providers, taken)
-            leases = [self._lease(instance, each, digest, stock) for each in chosen]
+            leases = [
+                dataclasses.replace(
+                    self._lease(instance, each, digest, stock),
+                    request_size=len(chosen),
+                )
+                for each in chosen
+            ]
             try:
                 return self.life.establish(leases, deadline)
             except (AlreadyLeased, exception.DeviceUnsettled) as error:
@@ -297,6 +305,21 @@ def _digest(wanted: Sequence[Wanted]) -> str:
     """The same for the same request, whatever devices answer it."""
     plain = json.dumps([dataclasses.astuple(each) for each in wanted])
     return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _check_complete(held: Sequence[Lease]) -> None:
+    """No guest starts with a part of its devices.
+
+    :raises LeaseNotFound: the record of one of them is damaged, or released.
+    """
+    for lease in held:
+        if lease.request_size not in (0, len(held)):
+            raise exception.LeaseNotFound(
+                f"{len(held)} of {lease.request_size} accelerators of instance "
+                f"{lease.consumer} are recorded",
+                hint="see 'os-acc device list' for the others: adopt them, or "
+                "unplug the instance",
+            )
 
 
 def _members(leases: Iterable[Lease]) -> set[PciAddress]:

@@ -63,6 +63,7 @@ class Lease:
     :ivar address: the function that the guest is given.
     :ivar prior: what to restore, for each member of the IOMMU group.
     :ivar request: digest of the whole request, the same for all its leases.
+    :ivar request_size: how many leases answer that request; 0: not known.
     :ivar boot_id: the boot in which ``prior`` was read.
     :ivar epoch: number of the store's write that last changed this lease;
         the helper refuses a call that carries a lower one than it has seen.
@@ -85,6 +86,7 @@ class Lease:
     plugin: str = "pci"
     instance_name: str = ""
     project_id: str = ""
+    request_size: int = 0
     epoch: int = 0
     reason: str = ""
 

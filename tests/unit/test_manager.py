@@ -14,14 +14,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import os
+import sqlite3
 from concurrent import futures
 
 import pytest
 
-from os_acc import exception
+from os_acc import exception, operations
 from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
 from tests.unit.bench import instance, request, uuid_of
 
 GPU, FPGA, BARE = "0000:17:00.0", "0000:5e:00.0", "0000:e3:00.0"
@@ -325,3 +329,20 @@ def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
     assert len(taken) == 3
     assert entry["pci_id"] in taken
     assert all(each.state is LeaseState.HELD for each in mine.store.leases())
+
+
+def test_no_guest_starts_with_a_part_of_its_devices(bench):
+    bench.plug(1, GPU, FPGA)
+    store = os.path.join(bench.state_path, "os_acc.sqlite")
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute(
+            "UPDATE leases SET payload = payload || ' ' WHERE payload LIKE ?",
+            (f'%"address":"{FPGA}"%',),
+        )
+    with pytest.raises(exception.LeaseNotFound, match="1 of 2 accelerators"):
+        bench.manager.plug(instance(1), None, None)
+    fpga = PciAddress.parse(FPGA)
+    operations.release_device(bench.manager, fpga, None)
+    operations.adopt_device(bench.manager, fpga, uuid_of(1), "")
+    assert len(bench.manager.plug(instance(1), None, None)) == 2
+    assert bench.unplug(1) == 2

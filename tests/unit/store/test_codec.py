@@ -61,6 +61,7 @@ LEASES = st.builds(
     numa_node=st.none() | st.integers(0, 1023),
     prior=st.lists(PRIORS, max_size=3).map(tuple),
     request=st.text(),
+    request_size=st.integers(0, 64),
     boot_id=st.uuids().map(str),
     plugin=st.text(),
     instance_name=st.text(),
