@@ -86,7 +86,8 @@ def end() -> None:
         context.channel = None
     conf.register(cfg.CONF)
     cfg.CONF.register_opts([_NOVAS], group="pci")
-    cfg.CONF.reset()
+    # reset() would take away what the contexts themselves have set.
+    cfg.CONF.clear()
     for group, name in _OVERRIDDEN:
         cfg.CONF.clear_override(name, group=group)
 

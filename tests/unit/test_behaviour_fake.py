@@ -22,20 +22,20 @@ import pytest
 
 pytest.register_assert_rewrite("tests.behaviour")
 
-from tests.behaviour.counting import counts  # noqa: E402
 from tests.behaviour.fake_host import FakeHost  # noqa: E402
 from tests.behaviour.host import HostUnderTest  # noqa: E402
 from tests.behaviour.scenarios import ALL  # noqa: E402
+from tests.counting import counts  # noqa: E402
 
-passed = counts("the fake kernel")
+counted = counts("the fake kernel")
 
 
 # privsep's reader of a helper that is killed dies of an error of its own.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.usefixtures("counted")
 @pytest.mark.parametrize("scenario", ALL, ids=lambda each: each.__name__)
 def test_on_the_fake_kernel(
-    scenario: Callable[[HostUnderTest], None], tmp_path: Path, passed: list[str]
+    scenario: Callable[[HostUnderTest], None], tmp_path: Path
 ) -> None:
     with FakeHost(tmp_path) as host:
         scenario(host)
-    passed.append(scenario.__name__)

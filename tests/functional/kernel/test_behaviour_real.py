@@ -21,15 +21,15 @@ import pytest
 
 pytest.register_assert_rewrite("tests.behaviour")
 
-from tests.behaviour.counting import counts  # noqa: E402
 from tests.behaviour.ordinary import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
 from tests.behaviour.scenarios import ALL  # noqa: E402
+from tests.counting import counts  # noqa: E402
 
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
 
-passed = counts("the real kernel")
+counted = counts("the real kernel")
 #: So many scenarios are about a second service.
 SPARES = 5
 
@@ -45,9 +45,7 @@ def process(
     process.close()
 
 
+@pytest.mark.usefixtures("counted")
 @pytest.mark.parametrize("scenario", ALL, ids=lambda each: each.__name__)
-def test_on_the_real_kernel(
-    process: OrdinaryProcess, scenario: Job, passed: list[str]
-) -> None:
+def test_on_the_real_kernel(process: OrdinaryProcess, scenario: Job) -> None:
     process.run(scenario)
-    passed.append(scenario.__name__)
