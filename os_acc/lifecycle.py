@@ -37,6 +37,7 @@ from os_acc.store.locks import Locks, consumer_lock
 LOG = log.getLogger(__name__)
 
 _WORKERS = 8
+_PLUGIN_SECONDS = 5.0
 #: What may end by itself: the lease stays as it is and is tried again.
 _WAITS = (
     exception.DeviceInUse,
@@ -252,7 +253,9 @@ class Lifecycle:
     ) -> None:
         plugin = self._plugins.get(lease.plugin)
         if plugin is not None:
-            seconds = deadline - time.monotonic()
+            # However late it is: a plugin that is given no time at all would
+            # look like one that hangs.
+            seconds = max(deadline - time.monotonic(), _PLUGIN_SECONDS)
             self._plugins.call(plugin, seconds, step(plugin), _handle(lease))
 
     # -- several -----------------------------------------------------------

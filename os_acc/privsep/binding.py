@@ -29,7 +29,8 @@ from os_acc.privsep.functions import VFIO_PCI
 from os_acc.privsep.outcome import Outcome, Result
 
 _GROUP_LIMIT = 2**31 - 1
-_EPOCH_LIMIT = 2**63 - 1
+# Whatever is recorded here can still be exceeded by the store's 64 bits.
+_EPOCH_LIMIT = 2**62
 
 
 class Target(NamedTuple):

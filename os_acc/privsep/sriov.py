@@ -23,7 +23,8 @@ from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep.outcome import Outcome, Result
 
 _VF_LIMIT = 0xFFFF
-_EPOCH_LIMIT = 2**63 - 1
+# Whatever is recorded here can still be exceeded by the store's 64 bits.
+_EPOCH_LIMIT = 2**62
 _AUTOPROBE = "sriov_drivers_autoprobe"
 
 
