@@ -18,10 +18,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from concurrent import futures
 
 from oslo_log import log
 
-from os_acc import exception
+from os_acc import exception, unending
 from os_acc.host import boot, iommu, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
@@ -29,6 +30,9 @@ from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.privsep.functions import VFIO_PCI, is_driver_name
 
 LOG = log.getLogger(__name__)
+
+# A read takes microseconds, or waits behind a stuck write for ever.
+_READ_SECONDS = 5.0
 
 
 def read_prior(root: str, members: Sequence[PciAddress]) -> tuple[PriorBinding, ...]:
@@ -198,7 +202,14 @@ def _function(root: str, address: PciAddress) -> PciFunction:
 
 
 def _prior(root: str, function: PciFunction) -> PriorBinding:
-    binding = pci.read_binding(root, function.address)
+    reading = unending.begin(pci.read_binding, root, function.address)
+    try:
+        binding = reading.result(_READ_SECONDS)
+    except futures.TimeoutError as error:
+        raise exception.DeviceStuck(
+            f"{function.address}: the kernel does not say which driver_override it has",
+            address=str(function.address),
+        ) from error
     if binding is None:
         raise exception.DeviceGone(f"{function.address} has vanished from the host")
     for name in (binding.driver, binding.driver_override):

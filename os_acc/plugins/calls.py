@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any, ParamSpec, TypeVar
 
-from os_acc import exception
+from os_acc import exception, unending
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -46,9 +46,8 @@ def run(
 class Calls:
     """The calls of one plugin, each with a deadline.
 
-    Python cannot end a call that hangs. So it runs in a thread of its own,
-    which is left behind; until it returns, the plugin gets no other call that
-    could hang as well.
+    One that hangs is left behind; until it returns, the plugin gets no other
+    call that could hang as well.
     """
 
     plugin_name: str
@@ -72,10 +71,9 @@ class Calls:
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} hangs in an earlier call"
             )
-        answer: futures.Future[_T] = futures.Future()
-        threading.Thread(
-            target=self._answer, args=(answer, function, args), daemon=True
-        ).start()
+        answer: futures.Future[_T] = unending.begin(
+            run, self.plugin_name, function, *args
+        )
         try:
             return answer.result(max(0.0, seconds))
         except futures.TimeoutError as error:
@@ -84,14 +82,3 @@ class Calls:
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} did not return in {seconds:.0f} s"
             ) from error
-
-    def _answer(
-        self,
-        answer: futures.Future[_T],
-        function: Callable[..., _T],
-        args: tuple[object, ...],
-    ) -> None:
-        try:
-            answer.set_result(run(self.plugin_name, function, *args))
-        except exception.PluginFailed as error:
-            answer.set_exception(error)

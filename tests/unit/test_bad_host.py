@@ -14,19 +14,23 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import os_acc
-from os_acc import exception
+from os_acc import bindings, exception
 from os_acc.objects.device import Refusal
 from os_acc.testing import hosts
 from tests.unit.bench import instance, request
 from tests.unit.wrong import WRONG, is_told
 
 GPU = "0000:17:00.0"
+
+
 # -- the host ----------------------------------------------------------------
 
 
@@ -201,3 +205,22 @@ def test_an_option_that_cannot_be_meant_stops_the_start(
 )
 def test_a_reset_is_yes_or_no(value, shown):
     is_told(lambda: os_acc.initialize(value), exception.InvalidInput, shown)
+
+
+def test_a_kernel_that_does_not_answer_a_read_keeps_no_caller(api, monkeypatch):
+    monkeypatch.setattr(bindings, "_READ_SECONDS", 0.2)
+    provider = api.provider(GPU)
+    override = f"{api.root}/sys/bus/pci/devices/{GPU}/driver_override"
+    os.unlink(override)
+    # Whoever opens a FIFO without a writer waits, as behind the device's lock.
+    os.mkfifo(override)
+    writes = api.kernel.writes()
+    is_told(
+        lambda: os_acc.plug(instance(2), *request(provider)),
+        exception.DeviceStuck,
+        GPU,
+    )
+    assert api.kernel.writes() == writes
+    os.close(os.open(override, os.O_RDWR | os.O_NONBLOCK))
+    os.unlink(override)
+    Path(override).write_text("(null)\n")
