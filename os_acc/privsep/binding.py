@@ -138,9 +138,8 @@ def _parse_target(group: int, target: object, fields: int) -> Target | None:
     return Target(address, tuple(identity), group, *names)
 
 
-def _guarded(step: object, target: Target, *args: bool) -> Result:
+def _guarded(step: Callable[..., Result], target: Target, *args: bool) -> Result:
     """Check that the function is what the caller believes, then do it."""
-    assert callable(step)
     try:
         found = functions.identity(target.address)
         if found is None:
@@ -152,9 +151,7 @@ def _guarded(step: object, target: Target, *args: bool) -> Result:
             return Result(Outcome.CHANGED, 0, "iommu_group", str(number))
         if functions.is_bridge(target.address):
             return Result(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
-        result = step(target, *args)
-        assert isinstance(result, Result)
-        return result
+        return step(target, *args)
     except OSError as error:
         # A function that is pulled out in mid-step takes its files along.
         if functions.identity(target.address) is None:

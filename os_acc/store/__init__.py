@@ -18,7 +18,7 @@ from __future__ import annotations
 from os_acc.store.database import StoreDamaged, owner_of
 from os_acc.store.journal import Event, Operation
 from os_acc.store.leases import AlreadyLeased, StaleLease, Store
-from os_acc.store.locks import Locks, consumer_lock, device_lock, group_lock
+from os_acc.store.locks import Locks, consumer_lock, device_lock
 
 __all__ = [
     "AlreadyLeased",
@@ -30,6 +30,5 @@ __all__ = [
     "StoreDamaged",
     "consumer_lock",
     "device_lock",
-    "group_lock",
     "owner_of",
 ]

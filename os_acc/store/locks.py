@@ -20,7 +20,7 @@ process, and closing *any* descriptor of the file drops it. So the threads of
 one process queue for a file first, and only the thread whose turn it is opens
 it.
 
-Lock files of devices and IOMMU groups stay: a host has a fixed number of
+Lock files of devices stay: a host has a fixed number of
 them. Those of consumers are removed by whoever holds them, before letting go;
 who waited then holds a lock on a file that has no name any more, sees that
 the name means another file or none, and starts over.
@@ -62,11 +62,6 @@ def consumer_lock(uuid: str) -> str:
 def device_lock(address: PciAddress) -> str:
     """The lock of a card, or of one of its regions."""
     return f"2-device-{address.domain:08x}{str(address)[-8:]}"
-
-
-def group_lock(number: int) -> str:
-    """The lock of an IOMMU group."""
-    return f"3-group-{number:010d}"
 
 
 class Locks:

@@ -25,10 +25,11 @@ import pytest
 from os_acc import exception
 from os_acc.objects.pci import PciAddress
 from os_acc.store import locks as locks_module
-from os_acc.store.locks import Locks, consumer_lock, device_lock, group_lock
+from os_acc.store.locks import Locks, consumer_lock, device_lock
 
 INSTANCE = consumer_lock("11111111-1111-4111-8111-111111111111")
-GROUP = group_lock(7)
+CARD = device_lock(PciAddress(0, 7, 0, 0))
+OTHER_CARD = device_lock(PciAddress(0, 8, 0, 0))
 
 
 def soon() -> float:
@@ -54,8 +55,6 @@ def test_names_sort_in_the_order_in_which_locks_are_taken():
         INSTANCE,
         device_lock(PciAddress(0, 0x3B, 0, 1)),
         device_lock(PciAddress(0x10000, 0, 0, 0)),
-        group_lock(9),
-        group_lock(10),
     ]
     assert sorted(names) == names
 
@@ -73,27 +72,27 @@ def test_a_lock_taken_by_name_alone_is_checked_too(locks):
 
 def test_a_held_lock_is_not_free_for_another_thread(locks):
     seen = []
-    with locks.hold([INSTANCE, GROUP], patiently()):
-        thread = threading.Thread(target=lambda: seen.append(is_free(locks, GROUP)))
+    with locks.hold([INSTANCE, CARD], patiently()):
+        thread = threading.Thread(target=lambda: seen.append(is_free(locks, CARD)))
         thread.start()
         thread.join()
     assert seen == [False]
-    assert is_free(locks, INSTANCE, GROUP)
+    assert is_free(locks, INSTANCE, CARD)
 
 
 def test_a_held_lock_is_not_free_for_another_process(locks, in_child):
-    with locks.hold([GROUP], patiently()):
-        assert in_child(lambda: is_free(locks, GROUP)) == "False"
-    assert in_child(lambda: is_free(locks, GROUP)) == "True"
+    with locks.hold([CARD], patiently()):
+        assert in_child(lambda: is_free(locks, CARD)) == "False"
+    assert in_child(lambda: is_free(locks, CARD)) == "True"
 
 
 def test_trying_for_a_lock_does_not_drop_it(locks, in_child):
-    with locks.hold([GROUP], patiently()):
-        assert not is_free(locks, GROUP)
-        assert in_child(lambda: is_free(locks, GROUP)) == "False"
+    with locks.hold([CARD], patiently()):
+        assert not is_free(locks, CARD)
+        assert in_child(lambda: is_free(locks, CARD)) == "False"
 
 
-@pytest.mark.parametrize("name", [INSTANCE, GROUP])
+@pytest.mark.parametrize("name", [INSTANCE, CARD])
 def test_waiting_ends_at_the_deadline_and_names_the_lock(locks, paused_child, name):
     def hold(pause):
         with locks.hold([name], patiently()):
@@ -111,55 +110,55 @@ def test_waiting_ends_at_the_deadline_and_names_the_lock(locks, paused_child, na
 
 def test_waiting_among_threads_ends_at_the_deadline_too(locks):
     with (
-        locks.hold([GROUP], patiently()),
-        pytest.raises(exception.LockTimeout, match=GROUP),
-        locks.hold([GROUP], soon()),
+        locks.hold([CARD], patiently()),
+        pytest.raises(exception.LockTimeout, match=CARD),
+        locks.hold([CARD], soon()),
     ):
         pytest.fail("one thread holds a lock twice")
 
 
 def test_who_does_not_get_all_locks_keeps_none(locks, paused_child, in_child):
     def hold(pause):
-        with locks.hold([group_lock(8)], patiently()):
+        with locks.hold([OTHER_CARD], patiently()):
             pause()
 
     with paused_child(hold) as holder:
         with (
             pytest.raises(exception.LockTimeout),
-            locks.hold([GROUP, group_lock(8)], soon()),
+            locks.hold([CARD, OTHER_CARD], soon()),
         ):
             pytest.fail("a lock was held that another process holds")
-        with locks.try_hold([GROUP, group_lock(8)]) as free:
+        with locks.try_hold([CARD, OTHER_CARD]) as free:
             assert not free
-        assert in_child(lambda: is_free(locks, GROUP)) == "True"
+        assert in_child(lambda: is_free(locks, CARD)) == "True"
         holder.goes_on()
 
 
 def test_the_lock_of_a_killed_process_is_free_again(locks, paused_child):
     def hold(pause):
-        with locks.hold([INSTANCE, GROUP], patiently()):
+        with locks.hold([INSTANCE, CARD], patiently()):
             pause()
 
     with paused_child(hold) as holder:
         holder.is_killed()
-    with locks.hold([INSTANCE, GROUP], patiently()):
-        assert not is_free(locks, GROUP)
+    with locks.hold([INSTANCE, CARD], patiently()):
+        assert not is_free(locks, CARD)
 
 
 def test_an_error_below_a_lock_lets_go_of_it(locks):
-    with pytest.raises(ZeroDivisionError), locks.hold([GROUP], patiently()):
+    with pytest.raises(ZeroDivisionError), locks.hold([CARD], patiently()):
         _ = 1 / 0
-    assert is_free(locks, GROUP)
+    assert is_free(locks, CARD)
 
 
 def test_locks_of_consumers_leave_no_files_behind(locks, tmp_path):
-    with locks.hold([INSTANCE, GROUP], patiently()):
+    with locks.hold([INSTANCE, CARD], patiently()):
         pass
-    assert os.listdir(tmp_path / "locks") == [GROUP]
+    assert os.listdir(tmp_path / "locks") == [CARD]
 
 
 def test_threads_leave_no_queues_behind(locks):
-    with locks.hold([INSTANCE, GROUP], patiently()):
+    with locks.hold([INSTANCE, CARD], patiently()):
         assert len(locks_module._process._queues) == 2
     assert not locks_module._process._queues
     assert not locks_module._process.files
@@ -195,25 +194,25 @@ def test_a_removed_lock_file_lets_nobody_in_twice(locks, tmp_path, in_child):
 
 def test_a_child_does_not_believe_to_hold_its_parents_lock(locks, in_child):
     with contextlib.ExitStack() as held:
-        held.enter_context(locks.hold([INSTANCE, GROUP], patiently()))
+        held.enter_context(locks.hold([INSTANCE, CARD], patiently()))
         assert in_child(lambda: is_free(locks, INSTANCE)) == "False"
         # The child runs the parent's "finally" with what it inherited.
         in_child(held.close)
         assert in_child(lambda: is_free(locks, INSTANCE)) == "False"
-        assert in_child(lambda: is_free(locks, GROUP)) == "False"
+        assert in_child(lambda: is_free(locks, CARD)) == "False"
 
 
 def test_a_childs_own_lock_outlives_what_it_inherited(locks, paused_child, in_child):
     inherited = contextlib.ExitStack()
-    inherited.enter_context(locks.hold([INSTANCE, GROUP], patiently()))
+    inherited.enter_context(locks.hold([INSTANCE, CARD], patiently()))
 
     def hold(pause):
         pause()
-        with locks.hold([INSTANCE, GROUP], patiently()):
+        with locks.hold([INSTANCE, CARD], patiently()):
             inherited.close()
             return [
                 os.waitstatus_to_exitcode(os.waitpid(_prober(locks, name), 0)[1])
-                for name in (INSTANCE, GROUP)
+                for name in (INSTANCE, CARD)
             ]
 
     with paused_child(hold) as child:
@@ -233,7 +232,7 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(exception.StateUnavailable, match="file"),
-        Locks(str(tmp_path / "file" / "locks")).hold([GROUP], soon()),
+        Locks(str(tmp_path / "file" / "locks")).hold([CARD], soon()),
     ):
         pytest.fail("a lock was held without a file")
 
@@ -243,5 +242,5 @@ def test_no_space_for_a_lock_file_is_reported(locks, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(locks_module.fasteners.InterProcessLock, "acquire", fail)
-    with pytest.raises(exception.StoreFull), locks.hold([GROUP], soon()):
+    with pytest.raises(exception.StoreFull), locks.hold([CARD], soon()):
         pytest.fail("a lock was held without a file")
