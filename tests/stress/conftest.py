@@ -23,7 +23,11 @@ import hypothesis
 import pytest
 
 from os_acc import privsep
+from tests.stress import fault_counts
+from tests.stress.fault_counts import counting
 from tests.stress.survival import Survival
+
+__all__ = ["counting"]
 
 _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 for _name, _examples, _steps in (("dev", 10, 30), ("stress", 60, 40)):
@@ -69,6 +73,7 @@ def _in_this_process() -> Iterator[None]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    fault_counts.summarize(terminalreporter)
     counted = config.stash.get(_SURVIVAL, None)
     if counted is None or not counted.rows:
         return
