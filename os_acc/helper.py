@@ -340,6 +340,12 @@ def _error(address: str, result: Result) -> exception.OsAccError:
                 f"{address}: the privileged helper's worker was killed",
                 address=address,
             )
+        case Outcome.FAILED:
+            return exception.HostStepFailed(
+                f"{address}: the privileged helper's worker raised {result.observed}",
+                address=address,
+                hint="this is a fault of os_acc: report it",
+            )
         case Outcome.NO_EFFECT if result.step == "driver":
             return exception.BindRefused(
                 f"{address} is with {result.observed or 'no driver'} after the probe",

@@ -42,6 +42,8 @@ class Outcome(enum.StrEnum):
     BUSY = "busy"
     #: A later operation has already been here; ``observed`` is its epoch.
     STALE = "stale"
+    #: The step's own code raised; ``observed`` says what.
+    FAILED = "failed"
     #: Another device of the same call failed, so this was not tried.
     UNREACHED = "unreached"
 

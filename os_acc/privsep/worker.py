@@ -49,6 +49,8 @@ _POLL_SECONDS = 0.005
 # Two callers never want one device at the same time: whoever has the lock is
 # the child of a caller that is gone, or is stuck.
 _LOCK_SECONDS = 2.0
+# Of what a job raised; the rest is in nobody's interest.
+_TEXT_LIMIT = 500
 _ENDINGS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 Job = Callable[[int], Result]
@@ -156,12 +158,20 @@ def _child(count: int, job: Job, writable: int, locks: Sequence[int]) -> None:
     try:
         _close_all_but({writable, *locks})
         for index in range(count):
-            result = job(index)
+            result = _outcome(job, index)
             os.write(writable, json.dumps(result).encode() + b"\n")
             if result.outcome != Outcome.OK:
                 break
     finally:
         os._exit(0)
+
+
+def _outcome(job: Job, index: int) -> Result:
+    try:
+        return job(index)
+    except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+        text = f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]
+        return Result(Outcome.FAILED, 0, "worker", text)
 
 
 def _close_all_but(keep: set[int]) -> None:

@@ -169,6 +169,11 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
             exception.HelperLost,
             "worker was killed",
         ),
+        (
+            Result(Outcome.FAILED, 0, "worker", "KeyError: 'x'"),
+            exception.HostStepFailed,
+            "worker raised KeyError: 'x'",
+        ),
     ],
 )
 def test_each_outcome_is_one_typed_error(here, answer, deadline, result, error, text):

@@ -107,9 +107,22 @@ def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monke
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_job_that_raises_has_given_no_answer(fake):
-    (answer,) = worker.run([FIRST], 1, 30, lambda index: [][index])
-    assert answer.outcome == Outcome.NO_EFFECT
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (LookupError("nothing there"), "LookupError: nothing there"),
+        (SystemExit(3), "SystemExit: 3"),
+        (ValueError("x" * 100_000), "ValueError: " + "x" * 488),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_job_that_raises_says_what_and_ends_the_round(fake, raised, told):
+    def fail(_index):
+        raise raised
+
+    answer, unreached = worker.run([FIRST, SECOND], 1, 30, fail)
+    assert answer == Result(Outcome.FAILED, 0, "worker", told)
+    assert unreached.outcome == Outcome.UNREACHED
 
 
 def test_a_child_that_outlives_its_deadline_keeps_its_device(bench):
