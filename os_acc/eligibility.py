@@ -63,7 +63,10 @@ def _no(function: PciFunction, reason: Refusal, detail: str = "") -> Refused:
 
 
 def _bridge(scene: Scene, function: PciFunction) -> Refused | None:
-    if function.is_bridge or pci.has_bus(scene.root, function.address):
+    # To list a directory is dear, and a VF never has a bus behind it.
+    if function.is_bridge or (
+        function.physfn is None and pci.has_bus(scene.root, function.address)
+    ):
         return _no(function, Refusal.BRIDGE)
     return None
 

@@ -20,6 +20,7 @@ error: taking it for an absence would be guessing.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 
@@ -29,6 +30,7 @@ from os_acc.objects.pci import PciAddress
 # A device that is being removed answers ENODEV to a read of an open attribute.
 _MISSING = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_ATTRIBUTE_FLAGS = _FLAGS | os.O_NOFOLLOW
 # sysfs gives a whole attribute at once, never more than a page
 # (Documentation/filesystems/sysfs.rst).
 _PAGE = 4096
@@ -41,14 +43,15 @@ def read_text(path: str, *, dir_fd: int | None = None) -> str | None:
     :raises HostStepFailed: it is there and cannot be read.
     """
     try:
-        fd = os.open(path, _FLAGS | os.O_NOFOLLOW, dir_fd=dir_fd)
+        fd = os.open(path, _ATTRIBUTE_FLAGS, dir_fd=dir_fd)
         try:
             data = os.read(fd, _PAGE)
         finally:
             os.close(fd)
     except OSError as error:
-        _raise_unless_missing(error, path)
-        return None
+        if error.errno in _MISSING:
+            return None
+        raise _refused(path, error) from error
     return data.decode("utf-8", "replace").strip()
 
 
@@ -66,7 +69,8 @@ def read_lines(path: str) -> list[str]:
         finally:
             os.close(fd)
     except OSError as error:
-        _raise_unless_missing(error, path)
+        if error.errno not in _MISSING:
+            raise _refused(path, error) from error
     # str.splitlines() would also split at characters that a path may contain.
     return [line for line in data.decode("utf-8", "replace").split("\n") if line]
 
@@ -79,8 +83,9 @@ def link_target(path: str, *, dir_fd: int | None = None) -> str | None:
     try:
         return os.readlink(path, dir_fd=dir_fd)
     except OSError as error:
-        _raise_unless_missing(error, path)
-        return None
+        if error.errno in _MISSING:
+            return None
+        raise _refused(path, error) from error
 
 
 def link_name(path: str, *, dir_fd: int | None = None) -> str | None:
@@ -114,10 +119,13 @@ def names(directory: str | int) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except OSError as error:
-        _raise_unless_missing(error, str(directory))
-        return []
+        if error.errno in _MISSING:
+            return []
+        raise _refused(str(directory), error) from error
 
 
+# Nodes, groups and revisions of thousands of functions, at each look.
+@functools.lru_cache(16384)
 def number(text: str, what: str) -> int:
     """A decimal number, or a hexadecimal one with its 0x.
 
@@ -128,9 +136,7 @@ def number(text: str, what: str) -> int:
     return int(text, 16 if text[:2].lower() == "0x" else 10)
 
 
-def _raise_unless_missing(error: OSError, path: str) -> None:
-    if error.errno in _MISSING:
-        return
-    raise HostStepFailed(
+def _refused(path: str, error: OSError) -> HostStepFailed:
+    return HostStepFailed(
         f"cannot read {path}: {error.strerror}", errno=error.errno or 0
-    ) from error
+    )

@@ -46,7 +46,7 @@ def class_devices(root: str, class_name: str) -> list[ClassDevice]:
     directory = os.path.join(root, "sys/class", class_name)
     found = []
     for name in _links(directory):
-        path = os.path.join(directory, name)
+        path = f"{directory}/{name}"
         target = link_target(path)
         if target is not None:
             ancestors = tuple(target.split("/")[:-1])

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import re
 
@@ -45,6 +46,7 @@ _MODALIAS = re.compile(
     re.ASCII,
 )
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_MAY_READ = 0o004
 
 
@@ -94,9 +96,9 @@ def read_binding(root: str, address: PciAddress) -> Binding | None:
 
 
 def _open(root: str, address: PciAddress) -> int | None:
-    path = os.path.join(root, DEVICES, str(address))
+    path = f"{os.path.join(root, DEVICES)}/{address}"
     try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, _DIRECTORY)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV):
             return None
@@ -111,15 +113,12 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     modalias = read_text("modalias", dir_fd=fd)
     if modalias is None:
         return None
-    match = _MODALIAS.fullmatch(modalias)
-    if match is None:
-        raise HostStepFailed(f"modalias says {modalias[:80]!r}")
-    *ids, base, sub, interface = match.groups()
-    vendor, product, subvendor, subproduct = (int(part, 16) for part in ids)
-    total_vfs = _number(fd, "sriov_totalvfs") or 0
+    *ids, class_code = _modalias(modalias)
     group = link_name("iommu_group", dir_fd=fd)
     driver = link_name("driver", dir_fd=fd)
     physfn = link_address("physfn", dir_fd=fd)
+    # A VF has no VFs.
+    total_vfs = 0 if physfn else _number(fd, "sriov_totalvfs") or 0
     vfs = _vfs(fd) if total_vfs else ()
     reset_methods = _reset_methods(fd)
     numa_node = _number(fd, "numa_node")
@@ -131,8 +130,8 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
         return None
     return PciFunction(
         address=address,
-        identity=PciIdentity(vendor, product, subvendor, subproduct, revision, serial),
-        class_code=int(base + sub + interface, 16),
+        identity=_identity(*ids, revision, serial),
+        class_code=class_code,
         driver=driver,
         iommu_group=None if group is None else number(group, "iommu_group"),
         numa_node=None if numa_node is None or numa_node < 0 else numa_node,
@@ -141,6 +140,26 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
         total_vfs=total_vfs,
         vfs=vfs,
     )
+
+
+# The VFs of a card, and cards of a kind, have the same names and numbers.
+@functools.lru_cache(1024)
+def _modalias(text: str) -> tuple[int, int, int, int, int]:
+    """Vendor, product, subsystem's two and class."""
+    match = _MODALIAS.fullmatch(text)
+    if match is None:
+        raise HostStepFailed(f"modalias says {text[:80]!r}")
+    *ids, base, sub, interface = match.groups()
+    vendor, product, subvendor, subproduct = (int(part, 16) for part in ids)
+    return vendor, product, subvendor, subproduct, int(base + sub + interface, 16)
+
+
+@functools.lru_cache(1024)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_identity = functools.lru_cache(1024)(PciIdentity)
 
 
 def _number(fd: int, name: str) -> int | None:
@@ -157,7 +176,7 @@ def _override(fd: int) -> str | None:
 def _reset_methods(fd: int) -> tuple[str, ...]:
     methods = read_text("reset_method", dir_fd=fd)
     if methods is not None:
-        return tuple(methods.split())
+        return _words(methods)
     # Before Linux 5.15 only the existence of "reset" tells anything; it is
     # write-only, so it cannot be opened here.
     try:

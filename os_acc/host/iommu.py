@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import MutableMapping
 
@@ -71,7 +72,7 @@ def read_group(root: str, group: int) -> IommuGroup | None:
 
     :raises HostStepFailed: the kernel refuses, or says what nobody understands.
     """
-    path = os.path.join(root, GROUPS, str(group))
+    path = f"{os.path.join(root, GROUPS)}/{group}"
     reserved = read_text(f"{path}/reserved_regions") or ""
     members = _members(f"{path}/devices")
     # The kernel drops a group with its last device.
@@ -80,7 +81,7 @@ def read_group(root: str, group: int) -> IommuGroup | None:
     return IommuGroup(
         number=group,
         members=members,
-        reserved=tuple(_region(line) for line in reserved.split("\n") if line),
+        reserved=_regions(reserved),
         unsafe=read_text(f"{path}/name") == _NO_IOMMU,
     )
 
@@ -92,7 +93,13 @@ def _members(path: str) -> tuple[PciAddress, ...]:
             members.append(PciAddress.parse(name))
         except InvalidPciAddress:
             continue
-    return tuple(sorted(members))
+    return tuple(sorted(members)) if len(members) > 1 else tuple(members)
+
+
+# Most groups have the same ones, of the host's interrupt controller.
+@functools.lru_cache(256)
+def _regions(text: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple(_region(line) for line in text.split("\n") if line)
 
 
 def _region(line: str) -> tuple[int, int, str]:

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from types import MappingProxyType
@@ -41,6 +42,8 @@ __all__ = [
     "scan",
 ]
 
+# Many times faster than to ask each two addresses which comes first.
+_PARTS = operator.attrgetter("parts")
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 
 
@@ -101,7 +104,7 @@ def _addresses(root: str) -> list[PciAddress]:
         except InvalidPciAddress:
             # Whatever it is, it is not a function.
             continue
-    return sorted(found)
+    return sorted(found, key=_PARTS)
 
 
 def _netdevs(root: str) -> dict[str, PciAddress]:

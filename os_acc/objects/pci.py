@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
-from typing import Self
+from typing import final
 
 from os_acc import exception, hints
 
+# More functions than any host has: a scan finds again what the last one made.
+_KEPT = 16384
 # The domain is up to 32 bits wide: VMD puts its devices into domains above
 # FFFF (Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/controller/vmd.c).
 _ADDRESS = re.compile(
@@ -36,6 +39,7 @@ def _is_within(value: object, limit: int) -> bool:
     return 0 <= value <= limit
 
 
+@final
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class PciAddress:
     """Where a PCI function is: domain, bus, slot (device), function.
@@ -56,18 +60,17 @@ class PciAddress:
                     f"{hints.shown(self.parts)} is not a PCI address"
                 )
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
+    @staticmethod
+    def parse(text: str) -> PciAddress:
         """Read ``dddd:bb:ss.f``; the domain may have up to eight digits.
 
         :raises InvalidPciAddress: the text is not such an address.
         """
-        match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
-        if match is None:
+        if not isinstance(text, str):
             raise exception.InvalidPciAddress(
                 f"{hints.shown(text)} is not a PCI address"
             )
-        return cls(*(int(part, 16) for part in match.groups()))
+        return _parse(str.__str__(text))
 
     def __str__(self) -> str:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
@@ -80,6 +83,14 @@ class PciAddress:
     def same_slot(self, other: PciAddress) -> bool:
         """Whether both are functions of one multi-function device."""
         return self.parts[:3] == other.parts[:3]
+
+
+@functools.lru_cache(_KEPT)
+def _parse(text: str) -> PciAddress:
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise exception.InvalidPciAddress(f"{hints.shown(text)} is not a PCI address")
+    return PciAddress(*(int(part, 16) for part in match.groups()))
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
