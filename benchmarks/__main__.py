@@ -1,0 +1,88 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Measure, print the table, and write the pages of the documentation."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from benchmarks import catalogue, documentation, machine, report, rows
+from benchmarks.plan import Plan, complete
+
+_OUTPUT = os.path.join("build", "benchmarks")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", allow_abbrev=False)
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="only show that every benchmark still runs; no figure is worth anything",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=catalogue.names(),
+        metavar="NAME",
+        help=f"one of {', '.join(catalogue.names())}; may be repeated",
+    )
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="put the figures into the documentation; what was not measured now"
+        " stays as it is there",
+    )
+    options = parser.parse_args(argv)
+    if options.short and options.write_docs:
+        parser.error("figures of a short run are not for the documentation")
+    os.makedirs(_OUTPUT, exist_ok=True)
+    plan = Plan(options.short, _OUTPUT)
+    places = _measured(plan, options.only or catalogue.names())
+    rows.save(os.path.join(_OUTPUT, "results.json"), places)
+    for place in places:
+        print("\n".join([f"\n==== {place.name} ====", *report.text(place.rows)]))
+    if options.write_docs:
+        documentation.write(places)
+    return 0
+
+
+def _measured(plan: Plan, names: Sequence[str]) -> list[rows.Place]:
+    found: list[rows.Row] = []
+    for benchmark in catalogue.HOST:
+        if benchmark.name in names:
+            with _told(benchmark.name):
+                found += complete(benchmark, plan)
+    places = [rows.Place("host", machine.facts(), tuple(found))] if found else []
+    if catalogue.KERNEL in names:
+        with _told(catalogue.KERNEL):
+            places.append(catalogue.measure_kernel(plan))
+    return places
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    yield
+    print(f"{time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

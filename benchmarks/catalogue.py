@@ -1,0 +1,51 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Every benchmark that there is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from benchmarks import discovery, rows
+from benchmarks.plan import Benchmark, Incomplete, Plan
+
+#: What is measured on this machine itself, in this order.
+HOST: tuple[Benchmark, ...] = (discovery.BENCHMARK,)
+#: What is measured in a virtual machine, by a command of its own.
+KERNEL = "kernel"
+
+
+def names() -> list[str]:
+    """What can be chosen."""
+    return [*(each.name for each in HOST), KERNEL]
+
+
+def measure_kernel(plan: Plan) -> rows.Place:
+    """Let the virtual machine measure.
+
+    :raises Incomplete: it did not.
+    """
+    path = os.path.join(plan.output, "kernel.json")
+    command = [sys.executable, "-m", "benchmarks.kernel", "--output", path]
+    ended = subprocess.run(
+        [*command, *(["--short"] if plan.short else [])], check=False
+    )
+    if ended.returncode:
+        raise Incomplete(f"{KERNEL} ended with {ended.returncode}")
+    (place,) = rows.load(path)
+    if not place.rows:
+        raise Incomplete(f"{KERNEL} has measured nothing")
+    return place

@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Discovery of PCI functions, against bare reads of the same attributes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from oslo_config import cfg
+
+from benchmarks import host, measure, record
+from benchmarks.plan import Benchmark, Plan, scratch
+from benchmarks.reads import Kind, Reads
+from benchmarks.rows import Aim, Count, Row
+from os_acc import device_spec, inventory, plugins
+from os_acc.host import pci
+from os_acc.host.view import Host
+from os_acc.testing import FakeKernel
+
+NAME = "discovery"
+SCAN, STOCK = "scan", "scan, judge and offer"
+FLOOR = "bare reads of the same"
+_SIZES = (16, 64, 256, 1024, 4096)
+_AIM_AT = 1024
+_AIM = Aim(1.5)
+_EVERYTHING = '{"address": "*:*:*.*"}'
+
+
+def rows(plan: Plan) -> Iterator[Row]:
+    """A host of each size, read by the library and by nothing but its reads."""
+    for size in plan.sizes(*_SIZES):
+        with scratch() as directory:
+            root = os.path.join(directory, "host")
+            FakeKernel.build(root, host.of(size))
+            yield _row(plan, root, size, SCAN, scanning(root, size))
+            yield _row(plan, root, size, STOCK, _stocking(root, size))
+
+
+def scanning(root: str, size: int) -> measure.Work[Host]:
+    """One scan that has to find as many functions."""
+
+    def check(found: Host) -> None:
+        assert len(found.functions) == len(found.groups) == size, "functions missing"
+        assert not found.unreadable, found.unreadable
+        vfs = [each for each in found.functions.values() if each.physfn is not None]
+        assert len(vfs) == size - size // host.CARD, "VFs missing"
+
+    return measure.Work(lambda: pci.scan(root), check)
+
+
+def _stocking(root: str, size: int) -> measure.Work[inventory.Inventory]:
+    rules = inventory.Rules(
+        named=device_spec.parse((_EVERYTHING,)),
+        nova=device_spec.parse(()),
+        nova_mdev_parents=frozenset(),
+        nova_mdev_types=frozenset(),
+    )
+    loaded = plugins.load(cfg.ConfigOpts(), ("pci",))
+
+    def check(found: inventory.Inventory) -> None:
+        offered = sum(len(each.device.handles) for each in found.providers.values())
+        # A PF with VFs is not offered itself.
+        assert offered == size - size // host.CARD, f"{offered} are offered"
+        assert not found.set_aside, found.set_aside
+
+    return measure.Work(
+        lambda: inventory.take_stock(root, rules, loaded, "node", frozenset()), check
+    )
+
+
+def _row(
+    plan: Plan, root: str, size: int, case: str, subject: measure.Work[Any]
+) -> Row:
+    reads = record.record(root, subject.run)
+    pairs = measure.paired(subject, reading(reads), plan.times(31), warm_up=3)
+    return measure.row(
+        pairs,
+        benchmark=NAME,
+        case=case,
+        size=size,
+        things="functions",
+        floor_is=FLOOR,
+        aim=_AIM if case == SCAN and size == _AIM_AT else None,
+        counts=counts(reads),
+    )
+
+
+def reading(reads: Reads) -> measure.Work[int]:
+    """The floor: to read what was recorded, all of it."""
+
+    def check(found: int) -> None:
+        assert found == reads.expected(), f"{found} of {reads.expected()} read"
+
+    return measure.Work(reads.again, check)
+
+
+def counts(reads: Reads) -> tuple[Count, ...]:
+    """What is read, for the table."""
+    return tuple(
+        Count(name, reads.number(kind))
+        for name, kind in (("files", Kind.FILE), ("links", Kind.LINK))
+    )
+
+
+def _cases(plan: Plan) -> set[tuple[str, int]]:
+    return {(case, size) for case in (SCAN, STOCK) for size in plan.sizes(*_SIZES)}
+
+
+BENCHMARK = Benchmark(NAME, lambda plan: tuple(rows(plan)), _cases)

@@ -1,0 +1,57 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Figures and pictures in the documentation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from benchmarks import report, rows
+from benchmarks.rows import Place
+
+DIRECTORY = os.path.join("doc", "source", "contributor", "benchmarks")
+_RESULTS = "results.json"
+
+
+def write(measured: Sequence[Place], directory: str = DIRECTORY) -> None:
+    """Put what was measured beside what was measured before."""
+    # matplotlib takes a second to import, and only this needs it.
+    from benchmarks import pictures
+
+    os.makedirs(directory, exist_ok=True)
+    results = os.path.join(directory, _RESULTS)
+    before = rows.load(results) if os.path.exists(results) else []
+    places = merged(before, measured)
+    rows.save(results, places)
+    _write(os.path.join(directory, "machine.inc"), report.machine(places))
+    for name, table in report.tables(places).items():
+        _write(os.path.join(directory, f"{name}.inc"), table)
+    pictures.draw(places, directory)
+
+
+def merged(before: Sequence[Place], measured: Sequence[Place]) -> list[Place]:
+    """All benchmarks, each as it was measured last."""
+    places = {place.name: place for place in before}
+    for place in measured:
+        fresh = {row.benchmark for row in place.rows}
+        kept = places[place.name].rows if place.name in places else ()
+        old = [row for row in kept if row.benchmark not in fresh]
+        places[place.name] = Place(place.name, place.facts, (*old, *place.rows))
+    return list(places.values())
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The hosts that are measured: cards with virtual functions."""
+
+from __future__ import annotations
+
+from os_acc.testing import FunctionSpec, HostSpec, SriovSpec
+
+#: Functions of one card: the PF and its VFs.
+CARD = 16
+_BUSES = 128
+_FIRST_BUS = 0x10
+
+
+def of(functions: int) -> HostSpec:
+    """A host with as many functions, all of them on cards of sixteen."""
+    if functions % CARD:
+        raise ValueError(f"{functions} functions are no whole cards of {CARD}")
+    return HostSpec(tuple(_card(index) for index in range(functions // CARD)))
+
+
+def vfs(functions: int) -> list[str]:
+    """The addresses of all VFs of such a host."""
+    return [
+        card.vf_address(index)
+        for card in of(functions).functions
+        for index in range(CARD - 1)
+    ]
+
+
+def _card(index: int) -> FunctionSpec:
+    domain, bus = divmod(index, _BUSES)
+    return FunctionSpec(
+        f"{domain:04x}:{bus + _FIRST_BUS:02x}:00.0",
+        vendor=0x10EE,
+        product=0x5000,
+        class_code=0x120000,
+        driver="xclmgmt",
+        numa_node=index % 2,
+        sriov=SriovSpec(CARD - 1, 0x5001, "xocl", offset=1, boot_vfs=CARD - 1),
+    )

@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""How each benchmark grows with its size, as pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from benchmarks.rows import Place, Row, Unit
+
+# A ground of its own: the page around it may be light or dark.
+_GROUND, _INK, _LINES = "#fbfbf8", "#1f2933", "#c9ced4"
+_COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f", "#7e22ce", "#b45309", "#be123c")
+
+matplotlib.rcParams.update(
+    {
+        # The same figures give the same file, text stays text.
+        "svg.hashsalt": "os_acc",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.sans-serif": ["sans-serif"],
+        "text.color": _INK,
+        "axes.labelcolor": _INK,
+        "axes.edgecolor": _LINES,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+    }
+)
+
+
+def draw(places: Iterable[Place], directory: str) -> list[str]:
+    """One picture for each benchmark that has sizes; the files' names."""
+    drawn = []
+    for place in places:
+        for name in dict.fromkeys(row.benchmark for row in place.rows):
+            rows = [row for row in place.rows if row.benchmark == name]
+            if _grows(rows):
+                path = os.path.join(directory, f"{name}.svg")
+                _draw(name, rows, path)
+                drawn.append(path)
+    return drawn
+
+
+def _grows(rows: list[Row]) -> bool:
+    return len({row.size for row in rows}) > 1
+
+
+def _draw(name: str, rows: list[Row], path: str) -> None:
+    figure = Figure(figsize=(7, 4.2), facecolor=_GROUND, layout="constrained")
+    axes = figure.add_subplot(facecolor=_GROUND)
+    sizes = sorted({row.size for row in rows})
+    for colour, case in zip(_COLOURS, dict.fromkeys(row.case for row in rows)):
+        _curve(axes, colour, [row for row in rows if row.case == case])
+    axes.set_xscale("symlog", base=2, linthresh=max(1, sizes[0] or 1))
+    axes.set_yscale("log")
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.xaxis.minorticks_off()
+    axes.set_xlabel(rows[0].things)
+    per_second = rows[0].unit is Unit.PER_SECOND
+    axes.set_ylabel("each second" if per_second else "milliseconds")
+    axes.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+    axes.set_title(name, color=_INK)
+    axes.grid(color=_LINES, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    figure.savefig(
+        path, format="svg", metadata={"Date": None, "Creator": None}, facecolor=_GROUND
+    )
+
+
+def _curve(axes, colour: str, rows: list[Row]) -> None:  # type: ignore[no-untyped-def]
+    rows = sorted(rows, key=lambda row: row.size)
+    factor = 1.0 if rows[0].unit is Unit.PER_SECOND else 1e3
+    sizes = [row.size for row in rows]
+    medians = [row.median * factor for row in rows]
+    spreads = [row.spread * factor / 2 for row in rows]
+    axes.errorbar(
+        sizes,
+        medians,
+        yerr=spreads,
+        color=colour,
+        marker="o",
+        markersize=4,
+        linewidth=1.6,
+        capsize=2,
+        label=rows[0].case,
+    )
+    if len(rows) > 1 and all(row.floor is not None for row in rows):
+        axes.plot(
+            sizes,
+            [(row.floor or 0) * factor for row in rows],
+            color=colour,
+            linestyle="--",
+            linewidth=1.2,
+            label=f"{rows[0].case}: {rows[0].floor_is}",
+        )

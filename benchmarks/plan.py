@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""How much is measured in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+from benchmarks.rows import Row
+
+# Where Linux keeps files in memory: a disk is not what is measured.
+_MEMORY = "/dev/shm"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """One run.
+
+    :ivar short: only show that everything still runs.
+    :ivar output: the directory for what one benchmark hands to another.
+    """
+
+    short: bool
+    output: str
+
+    def sizes(self, *full: int) -> tuple[int, ...]:
+        """All sizes, or the smallest one alone."""
+        return full[:1] if self.short else full
+
+    def times(self, full: int) -> int:
+        """How often something is repeated."""
+        return 3 if self.short else full
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Benchmark:
+    """What one module measures.
+
+    :ivar measure: does it.
+    :ivar cases: what has to come out of it: case and size of each row.
+    """
+
+    name: str
+    measure: Callable[[Plan], Sequence[Row]]
+    cases: Callable[[Plan], set[tuple[str, int]]]
+
+
+class Incomplete(Exception):
+    """A benchmark ran, and did not measure what it should have."""
+
+
+def complete(benchmark: Benchmark, plan: Plan) -> tuple[Row, ...]:
+    """Run a benchmark.
+
+    :raises Incomplete: a row is missing, or nobody knows of it.
+    """
+    rows = tuple(benchmark.measure(plan))
+    found = {(row.case, row.size) for row in rows}
+    wanted = benchmark.cases(plan)
+    if found != wanted:
+        raise Incomplete(
+            f"{benchmark.name}: missing {sorted(wanted - found)},"
+            f" not expected {sorted(found - wanted)}"
+        )
+    strange = {row.benchmark for row in rows} - {benchmark.name}
+    if strange:
+        raise Incomplete(f"{benchmark.name} has rows of {sorted(strange)}")
+    return rows
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """A directory in memory, gone afterwards."""
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="os-acc-bench-", dir=memory) as directory:
+        # An ordinary user's helper, or root without capabilities, looks in.
+        os.chmod(directory, 0o755)
+        yield directory

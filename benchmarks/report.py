@@ -1,0 +1,140 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The table: for the terminal, and for the documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from benchmarks.rows import Place, Row, Unit
+
+HEADINGS = (
+    "Case",
+    "Size",
+    "Median",
+    "Spread",
+    "Floor",
+    "Ratio",
+    "Aim",
+    "Met",
+)
+_WRITTEN = ".. Written by python -m benchmarks --write-docs."
+_RIGHT = frozenset({"Size", "Median", "Spread", "Floor", "Ratio"})
+
+
+def text(rows: Sequence[Row]) -> list[str]:
+    """Lines for the terminal."""
+    lines: list[str] = []
+    for name in dict.fromkeys(row.benchmark for row in rows):
+        lines += [
+            "",
+            name,
+            *_columns([each for each in rows if each.benchmark == name]),
+        ]
+    return lines
+
+
+def tables(places: Iterable[Place]) -> dict[str, str]:
+    """The table of each benchmark by its name, to be included in a page."""
+    found = {}
+    for place in places:
+        for name in dict.fromkeys(row.benchmark for row in place.rows):
+            rows = [row for row in place.rows if row.benchmark == name]
+            lines = [_WRITTEN, "", *_list_table(f"{name}, on the {place.name}", rows)]
+            found[name] = "\n".join(lines) + "\n"
+    return found
+
+
+def machine(places: Iterable[Place]) -> str:
+    """What the machines are, to be included in a page."""
+    lines = [_WRITTEN, ""]
+    for place in places:
+        facts = ", ".join(f"{name} {value}" for name, value in place.facts.items())
+        lines += [f"{place.name}", f"    {facts}."]
+    return "\n".join(lines) + "\n"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row, in the order of the headings."""
+    case = row.case if not row.floor_is else f"{row.case}; floor: {row.floor_is}"
+    met = "" if row.aim is None or row.ratio is None else _met(row)
+    ratio = (
+        ""
+        if row.ratio is None
+        else f"{digits(row.ratio)} ± {digits(row.ratio_spread or 0)}"
+    )
+    return (
+        case + "".join(f"; {each}" for each in _counts(row)),
+        f"{row.size} {row.things}",
+        amount(row.median, row.unit),
+        amount(row.spread, row.unit),
+        "" if row.floor is None else amount(row.floor, row.unit),
+        ratio,
+        "" if row.aim is None else str(row.aim),
+        met,
+    )
+
+
+def _met(row: Row) -> str:
+    assert row.aim is not None
+    assert row.ratio is not None
+    return "yes" if row.aim.met_by(row.ratio) else "no"
+
+
+def _counts(row: Row) -> list[str]:
+    told = []
+    for count in row.counts:
+        aim = "" if count.aim is None else f" (aim: {count.aim})"
+        told.append(f"{count.value:g} {count.name}{aim}")
+    return told
+
+
+def amount(value: float, unit: Unit) -> str:
+    """A number with its unit, short enough for a column."""
+    if unit is Unit.PER_SECOND:
+        return f"{digits(value)}/s"
+    for factor, name in ((1.0, "s"), (1e-3, "ms")):
+        if abs(value) >= factor:
+            return f"{digits(value / factor)} {name}"
+    return f"{digits(value / 1e-6)} µs"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{min(places, 4)}f}"
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    table = [HEADINGS, *(cells(row) for row in rows)]
+    widths = [max(len(line[n]) for line in table) for n in range(len(HEADINGS))]
+    return [
+        "  ".join(
+            cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
+            for heading, cell, width in zip(HEADINGS, line, widths, strict=True)
+        ).rstrip()
+        for line in table
+    ]
+
+
+def _list_table(title: str, rows: Sequence[Row]) -> list[str]:
+    lines = [f".. list-table:: {title}", "   :header-rows: 1", "   :widths: auto", ""]
+    for line in [HEADINGS, *(cells(row) for row in rows)]:
+        first, *others = line
+        lines.append(f"   * - {first}")
+        lines += [f"     - {cell}".rstrip() for cell in others]
+    return [*lines, ""]
