@@ -311,11 +311,14 @@ class FakeKernel(privsep_kernel.Kernel):
 
     # -- what tests look at --------------------------------------------------
 
-    def writes(self) -> list[Write]:
-        """Every write that reached the kernel, oldest first."""
+    def writes(self, since: int = 0) -> list[Write]:
+        """Every write that reached the kernel, oldest first.
+
+        :param since: how many of the oldest to leave out.
+        """
         # Within a transaction: what is noted has also happened.
         with self._tree.transaction():
-            return [revive(line) for line in self._tree.notes()]
+            return [revive(line) for line in self._tree.notes()[since:]]
 
     def snapshot(self) -> Snapshot:
         """What os_acc could change, to compare before and after."""

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+@functools.lru_cache(maxsize=1024)
 def dump(record: Any) -> str:
     """A dataclass of numbers, texts, tuples and dataclasses as JSON."""
     return json.dumps(dataclasses.asdict(record))

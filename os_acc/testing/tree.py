@@ -29,6 +29,8 @@ import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
+_CHUNK = 65536
+
 #: Where the fake keeps what a real kernel keeps in its memory.
 PRIVATE = ".kernel"
 
@@ -62,7 +64,7 @@ class Transaction:
 
     def link(self, path: str, to: str) -> None:
         """Make ``path`` a relative symlink to ``to``, as sysfs does."""
-        self.link_text(path, os.path.relpath(to, os.path.dirname(path)))
+        self.link_text(path, _relative(to, _above(path)))
 
     def link_text(self, path: str, text: str) -> None:
         """Make ``path`` a symlink with this text, wherever it leads."""
@@ -75,7 +77,7 @@ class Transaction:
     def drop(self, path: str) -> None:
         """Remove a file, a link, or a directory with all it contains."""
         self._forget(path)
-        self._below.get(os.path.dirname(path), set()).discard(path)
+        self._below.get(_above(path), set()).discard(path)
         self._dropped.add(path)
         self._changes.pop((path, True), None)
         self._changes[path, True] = Change("drop", path)
@@ -90,9 +92,11 @@ class Transaction:
             return change.value
         if change is not None or self._is_dropped(path):
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        # Nothing may be made of a carriage return: the kernel does not either.
-        with open(os.path.join(self._root, path), encoding="utf-8", newline="") as file:
-            return file.read()
+        fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _read_all(fd).decode()
+        finally:
+            os.close(fd)
 
     def follow(self, path: str) -> str | None:
         """Where a link leads, or None where there is no link."""
@@ -103,26 +107,26 @@ class Transaction:
             target = change.value
         else:
             try:
-                target = os.readlink(os.path.join(self._root, path))
+                target = os.readlink(f"{self._root}/{path}")
             except OSError:
                 return None
-        return os.path.normpath(os.path.join(os.path.dirname(path), target))
+        return os.path.normpath(os.path.join(_above(path), target))
 
     def exists(self, path: str) -> bool:
         """Whether there is a file, link or directory."""
         if self._made(path) is not None:
             return True
         on_disk = not self._is_dropped(path)
-        return on_disk and os.path.lexists(os.path.join(self._root, path))
+        return on_disk and os.path.lexists(f"{self._root}/{path}")
 
     def list(self, path: str) -> list[str]:
         """The names in a directory, sorted; none where it does not exist."""
-        names = {os.path.basename(child) for child in self._below.get(path, ())}
+        names = {child.rpartition("/")[2] for child in self._below.get(path, ())}
         if not self._is_dropped(path):
             with contextlib.suppress(FileNotFoundError):
                 names |= {
                     name
-                    for name in os.listdir(os.path.join(self._root, path))
+                    for name in os.listdir(f"{self._root}/{path}")
                     if f"{path}/{name}" not in self._dropped
                 }
         return sorted(names)
@@ -138,7 +142,7 @@ class Transaction:
 
     def _list(self, path: str) -> None:
         """Let the directory above know a path, and so on up to the root."""
-        parent = os.path.dirname(path)
+        parent = _above(path)
         known = self._below.setdefault(parent, set())
         if path in known:
             return
@@ -157,7 +161,7 @@ class Transaction:
         while self._dropped and path:
             if path in self._dropped:
                 return True
-            path = os.path.dirname(path)
+            path = _above(path)
         return False
 
     def abandon(self) -> None:
@@ -170,6 +174,31 @@ class Transaction:
     def changes(self) -> tuple[Change, ...]:
         """What there is to do, in order."""
         return tuple(self._changes.values())
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _relative(to: str, start: str) -> str:
+    """A path as it is seen from a directory, both below the root."""
+    there, here = to.split("/"), start.split("/") if start else []
+    shared = 0
+    for one, other in zip(there, here, strict=False):
+        if one != other:
+            break
+        shared += 1
+    return "/".join([".."] * (len(here) - shared) + there[shared:]) or "."
+
+
+def _read_all(fd: int) -> bytes:
+    data = os.read(fd, _CHUNK)
+    if len(data) < _CHUNK:
+        return data
+    whole = bytearray(data)
+    while data := os.read(fd, _CHUNK):
+        whole += data
+    return bytes(whole)
 
 
 def serial(tree: Transaction) -> int:
@@ -257,7 +286,7 @@ class Tree:
                 file.write("".join(f"{note}\n" for note in notes))
 
     def _apply(self, change: Change) -> None:
-        path = os.path.join(self.root, change.path)
+        path = f"{self.root}/{change.path}"
         if change.kind == "drop":
             _remove(path)
             return

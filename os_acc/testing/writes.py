@@ -77,7 +77,7 @@ class Target:
 
 def record(write: Write) -> str:
     """A line for the log of writes."""
-    return json.dumps(dataclasses.astuple(write))
+    return json.dumps((write.path, write.text, write.outcome, write.pid))
 
 
 def revive(line: str) -> Write:
@@ -91,9 +91,14 @@ def target_of(root: str, path: str, text: str) -> Target:
 
     :raises OSError: ENOENT, EACCES, ELOOP: it cannot be opened for writing.
     """
-    os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-    directory, name = os.path.split(path)
-    inside = os.path.relpath(os.path.join(os.path.realpath(directory), name), root)
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        # Where the links on the way have led. Another writer may have put a
+        # new file in its place by now.
+        real = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
+    finally:
+        os.close(fd)
+    inside = real.removeprefix(f"{root}/")
     line = text.removesuffix("\n")
     if inside == "sys/bus/pci/drivers_probe":
         return Target("drivers_probe", line)
