@@ -19,11 +19,14 @@ import os
 import subprocess
 import sys
 
-from benchmarks import discovery, rows
+from benchmarks import discovery, rows, udev
 from benchmarks.plan import Benchmark, Incomplete, Plan
 
 #: What is measured on this machine itself, in this order.
-HOST: tuple[Benchmark, ...] = (discovery.BENCHMARK,)
+HOST: tuple[Benchmark, ...] = (
+    discovery.BENCHMARK,
+    udev.BENCHMARK,
+)
 #: What is measured in a virtual machine, by a command of its own.
 KERNEL = "kernel"
 

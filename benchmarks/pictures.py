@@ -64,8 +64,8 @@ def _draw(name: str, rows: list[Row], path: str) -> None:
     figure = Figure(figsize=(7, 4.2), facecolor=_GROUND, layout="constrained")
     axes = figure.add_subplot(facecolor=_GROUND)
     sizes = sorted({row.size for row in rows})
-    for colour, case in zip(_COLOURS, dict.fromkeys(row.case for row in rows)):
-        _curve(axes, colour, [row for row in rows if row.case == case])
+    for number, case in enumerate(dict.fromkeys(row.case for row in rows)):
+        _curve(axes, _COLOURS[number], [row for row in rows if row.case == case])
     axes.set_xscale("symlog", base=2, linthresh=max(1, sizes[0] or 1))
     axes.set_yscale("log")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])

@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Discovery against pyudev, which asks libudev.
+
+libudev reads ``/sys`` and no other place. So both run in a mount namespace of
+their own in which the tree of a fake host is ``/sys``, and in which there is
+what systemd-udevd would have recorded about each of its functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from benchmarks import discovery, host, machine, measure, rows, udev_facts
+from benchmarks.plan import Benchmark, Incomplete, Plan, scratch
+from benchmarks.rows import Aim, Row
+from os_acc.testing import FakeKernel
+
+NAME = "pyudev"
+FACTS, NAMES = "scan, against all facts", "scan, against names alone"
+_SIZES = (16, 64, 256, 1024, 4096)
+_AIM_AT = 1024
+#: Ten times faster.
+_AIM = Aim(0.1)
+_RECORDS = "run/udev/data"
+# A record of systemd-udevd about a PCI function, as they are on any host.
+_RECORD = """\
+I:1874532
+E:ID_PCI_CLASS_FROM_DATABASE=Processing accelerators
+E:ID_PCI_SUBCLASS_FROM_DATABASE=Processing accelerators
+E:ID_VENDOR_FROM_DATABASE=Xilinx Corporation
+V:1
+"""
+
+
+def measured(plan: Plan) -> Iterator[Row]:
+    """A host of each size, in a child of its own."""
+    for size in plan.sizes(*_SIZES):
+        with scratch() as directory:
+            root = os.path.join(directory, "host")
+            FakeKernel.build(root, host.of(size))
+            _as_udev_wants_it(root)
+            output = os.path.join(directory, "rows.json")
+            _in_namespace(root, size, plan.times(15), output)
+            (place,) = rows.load(output)
+            yield from place.rows
+
+
+def _as_udev_wants_it(root: str) -> None:
+    """Add what the fake kernel has no need of: ``uevent``, and udevd's records."""
+    os.makedirs(os.path.join(root, _RECORDS))
+    devices = os.path.join(root, "sys/bus/pci/devices")
+    for address in os.listdir(devices):
+        _write(os.path.join(root, _RECORDS, f"+pci:{address}"), _RECORD)
+        path = os.path.join(devices, address)
+        _write(os.path.join(path, "uevent"), _uevent(path, address))
+
+
+def _uevent(path: str, address: str) -> str:
+    """pci_uevent() in drivers/pci/pci-driver.c, dev_uevent() in drivers/base."""
+
+    def number(name: str) -> int:
+        with open(os.path.join(path, name), encoding="ascii") as file:
+            return int(file.read(), 16)
+
+    lines = [
+        f"PCI_CLASS={number('class'):05X}",
+        f"PCI_ID={number('vendor'):04X}:{number('device'):04X}",
+        f"PCI_SUBSYS_ID={number('subsystem_vendor'):04X}"
+        f":{number('subsystem_device'):04X}",
+        f"PCI_SLOT_NAME={address}",
+    ]
+    driver = os.path.join(path, "driver")
+    if os.path.islink(driver):
+        lines.insert(0, f"DRIVER={os.path.basename(os.readlink(driver))}")
+    with open(os.path.join(path, "modalias"), encoding="ascii") as file:
+        lines.append(f"MODALIAS={file.read().strip()}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def _in_namespace(root: str, size: int, repetitions: int, output: str) -> None:
+    # An ordinary user gets a mount namespace together with a user namespace.
+    private = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    ended = subprocess.run(
+        [
+            *private,
+            *(sys.executable, "-m", __name__, root, str(size)),
+            *(str(repetitions), output),
+        ],
+        # libudev does not believe in a /sys of another file system.
+        env=os.environ | {"SYSTEMD_DEVICE_VERIFY_SYSFS": "0"},
+        check=False,
+    )
+    if ended.returncode:
+        raise Incomplete(f"{NAME}: the child ended with {ended.returncode}")
+
+
+def _child(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root")
+    parser.add_argument("size", type=int)
+    parser.add_argument("repetitions", type=int)
+    parser.add_argument("output")
+    options = parser.parse_args(argv)
+    for name in ("sys", "run/udev"):
+        target = os.path.join("/", name)
+        if name == "run/udev":
+            _make_place(target)
+        source = os.path.join(options.root, name)
+        subprocess.run(["mount", "--bind", source, target], check=True)
+    found = tuple(
+        _row(options.root, options.size, options.repetitions, case)
+        for case in (FACTS, NAMES)
+    )
+    rows.save(options.output, [rows.Place("host", machine.facts(), found)])
+
+
+def _make_place(target: str) -> None:
+    if os.path.isdir(target):
+        return
+    # Where there is no udevd, /run is covered as well, for this child alone.
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    os.makedirs(target)
+
+
+def _row(root: str, size: int, repetitions: int, case: str) -> Row:
+    subject = discovery.scanning(root, size)
+    floor = udev_facts.facts_work if case == FACTS else udev_facts.names_work
+    pairs = measure.paired(subject, floor(subject.run()), repetitions)
+    return measure.row(
+        pairs,
+        benchmark=NAME,
+        case=case,
+        size=size,
+        things="functions",
+        floor_is="pyudev, the same facts" if case == FACTS else "pyudev, names alone",
+        aim=_AIM if case == FACTS and size == _AIM_AT else None,
+    )
+
+
+def _cases(plan: Plan) -> set[tuple[str, int]]:
+    return {(case, size) for case in (FACTS, NAMES) for size in plan.sizes(*_SIZES)}
+
+
+BENCHMARK = Benchmark(NAME, lambda plan: tuple(measured(plan)), _cases)
+
+if __name__ == "__main__":
+    _child(sys.argv[1:])
