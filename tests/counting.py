@@ -10,43 +10,75 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+"""What a run has shown, in figures: for its last lines, and for the manual.
 
-"""How many scenarios have passed, for the last lines of a run.
-
-What a test has counted travels in its report, so that the count is right
-however many processes the tests were spread over. A ``conftest.py`` that
-imports :func:`pytest_terminal_summary` prints it.
+What a test has counted travels in its report, so that a figure is right
+however many processes the tests were spread over.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-_KEY = "behaviour scenario on"
+_KEY = "figure"
 
 
-def counts(kernel: str) -> Callable[..., None]:
-    """A fixture: its test counts as a scenario on a kernel, if it passes."""
+def note(node: pytest.Item, name: str, number: int) -> None:
+    """Add to a figure, if this test passes.
+
+    :param name: what is counted, as it is printed.
+    """
+    # record_property() warns of JUnit's newer format, which is not ours.
+    node.user_properties.append((_KEY, (name, number)))
+
+
+def counts(name: str) -> Callable[..., None]:
+    """A fixture: its test adds one to a figure, if it passes."""
 
     @pytest.fixture
     def counted(request: pytest.FixtureRequest) -> None:
-        # record_property() warns of JUnit's newer format, which is not ours.
-        request.node.user_properties.append((_KEY, kernel))
+        note(request.node, name, 1)
 
     return counted
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many have passed on which kernel."""
-    passed: list[pytest.TestReport] = terminalreporter.getreports("passed")
-    numbers = collections.Counter(
-        value
-        for report in passed
-        for key, value in report.user_properties
-        if key == _KEY
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the figures of a run be kept."""
+    parser.addoption(
+        "--figures", metavar="FILE", help="write the figures of this run to a file"
     )
-    for kernel, number in numbers.items():
-        terminalreporter.write_line(f"behaviour scenarios: {number} on {kernel}")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what has been counted, and keep it where it is asked for."""
+    passed = [
+        report
+        for report in terminalreporter.getreports("passed")
+        # The report of a test's teardown has its properties once more.
+        if getattr(report, "when", "") == "call"
+    ]
+    figures: collections.Counter[str] = collections.Counter()
+    for name, number in _noted(passed):
+        figures[name] += number
+    for name in sorted(figures):
+        terminalreporter.write_line(f"{name}: {figures[name]:,}")
+    if path := config.getoption("--figures"):
+        figures["tests passed"] = len(passed)
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+
+
+def _noted(reports: list[pytest.TestReport]) -> Iterator[tuple[str, int]]:
+    for report in reports:
+        for key, value in report.user_properties:
+            if key == _KEY:
+                name, number = value
+                yield name, number

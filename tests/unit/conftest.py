@@ -21,10 +21,7 @@ import pytest
 from os_acc import service
 from os_acc.manager import Manager
 from os_acc.testing import FakeKernel, HostSpec, hosts
-from tests.counting import pytest_terminal_summary
 from tests.unit.bench import Bench, privileged_here
-
-__all__ = ["pytest_terminal_summary"]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.behaviour.host import HostUnderTest  # noqa: E402
 from tests.behaviour.scenarios import ALL  # noqa: E402
 from tests.counting import counts  # noqa: E402
 
-counted = counts("the fake kernel")
+counted = counts("behaviour scenarios on the fake kernel")
 
 
 # privsep's reader of a helper that is killed dies of an error of its own.

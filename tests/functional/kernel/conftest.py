@@ -20,16 +20,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.counting import pytest_terminal_summary
-
 from . import inside, machine, nvme, sysfs
 from .accounts import OrdinaryUser
 from .guest import InnerGuest
 from .hotplug import Hotplug
 from .kmsg import KernelLog
 from .machine import Machine
-
-__all__ = ["pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="session")

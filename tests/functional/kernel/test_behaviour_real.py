@@ -29,7 +29,7 @@ from tests.counting import counts  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
 
-counted = counts("the real kernel")
+counted = counts("behaviour scenarios on the real kernel")
 #: So many scenarios are about a second service.
 SPARES = 5
 
