@@ -16,13 +16,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from concurrent import futures
 
 from oslo_log import log
 
-from os_acc import exception, unending
+from os_acc import deadlines, exception, unending
 from os_acc.host import boot, iommu, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
@@ -35,21 +36,26 @@ LOG = log.getLogger(__name__)
 _READ_SECONDS = 5.0
 
 
-def read_prior(root: str, members: Sequence[PciAddress]) -> tuple[PriorBinding, ...]:
+def read_prior(
+    root: str, members: Sequence[PciAddress], deadline: float = math.inf
+) -> tuple[PriorBinding, ...]:
     """What these functions are bound to now.
 
     :raises DeviceGone: one of them is not there any more.
+    :raises DeviceStuck: the kernel does not say it in time.
     """
-    return tuple(_prior(root, _function(root, address)) for address in members)
+    return tuple(
+        _prior(root, _function(root, address), deadline) for address in members
+    )
 
 
-def check_unchanged(root: str, leases: Sequence[Lease]) -> None:
+def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
     """Make sure that leases still say what their devices are bound to.
 
     :raises DeviceUnsettled: somebody changed a device while it was chosen.
     """
     for lease in leases:
-        if read_prior(root, lease.members) != lease.prior:
+        if read_prior(root, lease.members, deadline) != lease.prior:
             raise exception.DeviceUnsettled(
                 f"{lease.address} changed while it was being chosen"
             )
@@ -114,7 +120,7 @@ def holds(root: str, lease: Lease) -> bool:
     )
 
 
-def refreshed(root: str, lease: Lease) -> Lease:
+def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     """The lease with what is true of its devices now.
 
     :raises DeviceGone: one has vanished.
@@ -133,7 +139,7 @@ def refreshed(root: str, lease: Lease) -> Lease:
     prior = tuple(
         old
         if function.driver == VFIO_PCI or lease.boot_id == this_boot
-        else _prior(root, function)
+        else _prior(root, function, deadline)
         for old, function in zip(lease.prior, functions, strict=True)
     )
     return dataclasses.replace(lease, prior=prior, iommu_group=group, boot_id=this_boot)
@@ -201,10 +207,11 @@ def _function(root: str, address: PciAddress) -> PciFunction:
     return function
 
 
-def _prior(root: str, function: PciFunction) -> PriorBinding:
+def _prior(root: str, function: PciFunction, deadline: float) -> PriorBinding:
+    deadlines.left(deadline)
     reading = unending.begin(pci.read_binding, root, function.address)
     try:
-        binding = reading.result(_READ_SECONDS)
+        binding = reading.result(deadlines.patience(deadline, _READ_SECONDS))
     except futures.TimeoutError as error:
         raise exception.DeviceStuck(
             f"{function.address}: the kernel does not say which driver_override it has",

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from types import MappingProxyType
 
 from oslo_log import log
 
-from os_acc import device_spec, eligibility, exception, plugins
+from os_acc import deadlines, device_spec, eligibility, exception, plugins
 from os_acc.host import pci, usage
 from os_acc.host.view import Host
 from os_acc.objects.claim import Claim, Tags
@@ -92,10 +93,12 @@ def take_stock(
     loaded: plugins.Plugins,
     node_name: str,
     leased: frozenset[PciAddress],
+    deadline: float = math.inf,
 ) -> Inventory:
     """Scan the host, judge what is named, and let the plugins choose.
 
     :raises HostStepFailed: the host cannot be read at all.
+    :raises DeviceStuck: the deadline has passed.
     """
     host = pci.scan(root)
     named = _match(rules.named, host)
@@ -109,7 +112,7 @@ def take_stock(
         leased=leased,
     )
     claims, refused = _claims(scene)
-    devices, unknown, set_aside = _discover(loaded, claims)
+    devices, unknown, set_aside = _discover(loaded, claims, deadline)
     providers = _providers(node_name, devices)
     return Inventory(
         host=host,
@@ -163,14 +166,16 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
 
 
 def _discover(
-    loaded: plugins.Plugins, claims: tuple[Claim, ...]
+    loaded: plugins.Plugins, claims: tuple[Claim, ...], deadline: float
 ) -> tuple[list[Device], list[Refused], tuple[plugins.SetAside, ...]]:
     devices: list[Device] = []
     aside: list[plugins.SetAside] = []
     left = claims
     for plugin in loaded.loaded:
+        deadlines.left(deadline)
+        seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         try:
-            found = loaded.call(plugin, _DISCOVER_SECONDS, _take, plugin, left)
+            found = loaded.call(plugin, seconds, _take, plugin, left)
         except exception.PluginFailed as error:
             aside.append(plugins.SetAside(plugin.name, error.message))
             continue

@@ -20,14 +20,13 @@ be repeated. Whoever changes a lease's devices holds its consumer's lock.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent import futures
-from typing import TypeVar
 
 from oslo_log import log
 
-from os_acc import bindings, exception, helper, plugins
+from os_acc import bindings, deadlines, exception, helper, plugins, unending
 from os_acc.objects.device import Handle
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.plugins import base
@@ -37,7 +36,6 @@ from os_acc.store.locks import Locks, consumer_lock
 LOG = log.getLogger(__name__)
 
 _WORKERS = 8
-_PLUGIN_SECONDS = 5.0
 #: What may end by itself: the lease stays as it is and is tried again.
 _WAITS = (
     exception.DeviceInUse,
@@ -46,9 +44,6 @@ _WAITS = (
     exception.HelperUnavailable,
     helper.StaleEpoch,
 )
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,17 +82,20 @@ class Lifecycle:
         :raises OsAccError: as the step that failed; the host is as it was, or
             the error's notes say what is not.
         """
-        intents = self._store.add(leases)
+        store = self._store.until(deadline)
+        intents = store.add(leases)
         try:
-            bindings.check_unchanged(self._root, intents)
+            bindings.check_unchanged(self._root, intents, deadline)
         except BaseException:
             # Nothing has been touched yet; and what these say of the devices
             # is not what to restore.
-            self._store.delete(intents)
+            store.delete(intents)
             raise
         try:
-            ready = self._each(intents, lambda each: self._prepare(each, deadline))
-            return self._store.replace(
+            ready = unending.side_by_side(
+                intents, lambda each: self._prepare(each, deadline), _WORKERS
+            )
+            return store.replace(
                 [dataclasses.replace(each, state=LeaseState.HELD) for each in ready]
             )
         except BaseException as error:
@@ -118,13 +116,15 @@ class Lifecycle:
         broken = [each for each in leases if not bindings.holds(self._root, each)]
         if not broken:
             return tuple(leases)
-        fresh = self._store.replace(
-            [bindings.refreshed(self._root, each) for each in broken]
+        fresh = self._store.until(deadline).replace(
+            [bindings.refreshed(self._root, each, deadline) for each in broken]
         )
         # A guest that the host itself has started may be using it by now.
         idle = [each for each in fresh if not bindings.holds(self._root, each)]
         bindings.check_unused(self._root, idle)
-        ready = self._each(idle, lambda each: self._prepare(each, deadline))
+        ready = unending.side_by_side(
+            idle, lambda each: self._prepare(each, deadline), _WORKERS
+        )
         renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
@@ -136,18 +136,21 @@ class Lifecycle:
         What someone still holds, or what the kernel has not returned from,
         stays leased; what cannot be given back clean is quarantined.
         """
-        begun = self._store.replace(
+        store = self._store.until(deadline)
+        begun = store.replace(
             [
                 dataclasses.replace(lease, state=LeaseState.RELEASING, reason="")
                 for lease in leases
             ]
         )
-        ended = self._each(begun, lambda each: self._try_give_back(each, deadline))
+        ended = unending.side_by_side(
+            begun, lambda each: self._try_give_back(each, deadline), _WORKERS
+        )
         done = tuple(lease for lease, error in ended if error is None)
         failed = tuple((lease, error) for lease, error in ended if error is not None)
         if done:
-            self._store.delete(done)
-        self._quarantine(failed)
+            store.delete(done)
+        self._quarantine(failed, store)
         return Released(done, failed)
 
     def settle(self, consumer: str, deadline: float) -> Released:
@@ -158,7 +161,7 @@ class Lifecycle:
         """
         left = [
             lease
-            for lease in self._store.leases(consumer)
+            for lease in self._store.until(deadline).leases(consumer)
             if lease.state in (LeaseState.PREPARING, LeaseState.RELEASING)
         ]
         if not left:
@@ -172,7 +175,7 @@ class Lifecycle:
         """Settle every consumer whose owner is gone; leave the others alone."""
         unfinished = {
             lease.consumer
-            for lease in self._store.leases()
+            for lease in self._store.until(deadline).leases()
             if lease.state in (LeaseState.PREPARING, LeaseState.RELEASING)
         }
 
@@ -188,7 +191,7 @@ class Lifecycle:
                 # One record never stops the rest (CVE-2022-37394's lesson).
                 LOG.error("consumer %s is left unsettled: %s", consumer, error)
 
-        self._each(sorted(unfinished), settle)
+        unending.side_by_side(sorted(unfinished), settle, _WORKERS)
 
     # -- one lease ---------------------------------------------------------
 
@@ -199,7 +202,7 @@ class Lifecycle:
         try:
             self._hands.take(lease, deadline)
         except helper.StaleEpoch as error:
-            lease = self._caught_up(lease, error)
+            lease = self._caught_up(lease, error, deadline)
             self._hands.take(lease, deadline)
         bindings.prove(self._root, lease)
         return lease
@@ -211,7 +214,7 @@ class Lifecycle:
             try:
                 self._give_back(lease, deadline)
             except helper.StaleEpoch as error:
-                lease = self._caught_up(lease, error)
+                lease = self._caught_up(lease, error, deadline)
                 self._give_back(lease, deadline)
         except exception.OsAccError as error:
             return lease, error
@@ -237,13 +240,16 @@ class Lifecycle:
                     raise
                 LOG.warning("%s; nothing of it is restored", error)
 
-    def _caught_up(self, lease: Lease, error: helper.StaleEpoch) -> Lease:
+    def _caught_up(
+        self, lease: Lease, error: helper.StaleEpoch, deadline: float
+    ) -> Lease:
         """The lease with an epoch that the host takes.
 
         A store that was lost has to count on from where it had been.
         """
-        self._store.raise_epoch(error.seen + 1)
-        return self._store.replace([lease])[0]
+        store = self._store.until(deadline)
+        store.raise_epoch(error.seen + 1)
+        return store.replace([lease])[0]
 
     def _plugin_step(
         self,
@@ -253,9 +259,8 @@ class Lifecycle:
     ) -> None:
         plugin = self._plugins.get(lease.plugin)
         if plugin is not None:
-            # However late it is: a plugin that is given no time at all would
-            # look like one that hangs.
-            seconds = max(deadline - time.monotonic(), _PLUGIN_SECONDS)
+            deadlines.left(deadline)
+            seconds = deadlines.patience(deadline, math.inf)
             self._plugins.call(plugin, seconds, step(plugin), _handle(lease))
 
     # -- several -----------------------------------------------------------
@@ -267,14 +272,14 @@ class Lifecycle:
         # Going back has to have time, also where the plug ran out of it.
         deadline = max(deadline, time.monotonic() + self._hands.write_timeout)
         try:
-            self._recall(intents)
+            self._recall(intents, deadline)
             failed = self.settle(intents[0].consumer, deadline).failed
         except exception.StoreError as error:
             # No space, say: but the intent is there and says what to restore,
             # to the next start as well.
             cause.add_note(f"that it went back could not be recorded: {error}")
-            ended = self._each(
-                intents, lambda each: self._try_give_back(each, deadline)
+            ended = unending.side_by_side(
+                intents, lambda each: self._try_give_back(each, deadline), _WORKERS
             )
             failed = tuple((each, why) for each, why in ended if why is not None)
         except exception.OsAccError as error:
@@ -283,23 +288,27 @@ class Lifecycle:
         for lease, why in failed:
             cause.add_note(f"{lease.address} could not be given back: {why}")
 
-    def _recall(self, intents: Sequence[Lease]) -> None:
+    def _recall(self, intents: Sequence[Lease], deadline: float) -> None:
         """Record intents again that the store has lost meanwhile.
 
         Without them nobody would know any more what to restore.
         """
-        known = {lease.uuid for lease in self._store.leases(intents[0].consumer)}
+        store = self._store.until(deadline)
+        known = {lease.uuid for lease in store.leases(intents[0].consumer)}
         lost = [lease for lease in intents if lease.uuid not in known]
         if lost:
-            self._store.add(lost)
+            store.add(lost)
 
-    def _quarantine(self, failed: Sequence[tuple[Lease, exception.OsAccError]]) -> None:
+    @staticmethod
+    def _quarantine(
+        failed: Sequence[tuple[Lease, exception.OsAccError]], store: Store
+    ) -> None:
         unclean = [each for each in failed if not isinstance(each[1], _WAITS)]
         for lease, error in unclean:
             LOG.error("%s is quarantined: %s", lease.address, error)
         if not unclean:
             return
-        self._store.replace(
+        store.replace(
             [
                 dataclasses.replace(
                     lease, state=LeaseState.QUARANTINED, reason=str(error)
@@ -307,15 +316,6 @@ class Lifecycle:
                 for lease, error in unclean
             ]
         )
-
-    @staticmethod
-    def _each(items: Sequence[_In], action: Callable[[_In], _Out]) -> list[_Out]:
-        """Do it for all side by side; then raise the first error, if any."""
-        if len(items) < 2:
-            return [action(item) for item in items]
-        with futures.ThreadPoolExecutor(min(_WORKERS, len(items))) as pool:
-            running = [pool.submit(action, item) for item in items]
-        return [each.result() for each in running]
 
 
 def _handle(lease: Lease) -> Handle:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from oslo_log import log
@@ -41,8 +42,8 @@ from os_acc.host import boot, vfio
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.pci import PciAddress
 from os_acc.objects.selection import Wanted
+from os_acc.placement import snapshot, tree
 from os_acc.plugins import base
 from os_acc.store.leases import AlreadyLeased, Store
 from os_acc.store.locks import Locks, consumer_lock
@@ -80,6 +81,8 @@ class Manager:
         self._told = told
         # All providers that this host ever offered: uuid to resource class.
         self._ours = store.providers()
+        self._snapshots = snapshot.Snapshots(self.take_stock)
+        self._tree = tree.TreeWriter(settings.node_name)
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -92,17 +95,11 @@ class Manager:
         selection = selected_rp.parse(selected)
         request = extra_specs.parse(flavor_extra_specs)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
-            held = self._settled(instance.uuid, deadline)
-            if selection is None:
-                leases = self._recorded(instance, held, deadline)
-            else:
-                stock = self.take_stock()
-                wanted = matching.match_groups(request, selection, self._ours)
-                digest = _digest(wanted)
-                if held:
-                    leases = self._again(instance, held, digest, deadline)
-                else:
-                    leases = self._fresh(instance, wanted, digest, stock, deadline)
+            try:
+                leases = self._plug(instance, selection, request, deadline)
+            except exception.OsAccError:
+                self._recount(deadline)
+                raise
         return [entries.entry(lease) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
@@ -112,12 +109,16 @@ class Manager:
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = [
                 lease
-                for lease in self.store.leases(instance.uuid)
+                for lease in self.store.until(deadline).leases(instance.uuid)
                 if lease.state is not LeaseState.QUARANTINED
             ]
             if not leases:
                 return 0
             released = self.life.release(leases, deadline)
+            # A unit counts the same whether it is leased or free; one that has
+            # failed does not, nor does a lease whose device has vanished.
+            if released.failed or not self._snapshots.offers(released.done):
+                self._recount(deadline)
         if released.failed:
             raise _unreleased(instance.uuid, released)
         return len(released.done)
@@ -129,7 +130,7 @@ class Manager:
         with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
             for each in (old, new):
                 self._settled(each, deadline)
-            return len(self.store.rekey(old, new))
+            return len(self.store.until(deadline).rekey(old, new))
 
     # -- what is there -----------------------------------------------------
 
@@ -150,31 +151,52 @@ class Manager:
             found.setdefault(lease.consumer, []).append(entries.entry(lease))
         return found
 
-    def take_stock(self) -> inventory.Inventory:
+    def take_stock(self, deadline: float = math.inf) -> inventory.Inventory:
         """What the host offers at this moment."""
+        store = self.store.until(deadline)
+        began = self._snapshots.begin()
+        standing = store.standing()
         stock = inventory.take_stock(
             self.root,
             self._rules,
             self.plugins,
             self.settings.node_name,
-            frozenset(_members(self.store.leases())),
+            standing.leased,
+            deadline,
         )
         self._told.tell(stock)
-        self._remember(stock)
+        self._remember(stock, store)
+        self._snapshots.note(began, standing, stock.providers.values())
         return stock
 
-    def _remember(self, stock: inventory.Inventory) -> None:
+    def _recount(self, deadline: float) -> None:
+        """Let the snapshot know which leases there are after a failure."""
+        began = self._snapshots.begin()
+        try:
+            standing = self.store.until(deadline).standing()
+        except exception.StateUnavailable as error:
+            LOG.debug("the leases are counted later: %s", error)
+            self._snapshots.expire()
+        else:
+            self._snapshots.note(began, standing)
+
+    def _remember(self, stock: inventory.Inventory, store: Store) -> None:
         """Know every provider again whose device has vanished: it is ours."""
         offered = {
             each.uuid: each.device.resource_class for each in stock.providers.values()
         }
         if not offered.items() <= self._ours.items():
-            self.store.remember_providers(offered)
+            store.remember_providers(offered)
             self._ours = {**self._ours, **offered}
 
     def providers(self) -> tuple[Provider, ...]:
         """See :func:`os_acc.providers`."""
         return tuple(self.take_stock().providers.values())
+
+    def update_provider_tree(self, provider_tree: object, nodename: object) -> None:
+        """See :func:`os_acc.update_provider_tree`."""
+        newest = self._snapshots.newest()
+        self._tree.write(provider_tree, nodename, newest, self._ours)
 
     def host_info(self) -> dict[str, Any]:
         """See :func:`os_acc.host_info`."""
@@ -192,6 +214,23 @@ class Manager:
 
     # -- parts of a plug ---------------------------------------------------
 
+    def _plug(
+        self,
+        instance: InstanceInfo,
+        selection: Selection | None,
+        request: FlavorRequest,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        held = self._settled(instance.uuid, deadline)
+        if selection is None:
+            return self._recorded(instance, held, deadline)
+        stock = self.take_stock(deadline)
+        wanted = matching.match_groups(request, selection, self._ours)
+        digest = _digest(wanted)
+        if held:
+            return self._again(instance, held, digest, deadline)
+        return self._fresh(instance, wanted, digest, stock, deadline)
+
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """What a consumer holds, with nothing unfinished beside it.
 
@@ -201,7 +240,7 @@ class Manager:
             raise error
         return tuple(
             lease
-            for lease in self.store.leases(consumer)
+            for lease in self.store.until(deadline).leases(consumer)
             if lease.state is LeaseState.HELD
         )
 
@@ -210,7 +249,7 @@ class Manager:
     ) -> tuple[Lease, ...]:
         """Make ready again what is recorded, after a reboot for example."""
         if not held:
-            for lease in self.store.leases(instance.uuid):
+            for lease in self.store.until(deadline).leases(instance.uuid):
                 raise exception.DeviceQuarantined(
                     f"{lease.address} of instance {instance.uuid} is quarantined: "
                     f"{lease.reason}"
@@ -249,14 +288,12 @@ class Manager:
         if not wanted:
             return ()
         vfio.vfio_ready(self.root)
+        store = self.store.until(deadline)
         while True:
-            taken = frozenset(
-                (*_members(self.store.leases()), *self.store.damaged_claims())
-            )
-            chosen = choice.choose(wanted, stock.providers, taken)
+            chosen = choice.choose(wanted, stock.providers, store.standing().taken)
             leases = [
                 dataclasses.replace(
-                    self._lease(instance, each, digest, stock),
+                    self._lease(instance, each, digest, stock, deadline),
                     request_size=len(chosen),
                 )
                 for each in chosen
@@ -267,7 +304,7 @@ class Manager:
                 # Another plug was faster, and each round somebody gets a
                 # device; or the host is still busy with a new device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
-                stock = self.take_stock()
+                stock = self.take_stock(deadline)
                 gone = {each.provider_uuid for each in wanted} - set(stock.providers)
                 if gone or time.monotonic() >= deadline:
                     raise
@@ -278,8 +315,9 @@ class Manager:
         chosen: choice.Chosen,
         digest: str,
         stock: inventory.Inventory,
+        deadline: float,
     ) -> Lease:
-        prior = bindings.read_prior(self.root, chosen.handle.members)
+        prior = bindings.read_prior(self.root, chosen.handle.members, deadline)
         bindings.check_chosen(stock.host, prior)
         return Lease(
             uuid=uuidutils.generate_uuid(),
@@ -320,10 +358,6 @@ def _check_complete(held: Sequence[Lease]) -> None:
                 hint="see 'os-acc device list' for the others: adopt them, or "
                 "unplug the instance",
             )
-
-
-def _members(leases: Iterable[Lease]) -> set[PciAddress]:
-    return {address for lease in leases for address in lease.members}
 
 
 def _unreleased(

@@ -61,12 +61,13 @@ def release_device(
     """
     _check_address(address)
     deadline = time.monotonic() + manager.settings.unplug_timeout
-    if address in manager.store.damaged_claims():
-        manager.store.forget_damaged(address)
+    store = manager.store.until(deadline)
+    if address in store.damaged_claims():
+        store.forget_damaged(address)
         return
-    lease = manager.store.lease_of(address)
+    lease = store.lease_of(address)
     if lease is None:
-        lease = _temporary(manager, address, driver, siblings)
+        lease = _temporary(manager, address, driver, siblings, deadline)
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
         _release(manager, address, lease, deadline, force=force)
 
@@ -79,22 +80,23 @@ def _release(
     *,
     force: bool,
 ) -> None:
-    lease = manager.store.lease_of(address)
+    store = manager.store.until(deadline)
+    lease = store.lease_of(address)
     if lease is None:
-        (lease,) = manager.store.add([seen])
+        (lease,) = store.add([seen])
     elif lease.uuid != seen.uuid or lease.state is LeaseState.HELD:
         raise exception.ConsumerConflict(
             f"{address} is leased to {lease.consumer}",
             hint="unplug that instance instead: os-acc unplug <uuid>",
         )
     for failed, error in manager.life.release([lease], deadline).failed:
-        current = manager.store.lease_of(failed.address)
+        current = store.lease_of(failed.address)
         # An unknown device that is in use was not touched: it stays unknown.
         untouched = current is not None and not current.provider
         if current is not None and (
             force or (untouched and isinstance(error, exception.DeviceInUse))
         ):
-            manager.store.delete([current])
+            store.delete([current])
         if not force:
             raise error
 
@@ -119,11 +121,12 @@ def adopt_device(
     _check_address(address)
     consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
+    store = manager.store.until(deadline)
     draft = dataclasses.replace(
-        _temporary(manager, address, driver, siblings), consumer=consumer
+        _temporary(manager, address, driver, siblings, deadline), consumer=consumer
     )
     with manager.locks.hold([consumer_lock(consumer)], deadline):
-        held = manager.store.leases(consumer)
+        held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
             raise exception.ConsumerConflict(
                 f"consumer {consumer} has accelerators that are not ready",
@@ -132,9 +135,7 @@ def adopt_device(
         if held:
             # One consumer has one request: it joins what is there.
             draft = dataclasses.replace(draft, request=held[0].request)
-        (lease,) = manager.store.add(
-            [dataclasses.replace(draft, state=LeaseState.HELD)]
-        )
+        (lease,) = store.add([dataclasses.replace(draft, state=LeaseState.HELD)])
         return lease
 
 
@@ -172,9 +173,10 @@ def _temporary(
     address: PciAddress,
     driver: str | None,
     siblings: Mapping[PciAddress, str],
+    deadline: float,
 ) -> Lease:
     """A lease for a device that has none, as its group stands now."""
-    stock = manager.take_stock()
+    stock = manager.take_stock(deadline)
     host = stock.host
     function = host.function(address)
     if not _is_ours(stock, address):
@@ -199,7 +201,12 @@ def _temporary(
         iommu_group=host.group_of(address).number,
         numa_node=function.numa_node,
         prior=tuple(
-            _prior(manager, each, driver if each == address else siblings.get(each))
+            _prior(
+                manager,
+                each,
+                driver if each == address else siblings.get(each),
+                deadline,
+            )
             for each in _prepared(host, address)
         ),
         request="",
@@ -217,8 +224,10 @@ def _prepared(host: Host, address: PciAddress) -> tuple[PciAddress, ...]:
     )
 
 
-def _prior(manager: Manager, address: PciAddress, driver: str | None) -> PriorBinding:
-    (now,) = bindings.read_prior(manager.root, [address])
+def _prior(
+    manager: Manager, address: PciAddress, driver: str | None, deadline: float
+) -> PriorBinding:
+    (now,) = bindings.read_prior(manager.root, [address], deadline)
     return dataclasses.replace(
         now, driver=_driver(address, driver) or None, driver_override=None
     )

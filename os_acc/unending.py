@@ -15,16 +15,20 @@
 Python can end neither a thread nor a system call. What may hang for ever (a
 vendor's code, a read of sysfs behind a lock that a stuck write holds) runs in
 a daemon thread: its caller waits as long as it likes, and the process can end.
+The threads of :mod:`concurrent.futures` are none: the interpreter joins them
+at its end, and takes no more work from then on.
 """
 
 from __future__ import annotations
 
+import collections
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import TypeVar
 
 _T = TypeVar("_T")
+_In = TypeVar("_In")
 
 
 def begin(function: Callable[..., _T], *args: object) -> futures.Future[_T]:
@@ -32,6 +36,47 @@ def begin(function: Callable[..., _T], *args: object) -> futures.Future[_T]:
     answer: futures.Future[_T] = futures.Future()
     threading.Thread(target=_run, args=(answer, function, args), daemon=True).start()
     return answer
+
+
+def side_by_side(
+    items: Sequence[_In], action: Callable[[_In], _T], workers: int
+) -> list[_T]:
+    """Do it for all items, so many at a time; then raise the first error.
+
+    A signal's handler may raise meanwhile, as for Ctrl-C. Then nothing more is
+    begun, but what has begun is waited for: the caller's lock covers it. So
+    an action has to have an end of its own.
+    """
+    if len(items) < 2:
+        return [action(item) for item in items]
+    answers: list[futures.Future[_T]] = [futures.Future() for _ in items]
+    waiting = collections.deque(zip(answers, items, strict=True))
+
+    def work() -> None:
+        while True:
+            try:
+                answer, item = waiting.popleft()
+            except IndexError:
+                return
+            _run(answer, action, (item,))
+
+    _wait([begin(work) for _ in range(min(workers, len(items)))], waiting.clear)
+    return [answer.result() for answer in answers]
+
+
+def _wait(
+    running: Sequence[futures.Future[None]], interrupted: Callable[[], None]
+) -> None:
+    interruption: BaseException | None = None
+    while True:
+        try:
+            futures.wait(running)
+            break
+        except BaseException as error:  # noqa: BLE001 - raised when all have ended
+            interrupted()
+            interruption = interruption or error
+    if interruption is not None:
+        raise interruption
 
 
 def _run(

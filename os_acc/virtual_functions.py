@@ -52,7 +52,9 @@ def make(
             continue
         try:
             with locks.hold([device_lock(function.address)], deadline):
-                _make_one(function, tags.num_vfs, store, hands, deadline)
+                _make_one(
+                    function, tags.num_vfs, store.until(deadline), hands, deadline
+                )
         except exception.OsAccError as error:
             LOG.error("%s keeps its VFs as they are: %s", function.address, error)
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import glob
+import math
 import os
 import pathlib
 import sqlite3
@@ -38,7 +39,7 @@ from collections.abc import Iterator
 
 from oslo_log import log
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.store import refusals, salvage, schema
 from os_acc.store.locks import Locks
 
@@ -119,17 +120,20 @@ class Database:
         return tuple(sorted(glob.glob(f"{glob.escape(self.path)}.damaged-*")))
 
     @contextlib.contextmanager
-    def transaction(self, *, thorough: bool = False) -> Iterator[sqlite3.Connection]:
+    def transaction(
+        self, *, thorough: bool = False, deadline: float = math.inf
+    ) -> Iterator[sqlite3.Connection]:
         """One transaction, alone on the store; committed if nothing is raised.
 
         :param thorough: read and check the whole file first.
+        :param deadline: of the operation that this belongs to.
         :raises StoreBusy: others held the store longer than the timeout.
         :raises StoreFull: no space is left.
         :raises StoreTooNew: a newer os_acc made the store.
         :raises StoreDamaged: the store was, and has been replaced.
         :raises StateUnavailable: the directory or file cannot be used.
         """
-        deadline = time.monotonic() + self._busy_timeout
+        deadline = deadlines.for_record(deadline, self._busy_timeout)
         with self._alone(deadline):
             try:
                 if not os.path.exists(self.path):

@@ -15,7 +15,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +27,7 @@ from typing import Self
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.lease import Lease, LeaseState, Standing
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec, journal, rows
 from os_acc.store.database import Database, StoreDamaged
@@ -62,6 +65,7 @@ class Store:
     ) -> None:
         self._database = database
         self._clock = clock
+        self._deadline = math.inf
 
     @classmethod
     def open(
@@ -86,6 +90,16 @@ class Store:
             store._check()
         return store
 
+    def until(self, deadline: float) -> Self:
+        """The same store for one operation.
+
+        Nothing waits for others longer than the grace that the operation has
+        after its deadline, on the clock of :func:`time.monotonic`.
+        """
+        other = copy.copy(self)
+        other._deadline = deadline
+        return other
+
     @property
     def damaged(self) -> tuple[str, ...]:
         """Damaged files, as paths, until somebody removes them."""
@@ -93,14 +107,14 @@ class Store:
 
     def leases(self, consumer: str | None = None) -> tuple[Lease, ...]:
         """All leases, or a consumer's, in the order in which they were added."""
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             if consumer is None:
                 return self._load(connection, rows.select(connection))
             return self._of(connection, consumer)
 
     def lease_of(self, address: PciAddress) -> Lease | None:
         """The lease that takes this function from the host, if one does."""
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             found = rows.select(
                 connection,
                 "uuid = (SELECT lease FROM claims WHERE address = ?)",
@@ -113,7 +127,7 @@ class Store:
 
         :raises AlreadyLeased: a function, or a lease's uuid, is taken.
         """
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             fresh = self._stamped(connection, leases)
             for lease in fresh:
                 if rows.select(connection, "uuid = ?", lease.uuid):
@@ -131,7 +145,7 @@ class Store:
         :raises StaleLease: one of them was changed by somebody else.
         :raises AlreadyLeased: a function that one now needs is taken.
         """
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             read = tuple(leases)
             places = [self._current(connection, lease) for lease in read]
             fresh = self._stamped(connection, read)
@@ -150,7 +164,7 @@ class Store:
         :raises LeaseNotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed by somebody else.
         """
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             for lease in leases:
                 rows.delete(connection, self._current(connection, lease))
                 self._record(connection, Operation.DELETE, lease)
@@ -163,7 +177,7 @@ class Store:
         :raises LeaseNotFound: the old consumer has none.
         :raises ConsumerConflict: the new consumer has some already.
         """
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             there = self._of(connection, new_consumer)
             if old_consumer == new_consumer or any(
                 lease.state is not LeaseState.QUARANTINED for lease in there
@@ -185,45 +199,49 @@ class Store:
 
     def next_epoch(self) -> int:
         """An epoch for a privileged step that belongs to no lease."""
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             return rows.next_epoch(connection, self._now())
 
     def raise_epoch(self, at_least: int) -> None:
         """Let every epoch from now on be above a number seen elsewhere."""
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             connection.execute("UPDATE meta SET epoch = max(epoch, ?)", (at_least,))
 
     def providers(self) -> dict[str, str]:
         """Every provider that was ever offered: uuid to resource class."""
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             return dict(
                 connection.execute("SELECT uuid, resource_class FROM providers")
             )
 
     def remember_providers(self, offered: Mapping[str, str]) -> None:
         """Record what is offered, uuid to resource class, for ever."""
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO providers VALUES (?, ?)", offered.items()
             )
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """The newest events, the latest of them last."""
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             return journal.newest(connection, limit)
+
+    def standing(self) -> Standing:
+        """All leases, and what else is not to be offered."""
+        with self._transaction() as connection:
+            leases = self._load(connection, rows.select(connection))
+            return Standing(leases, tuple(sorted(rows.orphans(connection))))
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:
         """Functions of leases whose records are damaged; not to be offered."""
-        with self._database.transaction() as connection:
-            self._load(connection, rows.select(connection))
-            return tuple(sorted(rows.orphans(connection)))
+        return self.standing().unreadable
 
     def forget_damaged(self, address: PciAddress) -> None:
         """Drop the damaged record that claims a function: the way out.
 
         :raises LeaseNotFound: no damaged record claims it.
         """
-        with self._database.transaction() as connection:
+        with self._transaction() as connection:
             healthy = self._load(connection, rows.select(connection))
             if not rows.forget_orphans(connection, address):
                 raise exception.LeaseNotFound(f"no damaged lease claims {address}")
@@ -233,8 +251,13 @@ class Store:
                 connection, self._now(), Operation.FORGET, address=str(address)
             )
 
+    def _transaction(
+        self, *, thorough: bool = False
+    ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        return self._database.transaction(thorough=thorough, deadline=self._deadline)
+
     def _check(self) -> None:
-        with self._database.transaction(thorough=True) as connection:
+        with self._transaction(thorough=True) as connection:
             for lease in self._load(connection, rows.select(connection)):
                 rows.restore_claims(connection, lease)
 

@@ -65,8 +65,8 @@ def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
     selected, specs = request(provider)
     take_stock = api.manager.take_stock
 
-    def and_pull_out():
-        stock = take_stock()
+    def and_pull_out(deadline):
+        stock = take_stock(deadline)
         api.kernel.hot_unplug(GPU)
         return stock
 

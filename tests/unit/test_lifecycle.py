@@ -331,10 +331,10 @@ def test_what_was_read_while_another_consumer_had_the_device_is_not_restored(
     before, read_prior = bench.kernel.snapshot(), bindings.read_prior
     selected, specs = request(bench.provider(DISK))
 
-    def read_while_it_is_plugged(root, members):
+    def read_while_it_is_plugged(root, members, deadline):
         monkeypatch.setattr(bindings, "read_prior", read_prior)
         bench.plug(2, DISK)
-        found = read_prior(root, members)
+        found = read_prior(root, members, deadline)
         bench.unplug(2)
         return found
 
