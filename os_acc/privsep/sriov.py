@@ -28,6 +28,14 @@ _EPOCH_LIMIT = 2**62
 _AUTOPROBE = "sriov_drivers_autoprobe"
 
 
+class _WithoutEffect(Exception):
+    """The kernel took a value of the attribute, but shows another one."""
+
+    def __init__(self, observed: str) -> None:
+        super().__init__(observed)
+        self.observed = observed
+
+
 @privsep.base.entrypoint
 def set_num_vfs(
     parts: tuple[int, ...],
@@ -71,7 +79,7 @@ def _create(address: PciAddress, count: int) -> None:
     """
     _remember(address, functions.read(address, _AUTOPROBE))
     try:
-        functions.write(address, _AUTOPROBE, "0")
+        _set_autoprobe(address, "0")
         functions.write(address, "sriov_numvfs", str(count))
     finally:
         _put_back(address)
@@ -102,8 +110,15 @@ def _put_back(address: PciAddress) -> None:
         return
     # Empty: it was killed before it had changed anything.
     if value:
-        functions.write(address, _AUTOPROBE, value)
+        _set_autoprobe(address, value)
     os.unlink(_note(address))
+
+
+def _set_autoprobe(address: PciAddress, value: str) -> None:
+    functions.write(address, _AUTOPROBE, value)
+    observed = functions.read(address, _AUTOPROBE)
+    if observed != value:
+        raise _WithoutEffect(observed)
 
 
 def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
@@ -120,6 +135,8 @@ def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
         if present and count:
             return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
         _create(address, count)
+    except _WithoutEffect as error:
+        return Result(Outcome.NO_EFFECT, 0, _AUTOPROBE, error.observed)
     except OSError as error:
         return Result(
             Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)

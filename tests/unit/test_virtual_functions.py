@@ -119,6 +119,21 @@ def test_a_write_without_effect_is_found(make_bench, caplog):
     assert "found 0" in caplog.text
 
 
+@pytest.mark.parametrize(("nth", "made"), [(1, 0), (2, 4)])
+def test_an_autoprobe_without_effect_is_found_and_put_right(
+    make_bench, caplog, nth, made
+):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+    bench.kernel.ignore(NIC, "sriov_drivers_autoprobe", nth=nth)
+    bench.restart()
+    assert "sriov_drivers_autoprobe: no-effect" in caplog.text
+    assert bench.kernel.state(NIC).numvfs == made
+    bench.restart()
+    state = bench.kernel.state(NIC)
+    assert (state.numvfs, state.autoprobe) == (4, True)
+    assert bench.drivers("0000:3b:02.0") == [None]
+
+
 def test_vfs_are_made_only_where_they_are_asked_for(bench):
     bench.restart()
     assert bench.kernel.writes() == []
