@@ -1,0 +1,413 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What is struck by faults: every flow of the library that writes.
+
+A flow brings a host to where it begins and then does one thing. What of it
+reaches the kernel is recorded, never listed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+from collections.abc import Mapping
+from typing import ClassVar
+
+from os_acc import exception, operations
+from os_acc.manager import Manager
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from tests.stress.bench import Bench, plug
+from tests.stress.flows import (
+    AUDIO,
+    EMPTY_NIC,
+    FPGA,
+    GPU,
+    INSTANCE,
+    NIC,
+    OTHER_FPGA,
+)
+
+VFIO = "vfio-pci"
+_ALL = '{"address": "*:*:*.*"}'
+
+
+class Kind(enum.Enum):
+    """What a flow does to a device; where a failure has to leave it.
+
+    The value is the state of the lease that a write which fails leaves
+    behind; None: no lease.
+    """
+
+    #: All or nothing.
+    TAKE = None
+    #: What cannot be given back clean waits for an operator.
+    GIVE_BACK = LeaseState.QUARANTINED
+    #: What is recorded stays, and can be made ready by the same call.
+    MAKE_READY = LeaseState.HELD
+
+
+class Flow:
+    """One flow.
+
+    :ivar kind: what it does to its devices.
+    :ivar places: the cards that it is about.
+    :ivar elsewhere: a card that it has nothing to do with.
+    :ivar starts: whether it is the start of the library itself, which tells by
+        the log what it could not do.
+    :ivar fails: whether it fails by itself: then what follows is struck.
+    :ivar makes_vfs: the PF that it gives VFs, or empty.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind] = Kind.GIVE_BACK
+    places: ClassVar[tuple[str, ...]] = (GPU,)
+    elsewhere: ClassVar[str] = OTHER_FPGA
+    device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
+    starts: ClassVar[bool] = False
+    fails: ClassVar[bool] = False
+    makes_vfs: ClassVar[str] = ""
+
+    def dress(self, bench: Bench) -> None:
+        """What somebody else has done to the host before."""
+
+    def prepare(self, bench: Bench) -> None:
+        """Bring host and state to where the flow begins."""
+
+    def ready(self, bench: Bench) -> Manager:
+        """The library, started, where it is not the start that is struck."""
+        return bench.manager()
+
+    def begin(self, bench: Bench) -> None:
+        """What goes wrong by itself, besides the fault."""
+
+    def act(self, manager: Manager) -> None:
+        """What is struck, where it is not the start."""
+
+    def again(self, manager: Manager) -> None:
+        """What the caller does when the fault is over; then all is unplugged."""
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        """Make sure that a flow which reported success has done its work."""
+        raise NotImplementedError
+
+
+def members(place: str) -> tuple[str, ...]:
+    """The functions that are taken with a card of which all are taken."""
+    return (GPU, AUDIO) if place == GPU else (place,)
+
+
+def write(bench: Bench, address: str, attribute: str, text: str) -> None:
+    """What somebody else writes about a function."""
+    kernel = bench.kernel
+    kernel.write(kernel.path("sys/bus/pci/devices", address, attribute), text)
+
+
+def probe(bench: Bench, address: str) -> None:
+    """Somebody else lets the bus offer a function to its drivers."""
+    bench.kernel.write(bench.kernel.path("sys/bus/pci/drivers_probe"), address)
+
+
+# -- taking -------------------------------------------------------------------
+
+
+class Take(Flow):
+    kind = Kind.TAKE
+
+    def act(self, manager: Manager) -> None:
+        plug(manager, INSTANCE, *self.places)
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        leases = manager.store.leases(INSTANCE)
+        assert [lease.state for lease in leases] == [LeaseState.HELD] * len(self.places)
+        for lease in leases:
+            for address in lease.members:
+                state = bench.kernel.state(address)
+                assert (state.driver, state.driver_override) == (VFIO, VFIO)
+
+
+class TakeCard(Take):
+    name = "take a card with two functions"
+
+
+class TakeVf(Take):
+    name = "take a VF"
+    places = (NIC,)
+
+
+class TakeWithoutDriver(Take):
+    name = "take a function without a driver"
+    places = (FPGA,)
+
+
+class TakeOverridden(Take):
+    name = "take a card with an override"
+
+    def dress(self, bench: Bench) -> None:
+        write(bench, GPU, "driver_override", "nouveau")
+
+
+class TakeSeveral(Take):
+    name = "take several groups at once"
+    places = (FPGA, NIC)
+
+
+# -- giving back --------------------------------------------------------------
+
+
+class GiveBack(Flow):
+    """Unplug what is plugged."""
+
+    def prepare(self, bench: Bench) -> None:
+        plug(bench.boot(), INSTANCE, *self.places)
+
+    def act(self, manager: Manager) -> None:
+        assert manager.unplug({"uuid": INSTANCE}) == len(self.places)
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        assert manager.store.leases() == ()
+
+
+class GiveBackCard(GiveBack):
+    name = "give back a card with two functions"
+
+
+class GiveBackVf(GiveBack):
+    name = "give back a VF"
+    places = (NIC,)
+
+
+class GiveBackWithoutDriver(GiveBack):
+    name = "give back a function without a driver"
+    places = (FPGA,)
+
+
+class GiveBackOverridden(GiveBack):
+    name = "give back a card with an override"
+
+    def dress(self, bench: Bench) -> None:
+        write(bench, GPU, "driver_override", "nouveau")
+
+
+class GiveBackOdd(GiveBack):
+    """To a driver that no probe would choose, as libvirt leaves it."""
+
+    name = "give back to an unlikely driver"
+    places = (FPGA,)
+
+    def dress(self, bench: Bench) -> None:
+        write(bench, FPGA, "driver_override", "nouveau")
+        probe(bench, FPGA)
+        write(bench, FPGA, "driver_override", "\n")
+
+
+class GiveBackSeveral(GiveBack):
+    name = "give back several groups at once"
+    places = (FPGA, NIC)
+
+
+class RollBack(GiveBack):
+    """The driver refuses the last function, so that the plug goes back."""
+
+    name = "go back from a refused plug"
+    fails = True
+
+    def prepare(self, bench: Bench) -> None:
+        """Nothing is plugged."""
+
+    def begin(self, bench: Bench) -> None:
+        bench.kernel.ignore(AUDIO, "drivers_probe")
+
+    def act(self, manager: Manager) -> None:
+        plug(manager, INSTANCE, *self.places)
+
+
+class Replay(GiveBack):
+    """What a killed worker has left half-way, at the next start."""
+
+    name = "replay at initialize"
+    starts = True
+
+    def prepare(self, bench: Bench) -> None:
+        leave_half_way(bench, bench.boot())
+
+
+class SettleAtUnplug(GiveBack):
+    name = "settle at unplug"
+
+    def prepare(self, bench: Bench) -> None:
+        """Nothing is left before the library has started."""
+
+    def ready(self, bench: Bench) -> Manager:
+        manager = bench.manager()
+        leave_half_way(bench, manager)
+        return manager
+
+
+class SettleAtPlug(SettleAtUnplug):
+    name = "settle at the next plug"
+
+    def act(self, manager: Manager) -> None:
+        with contextlib.suppress(exception.LeaseNotFound):
+            manager.plug({"uuid": INSTANCE}, None, None)
+
+
+def leave_half_way(bench: Bench, manager: Manager) -> None:
+    """A plug whose worker is killed, also while it goes back."""
+    bench.kernel.kill(AUDIO, "drivers_probe")
+    bench.kernel.kill(GPU, "reset")
+    with contextlib.suppress(exception.HelperLost):
+        plug(manager, INSTANCE, GPU)
+    bench.kernel.lift()
+    (lease,) = manager.store.leases(INSTANCE)
+    assert lease.state is LeaseState.RELEASING
+
+
+# -- making ready again -------------------------------------------------------
+
+
+class Reboot(Flow):
+    name = "make ready after a reboot"
+    kind = Kind.MAKE_READY
+
+    def prepare(self, bench: Bench) -> None:
+        plug(bench.boot(), INSTANCE, *self.places)
+        bench.kernel.reboot()
+
+    def act(self, manager: Manager) -> None:
+        manager.plug({"uuid": INSTANCE}, None, None)
+
+    def again(self, manager: Manager) -> None:
+        manager.plug({"uuid": INSTANCE}, None, None)
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        (lease,) = manager.store.leases(INSTANCE)
+        assert lease.state is LeaseState.HELD
+        for place in self.places:
+            for address in members(place):
+                state = bench.kernel.state(address)
+                assert (state.driver, state.driver_override) == (VFIO, VFIO)
+
+
+# -- an operator's commands ---------------------------------------------------
+
+
+class ReleaseQuarantined(GiveBack):
+    name = "an operator releases a quarantined card"
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        bench.kernel.fail(AUDIO, "driver_override", errno.EIO)
+        with contextlib.suppress(exception.DevicesUnreleased):
+            bench.boot().unplug({"uuid": INSTANCE})
+
+    def act(self, manager: Manager) -> None:
+        operations.release_device(manager, PciAddress.parse(GPU), None)
+
+
+class ReleaseUnknown(GiveBack):
+    """A card that somebody else has put on vfio-pci."""
+
+    name = "an operator releases an unknown card"
+
+    def prepare(self, bench: Bench) -> None:
+        for address in members(GPU):
+            write(bench, address, "driver_override", VFIO)
+            write(bench, address, "driver/unbind", address)
+            probe(bench, address)
+            write(bench, address, "driver_override", "\n")
+
+    def act(self, manager: Manager) -> None:
+        sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
+        operations.release_device(
+            manager, PciAddress.parse(GPU), "nouveau", siblings=sibling
+        )
+
+
+class GiveBackAdopted(ReleaseUnknown):
+    name = "give back an adopted card"
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        sibling = {PciAddress.parse(AUDIO): "snd_hda_intel"}
+        gpu = PciAddress.parse(GPU)
+        operations.adopt_device(
+            bench.boot(), gpu, INSTANCE, "nouveau", siblings=sibling
+        )
+
+    def act(self, manager: Manager) -> None:
+        assert manager.unplug({"uuid": INSTANCE}) == 1
+
+
+# -- virtual functions --------------------------------------------------------
+
+
+class NumVfs(Flow):
+    """VFs that the library makes when it starts."""
+
+    name = "num_vfs at initialize"
+    kind = Kind.TAKE
+    places = ()
+    device_spec = (
+        f'{{"address": "{EMPTY_NIC}", "num_vfs": "2"}}',
+        f'{{"address": "{OTHER_FPGA}"}}',
+    )
+    starts = True
+    makes_vfs = EMPTY_NIC
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        state = bench.kernel.state(EMPTY_NIC)
+        assert (state.numvfs, state.autoprobe) == (2, True)
+        for vf in ("0000:af:02.0", "0000:af:02.1"):
+            assert bench.kernel.state(vf).driver is None, "the host has taken it"
+
+
+class NumVfsAgain(NumVfs):
+    """The worker of an earlier start was killed half-way."""
+
+    name = "num_vfs after a killed worker"
+
+    def prepare(self, bench: Bench) -> None:
+        bench.kernel.kill(EMPTY_NIC, "sriov_numvfs", after=True)
+        bench.boot()
+        assert bench.kernel.state(EMPTY_NIC).autoprobe is False
+
+
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow
+    for flow in (
+        TakeCard(),
+        TakeVf(),
+        TakeWithoutDriver(),
+        TakeOverridden(),
+        TakeSeveral(),
+        GiveBackCard(),
+        GiveBackVf(),
+        GiveBackWithoutDriver(),
+        GiveBackOverridden(),
+        GiveBackOdd(),
+        GiveBackSeveral(),
+        RollBack(),
+        Replay(),
+        SettleAtUnplug(),
+        SettleAtPlug(),
+        Reboot(),
+        ReleaseQuarantined(),
+        ReleaseUnknown(),
+        GiveBackAdopted(),
+        NumVfs(),
+        NumVfsAgain(),
+    )
+}

@@ -1,0 +1,363 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""One fault at one write of a flow, and what has to be true of it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import errno
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from os_acc import exception, operations
+from os_acc.manager import Manager
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import worker
+from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
+from tests.stress import fault_flows, inspection
+from tests.stress.bench import Bench, plug
+from tests.stress.fault_flows import Flow, Kind
+from tests.stress.flows import INSTANCE
+
+#: Whose plug comes next.
+NEXT = "44444444-4444-4444-8444-444444444444"
+
+
+class Place(NamedTuple):
+    """The n-th write of a flow to an attribute of a function."""
+
+    address: str
+    attribute: str
+    number: int
+
+
+class Effect(enum.Enum):
+    """What happens to the write."""
+
+    EBUSY = errno.EBUSY
+    EIO = errno.EIO
+    ENODEV = errno.ENODEV
+    EINVAL = errno.EINVAL
+    EAGAIN = errno.EAGAIN
+    HANG = "it does not return"
+    NOTHING = "it reports success without effect"
+
+    @property
+    def outcome(self) -> str:
+        """How the kernel notes it."""
+        others = {Effect.HANG: Outcome.BLOCKED, Effect.NOTHING: Outcome.IGNORED}
+        return others[self].value if self in others else self.name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What a flow said of how it went.
+
+    :ivar text: the error, or the log; of a flow that fails by itself, what else
+        went wrong. Empty: all went well.
+    """
+
+    error: exception.OsAccError | None
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """A flow, and the host that is ready for it.
+
+    :ivar pristine: the host before anything of os_acc.
+    """
+
+    flow: Flow
+    bench: Bench
+    pristine: Snapshot
+
+
+def places_of(writes: Sequence[Write], *, after_failure: bool) -> list[Place]:
+    """Where a recorded flow can be struck.
+
+    :param after_failure: only what follows its own failure.
+    """
+    seen: collections.Counter[tuple[str, str]] = collections.Counter()
+    found: list[Place] = []
+    for write in writes:
+        address, attribute = _about(write)
+        if write.outcome == "ENOENT":
+            # There was no such attribute: it did not reach the kernel.
+            continue
+        seen[address, attribute] += 1
+        found.append(Place(address, attribute, seen[address, attribute]))
+        if after_failure and write.outcome != Outcome.DONE:
+            found.clear()
+    return found
+
+
+def _about(write: Write) -> tuple[str, str]:
+    directory, attribute = os.path.split(write.path)
+    if attribute in ("bind", "unbind", "drivers_probe"):
+        return write.text.strip(), attribute
+    return os.path.basename(directory), attribute
+
+
+def record(stage: Stage, bench: Bench) -> list[Place]:
+    """The writes of a flow that is not struck."""
+    with bench.kernel.installed():
+        manager = None if stage.flow.starts else stage.flow.ready(bench)
+        stage.flow.begin(bench)
+        count = len(bench.kernel.writes())
+        told, _ = _act(stage.flow, bench, manager)
+        assert (told.error is not None) == stage.flow.fails, told
+        writes = bench.kernel.writes()[count:]
+    return places_of(writes, after_failure=stage.flow.fails)
+
+
+def attempt(stage: Stage, bench: Bench, place: Place, effect: Effect) -> None:
+    """Strike one write, and look at everything."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(bench.kernel.installed())
+        stack.callback(end, bench)
+        Trial(stage, bench, place, effect).run()
+
+
+class Trial:
+    """One fault at one write."""
+
+    def __init__(
+        self, stage: Stage, bench: Bench, place: Place, effect: Effect
+    ) -> None:
+        self.flow = stage.flow
+        self.pristine = stage.pristine
+        self.bench = bench
+        self.kernel = bench.kernel
+        self.place = place
+        self.effect = effect
+
+    def run(self) -> None:
+        manager = None if self.flow.starts else self.flow.ready(self.bench)
+        # First: it counts the writes that another fault strikes as well.
+        self._strike()
+        self.flow.begin(self.bench)
+        count = len(self.kernel.writes())
+        with _time_flies(self.kernel, self.effect):
+            told, manager = _act(self.flow, self.bench, manager)
+        self._check_struck(self.kernel.writes()[count:])
+        if told.text:
+            self._check_named(told)
+            self._check_left(manager)
+        else:
+            assert self.effect is Effect.NOTHING, "a failure that nobody is told"
+            self.flow.check_done(self.bench, manager)
+        self._check_others_are_served(manager)
+        end(self.bench)
+        self._put_in_order()
+
+    def _strike(self) -> None:
+        address, attribute, number = self.place
+        match self.effect:
+            case Effect.HANG:
+                self.kernel.hang(address, attribute, nth=number)
+            case Effect.NOTHING:
+                self.kernel.ignore(address, attribute, nth=number)
+            case _:
+                self.kernel.fail(address, attribute, self.effect.value, nth=number)
+
+    def _check_struck(self, writes: Sequence[Write]) -> None:
+        wanted = (self.place.address, self.place.attribute)
+        outcomes = [each.outcome for each in writes if _about(each) == wanted]
+        assert self.effect.outcome in outcomes, f"not struck: {outcomes}"
+
+    # -- a typed error that names the cause ----------------------------------
+
+    def _check_named(self, told: Told) -> None:
+        assert self.place.address in told.text, told
+        if isinstance(self.effect.value, int):
+            assert self.effect.name in told.text, told
+            assert self.place.attribute in told.text, told
+        if told.error is None or self.flow.fails:
+            return
+        why = told.error
+        if isinstance(why, exception.DevicesUnreleased):
+            ((_, why),) = why.unreleased
+        assert isinstance(why, exception.HostError), repr(why)
+        if isinstance(self.effect.value, int):
+            assert type(why) is exception.HostStepFailed
+            assert why.errno == self.effect.value
+        assert isinstance(why, exception.DeviceStuck) == (self.effect is Effect.HANG)
+
+    # -- the host as it was --------------------------------------------------
+
+    def _check_left(self, manager: Manager) -> None:
+        """Only the struck device may differ, and that is recorded."""
+        leases = manager.store.leases()
+        if self.flow.kind is Kind.TAKE and self.effect is not Effect.HANG:
+            assert leases == (), "something is left of the plug"
+        stuck = [
+            lease
+            for lease in leases
+            if lease.state is not LeaseState.HELD or self.flow.kind is Kind.MAKE_READY
+        ]
+        expected = self.flow.kind.value
+        if self.effect is Effect.HANG and self.flow.kind is not Kind.MAKE_READY:
+            expected = LeaseState.RELEASING
+        for lease in stuck:
+            names = [str(address) for address in lease.members]
+            assert self.place.address in names, f"{lease.address} is {lease.state}"
+            assert lease.state is expected, f"{lease.address} is {lease.state}"
+        if expected is not None and not self.flow.makes_vfs:
+            assert len(stuck) == 1, "a device that is not as it was is not recorded"
+        exempt = {str(address) for lease in leases for address in lease.members}
+        check_as_it_was(self.kernel, self.pristine, {*exempt, self.flow.makes_vfs})
+
+    # -- the next plug -------------------------------------------------------
+
+    def _check_others_are_served(self, manager: Manager) -> None:
+        """Another card is plugged, and this one where it is free."""
+        assert plug(manager, NEXT, self.flow.elsewhere)
+        assert manager.unplug({"uuid": NEXT}) == 1
+        for place in self.flow.places:
+            check_not_given_twice(manager, place)
+
+    def _put_in_order(self) -> None:
+        """The fault is over: the host becomes as it was, and all is served."""
+        manager = self.bench.manager()
+        self.flow.again(manager)
+        for lease in manager.store.leases():
+            if lease.state is LeaseState.QUARANTINED:
+                operations.release_device(manager, lease.address, None)
+        manager.unplug({"uuid": INSTANCE})
+        assert manager.store.leases() == ()
+        if self.flow.makes_vfs:
+            self.flow.check_done(self.bench, manager)
+            fault_flows.write(self.bench, self.flow.makes_vfs, "sriov_numvfs", "0")
+        assert self.kernel.snapshot() == self.pristine
+        if self.flow.places:
+            assert plug(manager, NEXT, *self.flow.places)
+            inspection.check_bound(manager.store.leases(), self.kernel)
+            assert manager.unplug({"uuid": NEXT}) == len(self.flow.places)
+            assert self.kernel.snapshot() == self.pristine
+
+
+def check_as_it_was(kernel: FakeKernel, pristine: Snapshot, exempt: set[str]) -> None:
+    """All functions but these are as they were."""
+    before = {each.address: each for each in pristine}
+    for now in kernel.snapshot():
+        if now.address not in exempt:
+            was = before.get(now.address, now)
+            assert now == was, f"{now}, it was {was}"
+
+
+def check_not_given_twice(manager: Manager, place: str) -> None:
+    """Whoever asks for a card gets what is free of it, or nothing."""
+    leases = manager.store.leases()
+    taken = {str(address) for lease in leases for address in lease.members}
+    offered = {str(each.device.address) for each in manager.providers()}
+    if place not in offered:
+        return
+    try:
+        (entry,) = plug(manager, NEXT, place)
+    except exception.NoDeviceAvailable:
+        assert taken, f"{place} is free, and not given"
+        return
+    assert entry["pci_id"] not in taken, f"{place} is given twice"
+    assert manager.unplug({"uuid": NEXT}) == 1
+
+
+def end(bench: Bench) -> None:
+    """The fault is over; what hung has ended."""
+    bench.kernel.lift()
+    for pid in tuple(worker._stuck):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    worker._stuck.clear()
+
+
+def _act(flow: Flow, bench: Bench, manager: Manager | None) -> tuple[Told, Manager]:
+    error = None
+    with _listening() as log:
+        if manager is None:
+            manager = bench.manager()
+        else:
+            try:
+                flow.act(manager)
+            except exception.OsAccError as caught:
+                error = caught
+    if error is None:
+        return Told(None, "\n".join(log) if flow.starts else ""), manager
+    notes = getattr(error, "__notes__", ())
+    said = notes if flow.fails else (str(error), *notes)
+    return Told(error, "\n".join(said)), manager
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[list[str]]:
+    """What os_acc logs as errors."""
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Handler(logging.ERROR)
+    logger = logging.getLogger("os_acc")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _time_flies(kernel: FakeKernel, effect: Effect) -> Iterator[None]:
+    """A write that hangs is at its deadline at once; all else has its time.
+
+    So no case waits, and none depends on how slow the machine is.
+    """
+    if effect is not Effect.HANG:
+        yield
+        return
+    fork, collect, mine = worker._fork, worker._collect, threading.local()
+
+    def forked(*args: Any) -> int:
+        mine.worker = fork(*args)
+        return mine.worker
+
+    def collected(readable: int, deadline: float) -> object:
+        poll = select.poll()
+        poll.register(readable, 0)
+        # Hung up: the worker has ended.
+        while not poll.poll(5):
+            if any(_hangs(write, mine.worker) for write in kernel.writes()):
+                deadline = min(deadline, time.monotonic() + 0.02)
+                break
+        return collect(readable, deadline)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "_fork", forked)
+        patch.setattr(worker, "_collect", collected)
+        patch.setattr(worker, "_LOCK_SECONDS", 0.02)
+        yield
+
+
+def _hangs(write: Write, pid: int) -> bool:
+    return write.pid == pid and write.outcome == Outcome.BLOCKED
