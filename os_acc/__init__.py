@@ -27,6 +27,7 @@ if typing.TYPE_CHECKING:
     from typing import Any
 
     from os_acc.objects.device import Provider
+    from os_acc.placement.tree import ProviderTree
 
 __all__ = [
     "attached",
@@ -37,6 +38,7 @@ __all__ = [
     "rekey",
     "requests_accelerators",
     "unplug",
+    "update_provider_tree",
 ]
 
 
@@ -152,6 +154,33 @@ def providers() -> tuple[Provider, ...]:
     from os_acc.service import get
 
     return get().providers()
+
+
+def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
+    """Put this host's accelerators into Nova's provider tree.
+
+    For the virt driver's method of the same name, which Nova calls in every
+    claim and holds a lock meanwhile: what is put there was seen before, by
+    the last plug for example, and waits for nothing. Where that is more than
+    a minute old, a look at the host begins in a thread, for the next call.
+
+    Each provider is a child of the compute node, with what it has of one
+    resource class: ``total`` is what is free, leased or out of order,
+    ``reserved`` what is out of order. The inventory of our providers is
+    os_acc's; traits that others have added stay, and other providers are not
+    touched. Nothing is changed that is there already. A provider of ours
+    whose device is not offered any more stays, all of it reserved: something
+    of it may be allocated, and Nova's whole update would fail if it went.
+
+    :param provider_tree: a ``nova.compute.provider_tree.ProviderTree``.
+    :param nodename: the compute node's name in it. It may differ from
+        ``[os_acc] node_name``, of which the providers' own names are made.
+    :raises InvalidInput: one of them is not that.
+    :raises NodeNotFound: the tree has no such compute node.
+    """
+    from os_acc.service import get
+
+    get().update_provider_tree(provider_tree, nodename)
 
 
 def host_info() -> dict[str, Any]:

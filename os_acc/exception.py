@@ -75,6 +75,12 @@ class InvalidSelectedProvider(InvalidInput):
     """``selected_rp`` has none of the forms that :func:`os_acc.plug` takes."""
 
 
+class NodeNotFound(InvalidInput):
+    """The provider tree has no compute node of the name that was passed."""
+
+    default_hint = "nodename is what Nova calls this node: its root provider"
+
+
 class InvalidConfiguration(InvalidInput):
     """An option of os_acc has a value that cannot be used."""
 

@@ -42,7 +42,8 @@ from os_acc.host import boot, vfio
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
-from os_acc.objects.selection import Wanted
+from os_acc.objects.request import FlavorRequest
+from os_acc.objects.selection import Selection, Wanted
 from os_acc.placement import snapshot, tree
 from os_acc.plugins import base
 from os_acc.store.leases import AlreadyLeased, Store

@@ -94,3 +94,24 @@ class Lease:
     def members(self) -> tuple[PciAddress, ...]:
         """Every function that this lease takes from the host."""
         return tuple(prior.address for prior in self.prior)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """All that is recorded at one moment.
+
+    :ivar unreadable: functions that damaged records of leases claim.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    unreadable: tuple[PciAddress, ...] = ()
+
+    @property
+    def taken(self) -> frozenset[PciAddress]:
+        """Every function that is not free."""
+        return self.leased.union(self.unreadable)
+
+    @property
+    def leased(self) -> frozenset[PciAddress]:
+        """Every function that a lease takes from the host."""
+        return frozenset(each for lease in self.leases for each in lease.members)

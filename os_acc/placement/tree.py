@@ -1,0 +1,191 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Nova's provider tree, made to hold what this host's accelerators are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from oslo_log import log
+
+from os_acc import exception, hints
+from os_acc.placement.capacity import Capacity, Units
+
+LOG = log.getLogger(__name__)
+
+_Inventory = dict[str, dict[str, Any]]
+
+
+class ProviderData(Protocol):
+    """What is read of one provider; a copy."""
+
+    @property
+    def inventory(self) -> _Inventory:
+        """The records by resource class, as Placement has them."""
+
+    @property
+    def traits(self) -> set[str]:
+        """The names of its traits."""
+
+
+@runtime_checkable
+class ProviderTree(Protocol):
+    """What is called of ``nova.compute.provider_tree.ProviderTree``."""
+
+    def get_provider_uuids(self, name_or_uuid: str | None = None) -> list[str]:
+        """All providers."""
+
+    def exists(self, name_or_uuid: str) -> bool:
+        """Whether there is such a provider."""
+
+    def data(self, name_or_uuid: str) -> ProviderData:
+        """What is known of a provider."""
+
+    def new_child(self, name: str, parent: str, uuid: str) -> object:
+        """Make a provider below another one."""
+
+    def has_inventory_changed(self, name_or_uuid: str, inventory: _Inventory) -> bool:
+        """Whether this is another inventory than a provider's."""
+
+    def update_inventory(self, name_or_uuid: str, inventory: _Inventory) -> object:
+        """Replace a provider's inventory."""
+
+    def add_traits(self, name_or_uuid: str, *traits: str) -> None:
+        """Add to a provider's traits."""
+
+    def remove_traits(self, name_or_uuid: str, *traits: str) -> None:
+        """Take away some of a provider's traits."""
+
+
+class TreeWriter:
+    """Writes into the trees that Nova passes, and remembers what it wrote.
+
+    :param node_name: of which the names of our providers are made.
+    """
+
+    def __init__(self, node_name: str) -> None:
+        self._node_name = node_name
+        # Held by those who write into a tree, and by nobody else.
+        self._lock = threading.Lock()
+        self._traits: dict[str, frozenset[str]] = {}
+        self._told: set[str] = set()
+
+    def write(
+        self,
+        tree: object,
+        nodename: object,
+        wanted: Sequence[Capacity],
+        ours: Mapping[str, str],
+    ) -> None:
+        """Make a tree hold what is wanted; what it holds already stays.
+
+        :param ours: every provider that was ever offered, with its resource
+            class.
+        :raises InvalidInput: that is no tree, or no name.
+        :raises NodeNotFound: the tree has no such node.
+        """
+        if not isinstance(tree, ProviderTree):
+            raise exception.InvalidInput(
+                f"provider_tree is {hints.shown(tree)}, not a provider tree"
+            )
+        if not isinstance(nodename, str):
+            raise exception.InvalidInput(
+                f"nodename is {hints.shown(nodename)}, not text"
+            )
+        if not tree.exists(nodename):
+            raise exception.NodeNotFound(
+                f"the provider tree has no compute node {hints.shown(nodename)}"
+            )
+        with self._lock:
+            self._compare(nodename)
+            known = set(tree.get_provider_uuids())
+            for each in wanted:
+                if each.uuid in known or self._create(tree, nodename, each):
+                    self._update(tree, each)
+            known.difference_update(each.uuid for each in wanted)
+            for uuid in sorted(known & ours.keys()):
+                _withdraw(tree, uuid, ours[uuid])
+
+    def _create(self, tree: ProviderTree, nodename: str, wanted: Capacity) -> bool:
+        if wanted.provider is None:
+            # What it was called is not known; nor has Placement a provider of
+            # which something could be allocated.
+            return False
+        name = wanted.provider.name
+        if tree.exists(name):
+            # Placement would refuse two of one name, and Nova all the rest.
+            self._tell(f"{name} is the name of a provider that is not os_acc's")
+            return False
+        tree.new_child(name, nodename, uuid=wanted.uuid)
+        return True
+
+    def _update(self, tree: ProviderTree, wanted: Capacity) -> None:
+        _set_inventory(
+            tree,
+            wanted.uuid,
+            {name: _record(units) for name, units in wanted.units.items()},
+        )
+        if wanted.provider is None:
+            return
+        traits, there = wanted.provider.device.traits, tree.data(wanted.uuid).traits
+        before = self._traits.get(wanted.uuid, frozenset())
+        if new := traits - there:
+            tree.add_traits(wanted.uuid, *sorted(new))
+        gone = (before - traits) & there
+        if ended := [name for name in sorted(gone) if name.startswith("CUSTOM_")]:
+            tree.remove_traits(wanted.uuid, *ended)
+        # Until a tree comes without them: Nova may fail to pass on the change.
+        self._traits[wanted.uuid] = traits | gone
+
+    def _compare(self, nodename: str) -> None:
+        if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
+            self._tell(
+                f"Nova calls this node {nodename!r} but [os_acc] node_name is "
+                f"{self._node_name!r}: providers are named by the latter, which "
+                "has to be different on each host"
+            )
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            LOG.warning("%s", text)
+
+
+def _withdraw(tree: ProviderTree, uuid: str, resource_class: str) -> None:
+    """Let nobody be given anything of a provider that is not offered.
+
+    It stays: only Placement knows whether something of it is allocated, and
+    where it is, removing it would make Nova's whole update fail.
+    """
+    record = tree.data(uuid).inventory.get(resource_class)
+    if record is not None:
+        withdrawn = {**record, "reserved": record["total"]}
+        _set_inventory(tree, uuid, {resource_class: withdrawn})
+
+
+def _set_inventory(tree: ProviderTree, uuid: str, inventory: _Inventory) -> None:
+    if tree.has_inventory_changed(uuid, inventory):
+        tree.update_inventory(uuid, inventory)
+
+
+def _record(units: Units) -> dict[str, Any]:
+    return {
+        "total": units.total,
+        "reserved": units.reserved,
+        "min_unit": 1,
+        "max_unit": units.total,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+    }
