@@ -19,13 +19,17 @@ import os
 import subprocess
 import sys
 
-from benchmarks import discovery, rows, udev
+from benchmarks import confirm, discovery, imports, ready, rows, udev, workers
 from benchmarks.plan import Benchmark, Incomplete, Plan
 
 #: What is measured on this machine itself, in this order.
 HOST: tuple[Benchmark, ...] = (
     discovery.BENCHMARK,
     udev.BENCHMARK,
+    imports.BENCHMARK,
+    ready.BENCHMARK,
+    confirm.BENCHMARK,
+    workers.BENCHMARK,
 )
 #: What is measured in a virtual machine, by a command of its own.
 KERNEL = "kernel"

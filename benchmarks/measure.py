@@ -69,18 +69,28 @@ def paired(
     subject: Work[Any], floor: Work[Any], repetitions: int, warm_up: int = 1
 ) -> Pairs:
     """Time two works in turn: subject, floor, floor, subject, subject, ..."""
+    return alternating(lambda: once(subject), lambda: once(floor), repetitions, warm_up)
+
+
+def alternating(
+    subject: Callable[[], float],
+    floor: Callable[[], float],
+    repetitions: int,
+    warm_up: int = 1,
+) -> Pairs:
+    """The same of what measures itself, and gives its seconds."""
     for _ in range(warm_up):
-        once(subject)
-        once(floor)
+        subject()
+        floor()
     ours: list[float] = []
     theirs: list[float] = []
     for index in range(repetitions):
         if index % 2:
-            theirs.append(once(floor))
-            ours.append(once(subject))
+            theirs.append(floor())
+            ours.append(subject())
         else:
-            ours.append(once(subject))
-            theirs.append(once(floor))
+            ours.append(subject())
+            theirs.append(floor())
     return Pairs(tuple(ours), tuple(theirs))
 
 

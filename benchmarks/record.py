@@ -127,7 +127,7 @@ class _Recorder:
         return result
 
     def _note(self, kind: Kind, there: bool, path: Any, dir_fd: int | None) -> None:
-        name = os.fspath(path)
+        name = os.fsdecode(path)
         with self._lock:
             if dir_fd is None:
                 if not name.startswith(self._root):
@@ -141,7 +141,7 @@ class _Recorder:
             looks.setdefault((kind, there), {})[name] = None
 
     def _opens(self, fd: int, path: Any, dir_fd: int | None) -> None:
-        name = os.fspath(path)
+        name = os.fsdecode(path)
         with self._lock:
             above = None if dir_fd is None else self._open.get(dir_fd)
             whole = name if above is None else f"{above}/{name}"

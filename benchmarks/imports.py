@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What importing os_acc costs a service, against importing os_vif."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks import measure
+from benchmarks.plan import Benchmark, Plan
+from benchmarks.rows import Aim, Row
+
+NAME = "import"
+ALONE, WHOLE = "import os_acc", "import os_acc, with Python's own start"
+EVERYTHING = "import all that initialize() needs"
+_NEEDED = "os_acc.service, os_acc.plugins.pci, os_acc.privsep"
+_PEER = "import os_vif"
+_AIM = Aim(0.5)
+
+
+def rows(plan: Plan) -> Iterator[Row]:
+    """Each import in an interpreter of its own."""
+    times = plan.times(21)
+    for case, module, sample, floor_is, aim in (
+        (ALONE, "os_acc", _inside, _PEER, _AIM),
+        (WHOLE, "os_acc", _outside, f"{_PEER}, with Python's own start", _AIM),
+        (EVERYTHING, _NEEDED, _inside, _PEER, None),
+    ):
+        pairs = measure.alternating(
+            _sampling(sample, module), _sampling(sample, "os_vif"), times, warm_up=2
+        )
+        yield measure.row(
+            pairs,
+            benchmark=NAME,
+            case=case,
+            size=1,
+            things="process",
+            floor_is=floor_is,
+            aim=aim,
+        )
+
+
+def _sampling(sample: Callable[[str], float], module: str) -> Callable[[], float]:
+    return lambda: sample(module)
+
+
+def _inside(module: str) -> float:
+    """The seconds that the new interpreter itself counts."""
+    code = (
+        "import time; start = time.perf_counter();"
+        f" import {module}; print(time.perf_counter() - start)"
+    )
+    return float(_python(code))
+
+
+def _outside(module: str) -> float:
+    """The seconds from before the new interpreter's start until its end."""
+    start = time.perf_counter()
+    _python(f"import {module}")
+    return time.perf_counter() - start
+
+
+def _python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def _cases(_plan: Plan) -> set[tuple[str, int]]:
+    return {(ALONE, 1), (WHOLE, 1), (EVERYTHING, 1)}
+
+
+BENCHMARK = Benchmark(NAME, lambda plan: tuple(rows(plan)), _cases)

@@ -1,0 +1,124 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A host whose functions have consumers, made without a plug for each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import host, measure
+from os_acc import privsep
+from os_acc.host import pci
+from os_acc.manager import Manager
+from os_acc.objects.lease import Lease, LeaseState, PriorBinding
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import drivers, sriov
+from os_acc.testing.tree import Tree
+from tests.stress.bench import Bench
+
+#: Names the VFs of the hosts here, and so makes no line of the log for PFs.
+VFS = '{"vendor_id": "10ee", "product_id": "5001"}'
+_CONSUMERS = uuid.UUID("6f1d9a2e-3b0c-4f59-9f5d-2f6c5f1a7c11")
+
+
+def bench(directory: str, functions: int) -> Bench:
+    """A host with as many functions, none of them leased."""
+    made = Bench(directory, device_spec=(VFS,))
+    made.build(host.of(functions))
+    return made
+
+
+@contextlib.contextmanager
+def privileged_here(bench: Bench) -> Iterator[Manager]:
+    """A manager whose privileged steps run in this process."""
+    contexts = (privsep.base, privsep.inspect)
+    before = [context.client_mode for context in contexts]
+    for context in contexts:
+        context.set_client_mode(False)
+    try:
+        with bench.kernel.installed():
+            yield bench.manager()
+    finally:
+        for context, mode in zip(contexts, before, strict=True):
+            context.set_client_mode(mode)
+
+
+def consumer(number: int) -> str:
+    """The uuid of the consumer with this number."""
+    return str(uuid.uuid5(_CONSUMERS, str(number)))
+
+
+def lease(manager: Manager, like: Lease, addresses: Sequence[str]) -> None:
+    """Give each function to a consumer of its own, as another lease was made."""
+    read = pci.scan(manager.root).functions
+    functions = [read[PciAddress.parse(address)] for address in addresses]
+    _bind(manager.root, addresses)
+    manager.store.add(
+        dataclasses.replace(
+            like,
+            uuid=consumer(-number),
+            consumer=consumer(number),
+            state=LeaseState.HELD,
+            address=function.address,
+            iommu_group=function.iommu_group or 0,
+            numa_node=function.numa_node,
+            prior=(
+                PriorBinding(
+                    function.address, function.identity, function.driver, None
+                ),
+            ),
+        )
+        for number, function in enumerate(functions, 1)
+    )
+
+
+def _bind(root: str, addresses: Sequence[str]) -> None:
+    with Tree(root).transaction() as tree:
+        for address in addresses:
+            drivers.set_override(tree, address, f"{drivers.VFIO}\n")
+            bound = drivers.bound(tree, address)
+            if bound is not None:
+                sriov.unbind(tree, address, bound)
+            drivers.probe(tree, address)
+
+
+def rows_of(manager: Manager) -> measure.Work[list[tuple[Any, ...]]]:
+    """The floor of the store: its file opened once, and all leases selected."""
+    path = os.path.join(manager.settings.state_path, "os_acc.sqlite")
+    expected = len(manager.store.leases())
+
+    def read() -> list[tuple[Any, ...]]:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return connection.execute("SELECT * FROM leases").fetchall()
+
+    def check(found: list[tuple[Any, ...]]) -> None:
+        assert len(found) == expected, f"{len(found)} of {expected} leases"
+
+    return measure.Work(read, check)
+
+
+def both(*works: measure.Work[Any]) -> measure.Work[list[Any]]:
+    """One work after the other as one."""
+
+    def check(results: list[Any]) -> None:
+        for work, result in zip(works, results, strict=True):
+            work.check(result)
+
+    return measure.Work(lambda: [work.run() for work in works], check)

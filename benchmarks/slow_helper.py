@@ -1,0 +1,50 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A privileged helper on a fake kernel that takes its time.
+
+As :mod:`os_acc.testing.helper`, with the seconds for each attribute in a file; its
+``helper_command``::
+
+    python -m benchmarks.slow_helper --seconds <file> --fake-root <tree>
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import shlex
+import sys
+
+from benchmarks import delays
+from os_acc.testing import helper
+
+
+def command(root: str, seconds: str) -> str:
+    """The value of a context's option ``helper_command``."""
+    words = [sys.executable, "-m", __name__, "--seconds", seconds]
+    return shlex.join([*words, "--fake-root", root])
+
+
+def main() -> None:
+    """Let the helper make its kernel a slow one."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--seconds", required=True)
+    own, others = parser.parse_known_args()
+    slow = functools.partial(delays.SlowKernel, seconds=delays.load(own.seconds))
+    helper.FakeKernel = slow  # type: ignore[assignment, attr-defined]
+    helper.main(others)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Plugs and unplugs side by side, on a kernel as slow as the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from typing import Any
+
+from oslo_config import cfg
+
+from benchmarks import delays, documentation, measure, rows, slow_helper
+from benchmarks.plan import Benchmark, Plan, scratch
+from benchmarks.rows import Aim, Bound, Row, Unit
+from os_acc import privsep
+from os_acc.manager import Manager
+from os_acc.testing import FunctionSpec, HostSpec
+from tests.stress.bench import Bench, request
+
+NAME = "workers"
+CASE = "plug and unplug"
+_FLOOR = "one worker"
+_DEVICES = 64
+_WORKERS = (1, 2, 4, 16)
+#: Of what as many workers would do that never meet.
+_LINEAR = 0.8
+
+Request = tuple[dict[str, Any], dict[str, str]]
+
+
+def measured(plan: Plan) -> Iterator[Row]:
+    """Ever more threads of one service, each with devices of its own."""
+    with scratch() as directory, _bench(plan, directory) as bench:
+        before = bench.kernel.snapshot()
+        manager = bench.manager()
+        requests = [request(manager, [address]) for address in _addresses()]
+        for workers in plan.sizes(*reversed(_WORKERS)):
+            yield _row(plan, manager, requests, workers)
+        assert bench.kernel.snapshot() == before, "a device was left behind"
+
+
+@contextlib.contextmanager
+def _bench(plan: Plan, directory: str) -> Iterator[Bench]:
+    bench = Bench(os.path.join(directory, "bench"))
+    bench.build(HostSpec(tuple(_device(each) for each in _addresses())))
+    seconds = os.path.join(directory, "seconds.json")
+    delays.save(seconds, _seconds(plan))
+    os.makedirs(plan.output, exist_ok=True)
+    contexts = (privsep.base, privsep.inspect)
+    # Each commit waits for a disk, as it does on a host.
+    with tempfile.TemporaryDirectory(dir=plan.output) as disk:
+        os.symlink(os.path.abspath(disk), os.path.join(bench.directory, "state"))
+        cfg.CONF([], default_config_files=[], default_config_dirs=[])
+        for context in contexts:
+            command = slow_helper.command(bench.root, seconds)
+            cfg.CONF.set_override("helper_command", command, context.cfg_section)
+        try:
+            yield bench
+        finally:
+            for context in contexts:
+                context.stop()
+                cfg.CONF.clear_override("helper_command", context.cfg_section)
+
+
+def _seconds(plan: Plan) -> dict[str, float]:
+    """As measured in this run, else as the documentation has it."""
+    for directory in (plan.output, documentation.DIRECTORY):
+        for name in ("kernel.json", "results.json"):
+            path = os.path.join(directory, name)
+            if os.path.exists(path):
+                seconds = delays.measured(rows.load(path))
+                if seconds:
+                    return seconds
+    return {
+        "driver_override": 0.0001,
+        "unbind": 0.003,
+        "drivers_probe": 0.003,
+        "bind": 0.003,
+        "reset": 0.1,
+    }
+
+
+def _addresses() -> list[str]:
+    return [f"0000:{number + 0x10:02x}:00.0" for number in range(_DEVICES)]
+
+
+def _device(address: str) -> FunctionSpec:
+    return FunctionSpec(address, 0x10EE, 0x5000, 0x120000, "xclmgmt", numa_node=0)
+
+
+def _row(
+    plan: Plan, manager: Manager, requests: Sequence[Request], workers: int
+) -> Row:
+    cycles = 2 if plan.short else 8
+
+    def many() -> float:
+        return _throughput(manager, requests, workers, cycles)
+
+    def one() -> float:
+        return _throughput(manager, requests, 1, cycles)
+
+    # Not seconds, but cycles in each second.
+    pairs = measure.alternating(many, one, plan.times(7))
+    return Row(
+        benchmark=NAME,
+        case=CASE,
+        size=workers,
+        things="workers",
+        unit=Unit.PER_SECOND,
+        median=statistics.median(pairs.subject),
+        spread=measure.spread(pairs.subject),
+        samples=len(pairs.subject),
+        floor=statistics.median(pairs.floor),
+        floor_is=_FLOOR,
+        ratio=statistics.median(pairs.ratios),
+        ratio_spread=measure.spread(pairs.ratios),
+        aim=None if workers == 1 else Aim(_LINEAR * workers, Bound.AT_LEAST),
+    )
+
+
+def _throughput(
+    manager: Manager, requests: Sequence[Request], workers: int, cycles: int
+) -> float:
+    """Cycles in a second, of all workers together."""
+    with futures.ThreadPoolExecutor(workers) as pool:
+        start = time.perf_counter()
+        running = [
+            pool.submit(_work, manager, requests[number::workers], cycles)
+            for number in range(workers)
+        ]
+        for each in running:
+            each.result()
+        return workers * cycles / (time.perf_counter() - start)
+
+
+def _work(manager: Manager, mine: Sequence[Request], cycles: int) -> None:
+    for selected, specs in itertools.islice(itertools.cycle(mine), cycles):
+        instance = {"uuid": str(uuid.uuid4())}
+        (entry,) = manager.plug(instance, selected, specs)
+        (provider,) = selected["allocations"]
+        assert entry["device_rp_uuid"] == provider, "another device"
+        assert manager.unplug(instance) == 1, "nothing was given back"
+
+
+def _cases(plan: Plan) -> set[tuple[str, int]]:
+    return {(CASE, workers) for workers in plan.sizes(*reversed(_WORKERS))}
+
+
+BENCHMARK = Benchmark(NAME, lambda plan: tuple(measured(plan)), _cases)
