@@ -1,0 +1,195 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A provider tree that behaves as Nova's, for tests without Nova.
+
+What is here of ``nova.compute.provider_tree.ProviderTree`` (Nova 34) does the
+same, down to what it does not check.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import uuid as uuids
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+Inventory = dict[str, dict[str, Any]]
+
+
+class ProviderData(NamedTuple):
+    """A provider at one moment; changing it changes nothing in the tree."""
+
+    uuid: str
+    name: str
+    generation: int | None
+    parent_uuid: str | None
+    inventory: Inventory
+    traits: set[str]
+    aggregates: set[str]
+    resources: dict[str, Any]
+
+
+@dataclasses.dataclass(slots=True)
+class _Provider:
+    uuid: str
+    name: str
+    generation: int | None
+    parent_uuid: str | None
+    inventory: Inventory = dataclasses.field(default_factory=dict)
+    traits: set[str] = dataclasses.field(default_factory=set)
+    aggregates: set[str] = dataclasses.field(default_factory=set)
+
+    def has_inventory_changed(self, new: Inventory) -> bool:
+        if self.inventory.keys() != new.keys():
+            return True
+        return any(
+            # What the new record leaves out counts as unchanged.
+            new[name].keys() - record.keys()
+            or any(new[name].get(key, old) != old for key, old in record.items())
+            for name, record in self.inventory.items()
+        )
+
+
+class ProviderTree:
+    """All providers of a compute node; each is found by uuid or by name.
+
+    Whatever names a provider that is not there raises :class:`ValueError`.
+    """
+
+    def __init__(self) -> None:
+        self._providers: dict[str, _Provider] = {}
+
+    def get_provider_uuids(self, name_or_uuid: str | None = None) -> list[str]:
+        """All providers, or those at and below one, from the top down."""
+        if name_or_uuid is not None:
+            return list(self._below(self._find(name_or_uuid)))
+        roots = [each for each in self._providers.values() if each.parent_uuid is None]
+        return [uuid for root in roots for uuid in self._below(root)]
+
+    def exists(self, name_or_uuid: str) -> bool:
+        """Whether there is such a provider."""
+        try:
+            self._find(name_or_uuid)
+        except ValueError:
+            return False
+        return True
+
+    def data(self, name_or_uuid: str) -> ProviderData:
+        """What is known of a provider; a copy."""
+        found = self._find(name_or_uuid)
+        return ProviderData(
+            found.uuid,
+            found.name,
+            found.generation,
+            found.parent_uuid,
+            copy.deepcopy(found.inventory),
+            set(found.traits),
+            set(found.aggregates),
+            {},
+        )
+
+    def new_root(self, name: str, uuid: str, generation: int | None = None) -> str:
+        """Make a provider at the top."""
+        self._check_new(uuid)
+        return self._add(_Provider(uuid, name, generation, None))
+
+    def new_child(
+        self,
+        name: str,
+        parent: str,
+        uuid: str | None = None,
+        generation: int | None = None,
+    ) -> str:
+        """Make a provider below another; a uuid makes its name unchecked."""
+        self._check_new(uuid or name)
+        above = self._find(parent).uuid
+        uuid = uuid or str(uuids.uuid4())
+        return self._add(_Provider(uuid, name, generation, above))
+
+    def remove(self, name_or_uuid: str) -> None:
+        """Take away a provider and all that are below it."""
+        for uuid in list(self._below(self._find(name_or_uuid))):
+            del self._providers[uuid]
+
+    def has_inventory_changed(self, name_or_uuid: str, inventory: Inventory) -> bool:
+        """Whether this is another inventory than a provider's."""
+        return self._find(name_or_uuid).has_inventory_changed(inventory)
+
+    def update_inventory(
+        self, name_or_uuid: str, inventory: Inventory, generation: int | None = None
+    ) -> bool:
+        """Replace a provider's inventory; whether that changed it."""
+        found = self._at(name_or_uuid, generation)
+        changed = found.has_inventory_changed(inventory)
+        if changed:
+            found.inventory = copy.deepcopy(inventory)
+        return changed
+
+    def update_traits(
+        self, name_or_uuid: str, traits: Iterable[str], generation: int | None = None
+    ) -> bool:
+        """Replace a provider's traits; whether that changed them."""
+        found = self._at(name_or_uuid, generation)
+        before, found.traits = found.traits, set(traits)
+        return found.traits != before
+
+    def add_traits(self, name_or_uuid: str, *traits: str) -> None:
+        """Add to a provider's traits."""
+        if traits:
+            self._find(name_or_uuid).traits |= set(traits)
+
+    def remove_traits(self, name_or_uuid: str, *traits: str) -> None:
+        """Take away some of a provider's traits."""
+        if traits:
+            self._find(name_or_uuid).traits -= set(traits)
+
+    def update_aggregates(
+        self,
+        name_or_uuid: str,
+        aggregates: Iterable[str],
+        generation: int | None = None,
+    ) -> bool:
+        """Replace a provider's aggregates; whether that changed them."""
+        found = self._at(name_or_uuid, generation)
+        before, found.aggregates = found.aggregates, set(aggregates)
+        return found.aggregates != before
+
+    def _find(self, name_or_uuid: str) -> _Provider:
+        if found := self._providers.get(name_or_uuid):
+            return found
+        for provider in self._providers.values():
+            if provider.name == name_or_uuid:
+                return provider
+        raise ValueError(f"No such provider {name_or_uuid}")
+
+    def _at(self, name_or_uuid: str, generation: int | None) -> _Provider:
+        found = self._find(name_or_uuid)
+        if generation is not None:
+            found.generation = generation
+        return found
+
+    def _check_new(self, name_or_uuid: str) -> None:
+        if self.exists(name_or_uuid):
+            raise ValueError(f"Provider {name_or_uuid} already exists.")
+
+    def _add(self, provider: _Provider) -> str:
+        self._providers[provider.uuid] = provider
+        return provider.uuid
+
+    def _below(self, top: _Provider) -> Iterator[str]:
+        yield top.uuid
+        for provider in list(self._providers.values()):
+            if provider.parent_uuid == top.uuid:
+                yield from self._below(provider)
