@@ -162,7 +162,7 @@ class Lifecycle:
         left = [
             lease
             for lease in self._store.until(deadline).leases(consumer)
-            if lease.state in (LeaseState.PREPARING, LeaseState.RELEASING)
+            if lease.is_unfinished
         ]
         if not left:
             return Released((), ())
@@ -176,7 +176,7 @@ class Lifecycle:
         unfinished = {
             lease.consumer
             for lease in self._store.until(deadline).leases()
-            if lease.state in (LeaseState.PREPARING, LeaseState.RELEASING)
+            if lease.is_unfinished
         }
 
         def settle(consumer: str) -> None:

@@ -41,7 +41,7 @@ from os_acc import (
 from os_acc.host import boot, vfio
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
-from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Selection, Wanted
 from os_acc.placement import snapshot, tree
@@ -154,6 +154,10 @@ class Manager:
 
     def take_stock(self, deadline: float = math.inf) -> inventory.Inventory:
         """What the host offers at this moment."""
+        return self._look(deadline)[0]
+
+    def _look(self, deadline: float) -> tuple[inventory.Inventory, Standing]:
+        """What the host offers, and the leases that this was judged by."""
         store = self.store.until(deadline)
         began = self._snapshots.begin()
         standing = store.standing()
@@ -168,7 +172,7 @@ class Manager:
         self._told.tell(stock)
         self._remember(stock, store)
         self._snapshots.note(began, standing, stock.providers.values())
-        return stock
+        return stock, standing
 
     def _recount(self, deadline: float) -> None:
         """Let the snapshot know which leases there are after a failure."""
@@ -225,25 +229,35 @@ class Manager:
         held = self._settled(instance.uuid, deadline)
         if selection is None:
             return self._recorded(instance, held, deadline)
-        stock = self.take_stock(deadline)
+        if held:
+            wanted = matching.match_groups(request, selection, self._ours)
+            if _is_of(held, _digest(wanted)):
+                return self._again(held, deadline)
+        # What this process has not seen yet may be ours as well.
+        look = self._look(deadline)
         wanted = matching.match_groups(request, selection, self._ours)
         digest = _digest(wanted)
-        if held:
-            return self._again(instance, held, digest, deadline)
-        return self._fresh(instance, wanted, digest, stock, deadline)
+        if not held:
+            return self._fresh(instance, wanted, digest, look, deadline)
+        if not _is_of(held, digest):
+            raise exception.ConsumerConflict(
+                f"instance {instance.uuid} already holds accelerators of another "
+                "request"
+            )
+        return self._again(held, deadline)
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """What a consumer holds, with nothing unfinished beside it.
 
         :raises OsAccError: something unfinished cannot be finished now.
         """
-        for _lease, error in self.life.settle(consumer, deadline).failed:
-            raise error
-        return tuple(
-            lease
-            for lease in self.store.until(deadline).leases(consumer)
-            if lease.state is LeaseState.HELD
-        )
+        store = self.store.until(deadline)
+        leases = store.leases(consumer)
+        if any(lease.is_unfinished for lease in leases):
+            for _lease, error in self.life.settle(consumer, deadline).failed:
+                raise error
+            leases = store.leases(consumer)
+        return tuple(lease for lease in leases if lease.state is LeaseState.HELD)
 
     def _recorded(
         self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
@@ -263,18 +277,7 @@ class Manager:
         _check_complete(held)
         return self.life.reestablish(held, deadline)
 
-    def _again(
-        self,
-        instance: InstanceInfo,
-        held: Sequence[Lease],
-        digest: str,
-        deadline: float,
-    ) -> tuple[Lease, ...]:
-        if any(lease.request != digest for lease in held):
-            raise exception.ConsumerConflict(
-                f"instance {instance.uuid} already holds accelerators of another "
-                "request"
-            )
+    def _again(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
         _check_complete(held)
         return self.life.reestablish(held, deadline)
 
@@ -283,15 +286,16 @@ class Manager:
         instance: InstanceInfo,
         wanted: Sequence[Wanted],
         digest: str,
-        stock: inventory.Inventory,
+        look: tuple[inventory.Inventory, Standing],
         deadline: float,
     ) -> tuple[Lease, ...]:
         if not wanted:
             return ()
         vfio.vfio_ready(self.root)
-        store = self.store.until(deadline)
+        stock, standing = look
         while True:
-            chosen = choice.choose(wanted, stock.providers, store.standing().taken)
+            # What is taken meanwhile, the store refuses.
+            chosen = choice.choose(wanted, stock.providers, standing.taken)
             leases = [
                 dataclasses.replace(
                     self._lease(instance, each, digest, stock, deadline),
@@ -305,7 +309,7 @@ class Manager:
                 # Another plug was faster, and each round somebody gets a
                 # device; or the host is still busy with a new device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
-                stock = self.take_stock(deadline)
+                stock, standing = self._look(deadline)
                 gone = {each.provider_uuid for each in wanted} - set(stock.providers)
                 if gone or time.monotonic() >= deadline:
                     raise
@@ -344,6 +348,10 @@ def _digest(wanted: Sequence[Wanted]) -> str:
     """The same for the same request, whatever devices answer it."""
     plain = json.dumps([dataclasses.astuple(each) for each in wanted])
     return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _is_of(held: Sequence[Lease], digest: str) -> bool:
+    return all(lease.request == digest for lease in held)
 
 
 def _check_complete(held: Sequence[Lease]) -> None:

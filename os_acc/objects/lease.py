@@ -95,6 +95,11 @@ class Lease:
         """Every function that this lease takes from the host."""
         return tuple(prior.address for prior in self.prior)
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether an operation on it has begun and not ended."""
+        return self.state in (LeaseState.PREPARING, LeaseState.RELEASING)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:

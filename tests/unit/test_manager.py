@@ -23,7 +23,7 @@ from concurrent import futures
 
 import pytest
 
-from os_acc import exception, operations
+from os_acc import exception, inventory, operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from tests.unit.bench import instance, request, uuid_of
@@ -42,6 +42,27 @@ def test_the_same_request_again_returns_the_same_entries(bench):
     assert bench.plug(1, GPU, FPGA) == entries
     assert bench.manager.plug(instance(1), None, None) == entries
     assert bench.kernel.writes() == writes
+
+
+def test_the_same_request_again_looks_at_its_own_devices_only(bench, monkeypatch):
+    entries = bench.plug(1, GPU)
+    arguments = request(bench.provider(GPU))
+
+    def look(*_arguments: object) -> None:
+        raise AssertionError("the whole host is looked at")
+
+    monkeypatch.setattr(inventory, "take_stock", look)
+    assert bench.manager.plug(instance(1), *arguments) == entries
+
+
+def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench):
+    card = bench.kernel.hot_unplug(FPGA)
+    first = bench.restart()
+    bench.kernel.hot_plug(card)
+    bench.restart()
+    entries = bench.plug(1, FPGA)
+    # This one was started before there was such a card.
+    assert first.plug(instance(1), *request(bench.provider(FPGA))) == entries
 
 
 def test_the_same_request_again_repairs_what_does_not_hold_any_more(bench):
