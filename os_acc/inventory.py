@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+import os_resource_classes  # type: ignore[import-untyped]
+import os_traits  # type: ignore[import-untyped]
 from oslo_log import log
 
 from os_acc import deadlines, device_spec, eligibility, exception, plugins
@@ -38,6 +41,8 @@ LOG = log.getLogger(__name__)
 # gives the same uuid again after the loss of the store.
 _PROVIDERS = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
 
+
+_CUSTOM = re.compile("CUSTOM_.")
 
 # A plugin only reads, and discovery is part of each plug.
 _DISCOVER_SECONDS = 10.0
@@ -218,6 +223,21 @@ def _check(plugin: base.PluginBase, device: object) -> None:
     for name in (device.resource_class, *device.traits):
         if not PLACEMENT_NAME.fullmatch(name):
             raise ValueError(f"{device.address} has {name!r}, no name for Placement")
+    # Placement would refuse it, and Nova's update of the whole node with it.
+    for name in _unheard_of(device):
+        raise ValueError(
+            f"{device.address} has {name!r}, neither standard nor CUSTOM_ something"
+        )
+
+
+def _unheard_of(device: Device) -> Iterator[str]:
+    name = device.resource_class
+    if not _CUSTOM.match(name) and name not in os_resource_classes.STANDARDS:
+        yield name
+    traits = [name for name in sorted(device.traits) if not _CUSTOM.match(name)]
+    if traits:
+        _standard, others = os_traits.check_traits(traits)
+        yield from sorted(others)
 
 
 def _providers(node_name: str, devices: Sequence[Device]) -> Iterator[Provider]:

@@ -168,6 +168,23 @@ class Nameless(Acme):
             yield dataclasses.replace(found, resource_class="an accelerator")
 
 
+class ClassUnheardOf(Acme):
+    """Its resource class is one that Placement does not know, nor makes."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for found in super().discover(candidates):
+            yield dataclasses.replace(found, resource_class="ACCELERATOR_ACME")
+
+
+class TraitUnheardOf(Acme):
+    """One of its traits is one that Placement does not know, nor makes."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        for found in super().discover(candidates):
+            traits = found.traits | {"HW_NIC_SRIOV", "ACME_FAST"}
+            yield dataclasses.replace(found, traits=traits)
+
+
 class NeverReturns(Acme):
     """Hangs until its gate is opened."""
 
