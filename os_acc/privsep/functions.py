@@ -43,6 +43,9 @@ def parse_address(parts: object) -> PciAddress | None:
     """The address of four numbers; None where they are not one."""
     if not isinstance(parts, tuple | list) or len(parts) != 4:
         return None
+    # A subclass of int may show itself as anything, and becomes a path.
+    if not all(type(part) is int for part in parts):
+        return None
     try:
         return PciAddress(*parts)
     except exception.InvalidPciAddress:
@@ -70,7 +73,8 @@ def is_deadline(value: object) -> bool:
 
 def is_driver_name(value: object) -> bool:
     """Whether a value names a PCI driver; '' stands for none."""
-    return isinstance(value, str) and (
+    # What a subclass of str is written as need not be what it is matched as.
+    return type(value) is str and (
         value == "" or _DRIVER_NAME.fullmatch(value) is not None
     )
 

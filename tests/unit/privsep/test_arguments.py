@@ -162,6 +162,24 @@ def test_a_driver_is_the_name_of_one_never_a_path(untouchable, name):
     assert is_refused(give_back(targets=((PLACE, CARD, "", name),)))
 
 
+def test_what_shows_itself_as_something_else_is_not_taken(untouchable):
+    """It would be checked as one thing, and become a path or a text as another."""
+
+    class Number(int):
+        def __format__(self, _spec):
+            return "../.."
+
+    class Name(str):
+        def encode(self, *_args):
+            return b"0000:00:00.0\n1234 1111"
+
+    place = (0, 0x5E, 0, Number(0))
+    assert is_refused(take(targets=((place, CARD),)))
+    assert is_refused(set_num_vfs(parts=place))
+    assert holders.holders((place,))[0] == Outcome.INVALID
+    assert is_refused(give_back(targets=((PLACE, CARD, "", Name("nvme")),)))
+
+
 @pytest.mark.parametrize("identity", [(), CARD[:4], (*CARD, 0), (2**16, 0, 0, 0, 0)])
 def test_an_identity_is_five_numbers(untouchable, identity):
     assert is_refused(take(targets=((PLACE, identity),)))

@@ -1,0 +1,287 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What each privileged entry point takes, and what it may write then.
+
+Written down once more, and apart from the code: who reads both sees whether
+they mean the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import string
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from os_acc.privsep import binding, holders, sriov
+from tests.stress.rubbish import Rubbish
+
+Arguments = tuple[Any, ...]
+Writes = frozenset[tuple[str, str]]
+
+_DEVICES = "sys/bus/pci/devices"
+_FIRST = frozenset(string.ascii_letters + string.digits + "_")
+_LATER = _FIRST | frozenset(".+: -")
+_VFIO = "vfio-pci"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """A function that is there."""
+
+    place: tuple[int, int, int, int]
+    identity: tuple[int, ...]
+    group: int
+    driver: str
+    is_bridge: bool = False
+
+    @property
+    def name(self) -> str:
+        domain, bus, slot, function = self.place
+        return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """What is there.
+
+    :ivar root: where ``/sys`` is.
+    """
+
+    root: str
+    cards: Mapping[tuple[int, ...], Card]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """One entry point.
+
+    :ivar invent: arguments that it takes, for functions of a host or not.
+    :ivar takes: whether it takes these arguments.
+    :ivar named: the functions that they are about, with what they are said
+        to be.
+    :ivar writes: the attributes that it may write for one of those, and the
+        texts, if the function is there and what it is said to be.
+    """
+
+    call: Callable[..., Any]
+    invent: Callable[[Rubbish, Host], Arguments]
+    takes: Callable[..., bool]
+    named: Callable[[Arguments], list[Arguments]]
+    writes: Callable[[Card, Arguments, Arguments], Writes]
+
+    def fits(self, arguments: Arguments) -> bool:
+        """Whether there are as many arguments as it has."""
+        return len(arguments) == len(inspect.signature(self._function).parameters)
+
+    @property
+    def _function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = self.call.args[0]  # type: ignore[attr-defined]
+        return function
+
+    def locked(self, host: Host, arguments: Arguments) -> list[Card]:
+        """The functions whose locks a call may leave behind."""
+        if self is HOLDERS or not self.takes(*arguments):
+            return []
+        found = [host.cards.get(tuple(place)) for place, *_ in self.named(arguments)]
+        return [] if None in found else [card for card in found if card is not None]
+
+    def permitted(self, host: Host, arguments: Arguments) -> Writes:
+        """Every write that a call may do, by path below the root, and text."""
+        writes: set[tuple[str, str]] = set()
+        for card in self.locked(host, arguments):
+            for target in self.named(arguments):
+                if tuple(target[0]) == card.place:
+                    writes |= self.writes(card, target, arguments)
+        return frozenset(writes)
+
+
+def _is_number(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_row(value: object, length: int) -> bool:
+    return isinstance(value, tuple | list) and len(value) == length
+
+
+def _is_place(value: Any) -> bool:
+    limits = (2**32 - 1, 255, 31, 7)
+    return _is_row(value, 4) and all(map(_is_number, value, (0,) * 4, limits))
+
+
+def _is_identity(value: Any) -> bool:
+    return _is_row(value, 5) and all(_is_number(each, 0, 0xFFFF) for each in value)
+
+
+def _is_driver(value: object) -> bool:
+    if type(value) is not str or len(value) > 64:
+        return False
+    return value == "" or (value[0] in _FIRST and set(value) <= _LATER)
+
+
+def _are_targets(value: Any, names: int) -> bool:
+    if not isinstance(value, tuple | list) or not value:
+        return False
+    whole = all(
+        _is_row(target, 2 + names)
+        and _is_place(target[0])
+        and _is_identity(target[1])
+        and all(_is_driver(name) for name in target[2:])
+        for target in value
+    )
+    return whole and len({tuple(target[0]) for target in value}) == len(value)
+
+
+def _is_told(group: object, epoch: object, milliseconds: object) -> bool:
+    return (
+        _is_number(group, 0, 2**31 - 1)
+        and _is_number(epoch, 0, 2**62)
+        and _is_number(milliseconds, 1, 600_000)
+    )
+
+
+def _as_said(card: Card, identity: Any, group: object) -> bool:
+    same = tuple(identity) == card.identity and group == card.group
+    return same and not card.is_bridge
+
+
+def _bind(card: Card, *overrides: str) -> Writes:
+    place = f"{_DEVICES}/{card.name}"
+    return frozenset(
+        {
+            *((f"{place}/driver_override", text or "\n") for text in overrides),
+            (f"{place}/driver/unbind", card.name),
+            ("sys/bus/pci/drivers_probe", card.name),
+        }
+    )
+
+
+def _taking(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    if not _as_said(card, target[1], arguments[0]):
+        return frozenset()
+    return _bind(card, _VFIO)
+
+
+def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    if not _as_said(card, target[1], arguments[0]):
+        return frozenset()
+    reset = (f"{_DEVICES}/{card.name}/reset", "1")
+    return _bind(card, target[2], target[3]) | {reset}
+
+
+def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    if tuple(target[1]) != card.identity:
+        return frozenset()
+    place = f"{_DEVICES}/{card.name}"
+    return frozenset(
+        {
+            (f"{place}/sriov_drivers_autoprobe", "0"),
+            (f"{place}/sriov_drivers_autoprobe", "1"),
+            (f"{place}/sriov_numvfs", str(arguments[2])),
+        }
+    )
+
+
+def _some(rubbish: Rubbish, host: Host) -> Card:
+    card = rubbish.pick(list(host.cards.values()))
+    if rubbish.happens(0.1):
+        return dataclasses.replace(card, place=(0, 0, rubbish.pick(range(32)), 7))
+    return card
+
+
+def _group(rubbish: Rubbish, host: Host) -> list[Card]:
+    card = _some(rubbish, host)
+    others = [each for each in host.cards.values() if each.group == card.group]
+    return others if card in others and rubbish.happens(0.5) else [card]
+
+
+def _patience(rubbish: Rubbish) -> int:
+    return rubbish.pick((120_000, 600_000))
+
+
+def _take(rubbish: Rubbish, host: Host) -> Arguments:
+    cards = _group(rubbish, host)
+    targets = tuple((card.place, card.identity) for card in cards)
+    return cards[0].group, targets, rubbish.pick((0, 1, 2**62)), _patience(rubbish)
+
+
+def _give_back(rubbish: Rubbish, host: Host) -> Arguments:
+    names = ("", "nouveau", "nvme", "i6300ESB timer", _VFIO)
+    cards = _group(rubbish, host)
+    targets = tuple(
+        (card.place, card.identity, rubbish.pick(names), rubbish.pick(names))
+        for card in cards
+    )
+    epoch, proven = rubbish.pick((0, 1, 2**62)), rubbish.happens(0.5)
+    return cards[0].group, targets, epoch, _patience(rubbish), proven
+
+
+def _set_num_vfs(rubbish: Rubbish, host: Host) -> Arguments:
+    card, count = _some(rubbish, host), rubbish.pick((0, 1, 4, 0xFFFF))
+    return card.place, card.identity, count, 1, _patience(rubbish)
+
+
+def _holders(rubbish: Rubbish, host: Host) -> Arguments:
+    return (tuple(card.place for card in _group(rubbish, host)),)
+
+
+TAKE = EntryPoint(
+    binding.take,
+    _take,
+    lambda group, targets, epoch, milliseconds: (
+        _is_told(group, epoch, milliseconds) and _are_targets(targets, 0)
+    ),
+    lambda arguments: list(arguments[1]),
+    _taking,
+)
+GIVE_BACK = EntryPoint(
+    binding.give_back,
+    _give_back,
+    lambda group, targets, epoch, milliseconds, proven_free: (
+        _is_told(group, epoch, milliseconds)
+        and _are_targets(targets, 2)
+        and type(proven_free) is bool
+    ),
+    lambda arguments: list(arguments[1]),
+    _giving_back,
+)
+SET_NUM_VFS = EntryPoint(
+    sriov.set_num_vfs,
+    _set_num_vfs,
+    lambda parts, identity, count, epoch, milliseconds: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(count, 0, 0xFFFF)
+        and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    _making_vfs,
+)
+HOLDERS = EntryPoint(
+    holders.holders,
+    _holders,
+    lambda all_parts: (
+        isinstance(all_parts, tuple | list)
+        and bool(all_parts)
+        and all(map(_is_place, all_parts))
+    ),
+    lambda arguments: [(place,) for place in arguments[0]],
+    lambda _card, _target, _arguments: frozenset(),
+)
+ALL: Mapping[str, EntryPoint] = {
+    "binding.take": TAKE,
+    "binding.give_back": GIVE_BACK,
+    "sriov.set_num_vfs": SET_NUM_VFS,
+    "holders.holders": HOLDERS,
+}

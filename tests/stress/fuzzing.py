@@ -1,0 +1,75 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What fuzzing tests share: their seed, and how many calls they have tried.
+
+A count travels in its test's report, so that it is whole however many
+processes the tests were spread over.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+_KEY = "calls fuzzed"
+
+#: Note how many calls of a kind were tried in this test.
+Fuzzed = Callable[[str, int], None]
+
+
+@pytest.fixture
+def fuzzed(request: pytest.FixtureRequest) -> Fuzzed:
+    """Let the lines at the end of the run show what was tried."""
+
+    def note(kind: str, number: int) -> None:
+        request.node.user_properties.append((_KEY, (kind, number)))
+
+    return note
+
+
+@pytest.fixture
+def seed(pytestconfig: pytest.Config) -> str:
+    """Another one each time, unless ``--hypothesis-seed`` says which."""
+    told = pytestconfig.getoption("--hypothesis-seed")
+    return str(told or secrets.randbits(32))
+
+
+@contextlib.contextmanager
+def told(seed: str, number: int, call: str) -> Iterator[None]:
+    """A failure within says which call it was, and how to have it again."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"call {number} of --hypothesis-seed={seed}: {call}")
+        raise
+
+
+def summarize(reporter: pytest.TerminalReporter) -> None:
+    """Write a line for each kind."""
+    numbers: collections.Counter[str] = collections.Counter()
+    for report in reporter.getreports("passed"):
+        # The report of a test's teardown has the properties once more.
+        if getattr(report, "when", "") != "call":
+            continue
+        for key, value in report.user_properties:
+            if key == _KEY:
+                kind, number = value
+                numbers[kind] += number
+    if numbers:
+        reporter.section("calls fuzzed")
+    for kind, number in numbers.items():
+        reporter.write_line(f"{kind}: {number}")

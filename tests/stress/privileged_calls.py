@@ -1,0 +1,124 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Calls of privileged entry points, right ones and wrong ones, and answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import pytest
+
+from os_acc.privsep import kernel, worker
+from os_acc.privsep.outcome import Outcome
+from os_acc.testing import FakeKernel, hosts
+from tests.stress import contract
+from tests.stress.contract import Arguments, Card, EntryPoint, Host
+from tests.stress.rubbish import Rubbish
+
+_ANSWERS = {str(outcome) for outcome in Outcome}
+_FAMILIAR = ("vfio-pci", "nouveau", "0000:17:00.0", "i6300ESB timer")
+
+
+@contextlib.contextmanager
+def talking_to(other: kernel.Kernel) -> Iterator[None]:
+    """Let privileged code of this process talk to another kernel."""
+    before, kernel.current = kernel.current, other
+    try:
+        yield
+    finally:
+        kernel.current = before
+
+
+def host_of(fake: FakeKernel) -> Host:
+    """What is on the fake host of two sockets."""
+    cards = {}
+    for function in hosts.two_socket_host().functions:
+        domain, bus, rest = function.address.split(":")
+        slot, number = rest.split(".")
+        place = (int(domain, 16), int(bus, 16), int(slot, 16), int(number))
+        identity = (
+            *(function.vendor, function.product),
+            *(function.subsystem_vendor, function.subsystem_product),
+            function.revision,
+        )
+        group = fake.group(function.address)
+        is_bridge = function.class_code >> 16 == 0x06
+        assert group is not None
+        cards[place] = Card(place, identity, group, function.driver, is_bridge)
+    return Host(fake.root, cards)
+
+
+def arguments(name: str, host: Host, seed: str, number: int) -> Arguments:
+    """The arguments of one call: few of them are all right."""
+    rubbish = Rubbish(f"{seed} {name} {number}", _FAMILIAR)
+    right = contract.ALL[name].invent(rubbish, host)
+    kind = rubbish.random.random()
+    if kind < 0.12:
+        return right
+    if kind < 0.25:
+        return tuple(rubbish.value() for _ in right)
+    if kind < 0.30:
+        more = [rubbish.value() for _ in range(rubbish.random.randrange(3))]
+        return (*right[: rubbish.random.randrange(len(right) + 1)], *more)
+    for _ in range(1 + rubbish.random.randrange(3)):
+        at = rubbish.random.randrange(len(right))
+        right = (*right[:at], rubbish.near(right[at]), *right[at + 1 :])
+    return right
+
+
+def answer_to(entry_point: EntryPoint, arguments: Arguments) -> Any:
+    """What it answers; None where it has not as many arguments."""
+    if entry_point.fits(arguments):
+        return entry_point.call(*arguments)
+    with pytest.raises(TypeError, match="argument"):
+        entry_point.call(*arguments)
+    return None
+
+
+def let_stuck_ones_end() -> None:
+    """Wait for workers that have outlived their deadline."""
+    for pid in tuple(worker._stuck):
+        os.waitpid(pid, 0)
+    worker._stuck.clear()
+
+
+def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
+    """How the functions of an answer fared; its form is looked at as well."""
+    msgpack.packb(answer)
+    if entry_point is contract.HOLDERS:
+        outcome, number, found = answer
+        assert type(number) is int
+        assert all((type(pid), type(name)) == (int, str) for pid, name in found)
+        return [outcome]
+    rows = [answer] if entry_point is contract.SET_NUM_VFS else answer
+    for row in rows:
+        assert [type(each) for each in row[1:]] == [int, str, str]
+    return [row[0] for row in rows]
+
+
+def check_answer(entry_point: EntryPoint, arguments: Arguments, answer: Any) -> None:
+    """What is not taken is invalid, and only that."""
+    if answer is None:
+        return
+    found = outcomes(entry_point, answer)
+    assert _ANSWERS.issuperset(found)
+    if not entry_point.takes(*arguments):
+        assert found == [Outcome.INVALID]
+        return
+    assert Outcome.INVALID not in found
+    if entry_point is not contract.HOLDERS:
+        assert len(found) == len(entry_point.named(arguments))

@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whatever privileged code is asked, it writes what it may and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from os_acc import privsep
+from os_acc.testing import FakeKernel, hosts
+from tests.stress import contract
+from tests.stress.fuzzing import Fuzzed, told
+from tests.stress.privileged_calls import (
+    answer_to,
+    arguments,
+    check_answer,
+    host_of,
+    let_stuck_ones_end,
+    talking_to,
+)
+from tests.stress.rubbish import shown
+from tests.stress.trap import Trap
+from tests.stress.witness import Witness
+
+#: For each entry point. With those of the helper's channel, 100,000 in all.
+TRAP_CALLS, FAKE_CALLS = 23_000, 1_250
+BATCH = 500
+
+
+@pytest.fixture(scope="session")
+def witness() -> Witness:
+    return Witness()
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A directory that is on another file system than ``place``, if any is."""
+    base = tmp_path_factory.getbasetemp()
+    with tempfile.TemporaryDirectory(prefix="os-acc-", dir=base) as directory:
+        yield directory
+
+
+def test_every_entry_point_is_fuzzed():
+    found = set()
+    for module in pkgutil.iter_modules(privsep.__path__):
+        held = importlib.import_module(f"{privsep.__name__}.{module.name}")
+        for name, value in vars(held).items():
+            contexts = (privsep.base, privsep.inspect)
+            if any(context.is_entrypoint(value) for context in contexts):
+                found.add(f"{module.name}.{name}")
+    assert found == set(contract.ALL)
+
+
+@pytest.mark.parametrize("name", contract.ALL)
+def test_nothing_is_written_but_what_was_meant(
+    place: str, elsewhere: str, witness: Witness, seed: str, fuzzed: Fuzzed, name: str
+):
+    trap = Trap(place, elsewhere, witness)
+    with talking_to(trap.kernel):
+        for number in range(TRAP_CALLS):
+            given = arguments(name, trap.host, seed, number)
+            with told(seed, number, name + shown(given)):
+                trap.spring(contract.ALL[name], given)
+                if number % BATCH == BATCH - 1:
+                    trap.check_all()
+    trap.check_all()
+    assert trap.written == trap.permitted
+    fuzzed("privileged calls", TRAP_CALLS)
+
+
+@pytest.mark.parametrize("name", contract.ALL)
+def test_a_kernel_that_reacts_is_asked_for_nothing_else(
+    place: str, seed: str, fuzzed: Fuzzed, name: str
+):
+    entry_point = contract.ALL[name]
+    fake = FakeKernel.build(f"{place}/host", hosts.two_socket_host())
+    host, done = host_of(fake), len(fake.writes())
+    with talking_to(fake):
+        for number in range(FAKE_CALLS):
+            given = arguments(name, host, seed, number)
+            with told(seed, number, name + shown(given)):
+                answer = answer_to(entry_point, given)
+                let_stuck_ones_end()
+                check_answer(entry_point, given, answer)
+                if answer is None or not entry_point.takes(*given):
+                    continue
+                writes = fake.writes()[done:]
+                done += len(writes)
+                permitted = entry_point.permitted(host, given)
+                assert {(each.path, each.text) for each in writes} <= permitted
+                # Else the highest epoch would be the last one that is taken.
+                shutil.rmtree(f"{fake.root}/run/os_acc", ignore_errors=True)
+    # Nothing came from a call that was refused either.
+    assert len(fake.writes()) == done
+    fuzzed("privileged calls", FAKE_CALLS)
