@@ -12,36 +12,26 @@
 
 """The caller's side of the privileged helper.
 
-Turns the helper's plain answers into typed errors, and holds deadlines on
-calls whose helper may be stuck, killed or silent.
+Turns the helper's plain answers into typed errors. How the helper is started
+and replaced is in :mod:`os_acc.connection`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import errno
 import os
-import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent import futures
 from typing import Any
 
-from oslo_config import cfg
-from oslo_log import log
-from oslo_privsep import comm, daemon
-
-from os_acc import exception, privsep
+from os_acc import connection, deadlines, exception, privsep
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.privsep import binding, holders, sriov
 from os_acc.privsep.outcome import Outcome, Result
 
-LOG = log.getLogger(__name__)
-
-# The helper's own deadline comes first, so that its answer can still arrive.
-_ANSWER_SECONDS = 5.0
+_CONTEXTS = (privsep.base, privsep.inspect)
 
 
 class StaleEpoch(exception.OsAccError):
@@ -61,8 +51,8 @@ _helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
 
 
 def _forget_parent() -> None:
-    # A thread that the child does not have may have held the guard, or been
-    # about to start what the child then waits for.
+    # A thread that the child does not have may have been about to start what
+    # the child then waits for.
     for each in _helpers:
         each.forget_starts()
 
@@ -83,39 +73,35 @@ class Helper:
 
     def forget_starts(self) -> None:
         """Know of no start of a context: in a forked child there was none."""
-        self._guard = threading.Lock()
-        self._starts: dict[privsep.Context, futures.Future[None]] = {}
+        self._links = {context: connection.Connection(context) for context in _CONTEXTS}
 
     def start(
         self,
         deadline: float,
-        contexts: Sequence[privsep.Context] = (privsep.base, privsep.inspect),
+        contexts: Sequence[privsep.Context] = _CONTEXTS,
     ) -> None:
         """Start these contexts, by ``time.monotonic()``'s deadline.
 
         :raises HelperUnavailable: they do not start, or not in time.
         """
-        starts = [self._starting(each) for each in contexts]
-        for start in starts:
-            _await(start, deadline - time.monotonic())
+        for start in [self._links[context].start() for context in contexts]:
+            start.wait(deadline)
 
     def take(self, lease: Lease, deadline: float) -> None:
         """Bind all functions of a lease to vfio-pci.
 
         :raises HostError: as the host refused it.
         """
-        milliseconds = self._milliseconds(deadline)
+        turn = self._turn(privsep.base, deadline)
         targets = tuple(
             (prior.address.parts, prior.identity.numbers) for prior in lease.prior
         )
-        answers = self._call(
-            privsep.base,
+        answers = turn.ask(
             binding.take,
-            milliseconds,
             lease.iommu_group,
             targets,
             lease.epoch,
-            milliseconds,
+            turn.milliseconds,
         )
         _judge(lease.members, answers)
 
@@ -126,7 +112,7 @@ class Helper:
 
         :raises HostError: as the host refused it; DeviceInUse names holders.
         """
-        milliseconds = self._milliseconds(deadline)
+        turn = self._turn(privsep.base, deadline)
         targets = tuple(
             (
                 prior.address.parts,
@@ -136,14 +122,12 @@ class Helper:
             )
             for prior in lease.prior
         )
-        answers = self._call(
-            privsep.base,
+        answers = turn.ask(
             binding.give_back,
-            milliseconds,
             lease.iommu_group,
             targets,
             lease.epoch,
-            milliseconds,
+            turn.milliseconds,
             proven_free,
         )
         outcomes = {Result(*answer).outcome for answer in answers}
@@ -159,12 +143,9 @@ class Helper:
 
         :raises DeviceInUse: someone does, or even root's eyes cannot tell.
         """
-        milliseconds = self._milliseconds(deadline)
-        outcome, number, found = self._call(
-            privsep.inspect,
-            holders.holders,
-            milliseconds,
-            tuple(address.parts for address in addresses),
+        turn = self._turn(privsep.inspect, deadline)
+        outcome, number, found = turn.ask(
+            holders.holders, tuple(address.parts for address in addresses)
         )
         if outcome == Outcome.OK:
             return
@@ -183,113 +164,44 @@ class Helper:
 
         :raises HostError: as the host refused it.
         """
-        milliseconds = self._milliseconds(deadline)
-        answer = self._call(
-            privsep.base,
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
             sriov.set_num_vfs,
-            milliseconds,
             function.address.parts,
             function.identity.numbers,
             count,
             epoch,
-            milliseconds,
+            turn.milliseconds,
         )
         _judge((function.address,), (answer,))
 
-    def _milliseconds(self, deadline: float) -> int:
-        left = min(self.write_timeout, deadline - time.monotonic())
-        if left <= 0:
-            raise exception.DeviceStuck(
-                "no time is left for the next privileged step",
-                hint="the operation's own timeout has passed",
-            )
-        return max(1, int(left * 1000))
+    def _turn(self, context: privsep.Context, deadline: float) -> _Turn:
+        """The helper is there, and this is the time that the kernel has.
 
-    def _call(
-        self,
-        context: privsep.Context,
-        entrypoint: Callable[..., Any],
-        milliseconds: int,
-        *args: object,
-    ) -> Any:
-        seconds = milliseconds / 1000 + _ANSWER_SECONDS
-        _await(self._starting(context), seconds)
-        try:
-            return entrypoint(*args, _wrap_timeout=seconds)
-        except comm.PrivsepTimeout as error:
-            raise exception.HelperLost(
-                "the privileged helper does not answer",
-                hint="what it was asked to do may still happen; try again",
-            ) from error
-        except (OSError, daemon.ProtocolError, daemon.FailedToDropPrivileges) as error:
-            raise exception.HelperLost(
-                f"the privileged helper ended during a call: {error}"
-            ) from error
-
-    def _starting(self, context: privsep.Context) -> futures.Future[None]:
-        """The start of the context's helper: over, under way, or begun now.
-
-        It runs in a thread of its own, which nobody has to wait for: sudo may
-        ask for a password, and a helper may end before it answers.
+        :raises HelperUnavailable: it does not start in time.
+        :raises DeviceStuck: no time is left.
         """
-        with self._guard:
-            start = self._starts.get(context)
-            if start is None or (start.done() and not _runs(context)):
-                start = self._starts[context] = futures.Future()
-                threading.Thread(
-                    target=_start, args=(context, start), daemon=True
-                ).start()
-            return start
+        deadlines.left(deadline)
+        link = self._links[context]
+        link.start().wait(deadline)
+        seconds = min(self.write_timeout, deadlines.left(deadline))
+        return _Turn(link, max(1, int(seconds * 1000)))
 
 
-def _runs(context: privsep.Context) -> bool:
-    channel = context.channel
-    return not context.client_mode or (channel is not None and channel.running)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Turn:
+    """One call of the helper.
 
-
-def _start(context: privsep.Context, start: futures.Future[None]) -> None:
-    try:
-        if not _runs(context):
-            if context.channel is not None:
-                with contextlib.suppress(OSError):
-                    context.stop()
-                context.channel = None
-            context.start()
-            threading.Thread(
-                target=_watch, args=(context.channel,), daemon=True
-            ).start()
-    # ValueError: a helper_command with a quotation mark that nobody closes.
-    except (OSError, ValueError, cfg.Error, daemon.FailedToDropPrivileges) as error:
-        failure = exception.HelperUnavailable(
-            f"the privileged helper {context.pypath} does not start: {error}"
-        )
-        failure.__cause__ = error
-        start.set_exception(failure)
-    else:
-        start.set_result(None)
-
-
-def _watch(channel: comm.ClientChannel) -> None:
-    """Tell those who wait for an answer that none will come any more.
-
-    privsep's reader does so at the end of the stream. A helper that is killed
-    before it has read what it was sent resets the connection instead: then
-    the reader dies without a word, and the channel still counts as running.
+    :ivar milliseconds: what the kernel gets for it; the helper has to know.
     """
-    channel.reader_thread.join()
-    with channel.lock:
-        channel.running = False
-        for waiting in channel.outstanding_msgs.values():
-            waiting.set_exception(OSError("the connection to the helper was reset"))
 
+    link: connection.Connection
+    milliseconds: int
 
-def _await(start: futures.Future[None], seconds: float) -> None:
-    try:
-        start.result(max(0.0, seconds))
-    except futures.TimeoutError as error:
-        raise exception.HelperUnavailable(
-            "the privileged helper did not start in time"
-        ) from error
+    def ask(self, entrypoint: Callable[..., Any], *args: object) -> Any:
+        # The helper's own deadline comes first, so that its answer can arrive.
+        seconds = self.milliseconds / 1000 + deadlines.ANSWER
+        return self.link.ask(entrypoint, seconds, args)
 
 
 def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:

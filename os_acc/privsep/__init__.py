@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Iterable
 
 from oslo_config import cfg
-from oslo_privsep import capabilities, priv_context
+from oslo_privsep import capabilities, daemon, priv_context
 
 _THREADS = 64
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -61,13 +61,26 @@ class Context(priv_context.PrivContext):
         # A call waits for its child, seldom for a processor: with a thread
         # for each processor, as many stuck devices would stop all others.
         cfg.CONF.set_default("thread_pool_size", _THREADS, group=cfg_section)
+        #: For whoever puts another channel in place of the one that is used.
+        self.guard = threading.Lock()
         _contexts.add(self)
 
     def forget_parent(self) -> None:
         """In a forked child: the helper is the parent's, and stays that."""
-        # Closing it properly would shut the parent's connection down.
+        if self.channel is not None:
+            # Only this end of it: to shut it down would do so for the parent.
+            # Left open, the helper would outlive a parent that is killed.
+            self.channel.writer.writesock.close()
         self.channel = None
         self.start_lock = threading.Lock()
+        self.guard = threading.Lock()
+
+    def connect(self) -> daemon.RootwrapClientChannel:
+        """Start a helper, whether there is one or not.
+
+        :raises OSError, FailedToDropPrivileges: it does not start.
+        """
+        return daemon.RootwrapClientChannel(context=self)
 
     def helper_command(self, sockpath: str) -> list[str]:
         command = super().helper_command(sockpath)

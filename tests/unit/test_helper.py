@@ -22,7 +22,7 @@ import time
 
 import pytest
 from oslo_config import cfg
-from oslo_privsep import comm, daemon
+from oslo_privsep import daemon
 
 from os_acc import exception, helper, privsep
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
@@ -80,15 +80,13 @@ def here():
 
 @pytest.fixture
 def answer(monkeypatch):
-    """Let an entry point answer so, or raise."""
+    """Let an entry point answer so."""
 
     def with_this(module, name, result):
         calls = []
 
-        def entry_point(*arguments, _wrap_timeout):
+        def entry_point(*arguments):
             calls.append(arguments)
-            if isinstance(result, BaseException):
-                raise result
             return result
 
         monkeypatch.setattr(module, name, entry_point)
@@ -236,7 +234,7 @@ def test_the_context_that_may_look_decides(
 ):
     proofs = []
 
-    def give_back(group, targets, epoch, milliseconds, proven, *, _wrap_timeout):
+    def give_back(group, targets, epoch, milliseconds, proven):
         proofs.append(proven)
         return (OK, OK) if proven else (Result(outcome, errno.EACCES),) * 2
 
@@ -257,26 +255,6 @@ def test_it_is_not_given_back_where_somebody_is_found(here, answer, deadline):
 # -- a helper that is not there ----------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("failure", "text"),
-    [
-        (comm.PrivsepTimeout("late"), "does not answer"),
-        (OSError("Premature eof"), "Premature eof"),
-        (BrokenPipeError("broken"), "broken"),
-        (daemon.ProtocolError("nonsense"), "nonsense"),
-        (daemon.FailedToDropPrivileges("ended"), "ended"),
-    ],
-)
-def test_a_helper_that_is_lost_in_a_call_is_one_typed_error(
-    here, answer, deadline, failure, text
-):
-    answer(binding, "take", failure)
-    with pytest.raises(exception.HelperLost, match=text) as caught:
-        here.take(LEASE, deadline)
-    assert caught.value.retryable
-    assert caught.value.__cause__ is failure
-
-
 @pytest.fixture
 def no_helper(monkeypatch):
     """Let the start of each helper end so."""
@@ -284,7 +262,7 @@ def no_helper(monkeypatch):
     def start_with(action):
         for context in (privsep.base, privsep.inspect):
             monkeypatch.setattr(context, "channel", None)
-            monkeypatch.setattr(context, "start", action)
+            monkeypatch.setattr(context, "connect", action)
 
     return start_with
 
@@ -350,7 +328,7 @@ def test_a_forked_child_waits_for_no_start_of_its_parent(no_helper):
     with pytest.raises(exception.HelperUnavailable, match="in time"):
         hands.start(time.monotonic() + 0.05)
     # Another thread is at it in the moment of the fork.
-    hands._guard.acquire()
+    privsep.base.guard.acquire()
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
@@ -361,7 +339,7 @@ def test_a_forked_child_waits_for_no_start_of_its_parent(no_helper):
             os._exit(0 if "of its own" in str(error) else 2)
         finally:
             os._exit(1)
-    hands._guard.release()
+    privsep.base.guard.release()
     gate.set()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 

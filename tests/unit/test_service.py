@@ -152,7 +152,7 @@ def test_a_helper_that_does_not_start_is_told(api, monkeypatch):
     for context in (privsep.base, privsep.inspect):
         context.set_client_mode(True)
         monkeypatch.setattr(context, "channel", None)
-        monkeypatch.setattr(context, "start", fail_to_start)
+        monkeypatch.setattr(context, "connect", fail_to_start)
     with pytest.raises(exception.HelperUnavailable, match="no sudo"):
         api()
     with pytest.raises(exception.NotInitialized):
@@ -173,7 +173,7 @@ def test_a_helper_that_hangs_is_waited_for_no_longer_than_allowed(api, monkeypat
     for context in (privsep.base, privsep.inspect):
         context.set_client_mode(True)
         monkeypatch.setattr(context, "channel", None)
-        monkeypatch.setattr(context, "start", start)
+        monkeypatch.setattr(context, "connect", start)
     try:
         with pytest.raises(exception.HelperUnavailable, match="in time"):
             api(initialize_timeout=1.0)
