@@ -25,6 +25,7 @@ from oslo_config import cfg
 
 from os_acc import conf, service
 from os_acc.manager import Manager
+from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FakeKernel, HostSpec
@@ -118,7 +119,14 @@ def request(
 
     :param places: the address of each provider, one request group for each.
     """
-    providers = {str(each.device.address): each for each in manager.providers()}
+    return ask(manager.providers(), places)
+
+
+def ask(
+    offered: Iterable[Provider], places: Iterable[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """As :func:`request`, of what has been offered."""
+    providers = {str(each.device.address): each for each in offered}
     allocations: dict[str, Any] = {}
     mappings: dict[str, list[str]] = {}
     specs = {"group_policy": "none"}

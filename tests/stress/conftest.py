@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 
@@ -23,11 +22,14 @@ import hypothesis
 import pytest
 
 from os_acc import privsep
-from tests.stress import fault_counts
+from tests.stress import fault_counts, fuzzing, ground, history_counts
+from tests.stress import survival as survival_table
 from tests.stress.fault_counts import counting
-from tests.stress.survival import Survival
+from tests.stress.fuzzing import fuzzed, seed
+from tests.stress.history_counts import counted_histories
+from tests.stress.survival import survival
 
-__all__ = ["counting"]
+__all__ = ["counted_histories", "counting", "fuzzed", "seed", "survival"]
 
 _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 for _name, _examples, _steps in (("dev", 10, 30), ("stress", 60, 40)):
@@ -41,20 +43,18 @@ for _name, _examples, _steps in (("dev", 10, 30), ("stress", 60, 40)):
         database=None,
     )
 
-_SURVIVAL = pytest.StashKey[Survival]()
-
 
 @pytest.fixture(scope="session")
-def survival(pytestconfig: pytest.Config) -> Survival:
-    """The table at the end of the run."""
-    return pytestconfig.stash.setdefault(_SURVIVAL, Survival())
+def own_ground() -> Iterator[str]:
+    """What this process has in memory, where there is any."""
+    with ground.own() as directory:
+        yield directory
 
 
 @pytest.fixture
-def place() -> Iterator[str]:
-    """A directory in memory, where there is one: hosts are copied very often."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="os-acc-", dir=memory) as directory:
+def place(own_ground: str) -> Iterator[str]:
+    """A directory of the test's own: hosts are copied very often."""
+    with tempfile.TemporaryDirectory(dir=own_ground) as directory:
         yield directory
 
 
@@ -70,13 +70,7 @@ def _in_this_process() -> Iterator[None]:
         context.set_client_mode(mode)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    fault_counts.summarize(terminalreporter)
-    counted = config.stash.get(_SURVIVAL, None)
-    if counted is None or not counted.rows:
-        return
-    terminalreporter.section("points at which the process was killed")
-    for line in counted.lines():
-        terminalreporter.write_line(line)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was tried and survived."""
+    for each in (fault_counts, fuzzing, history_counts, survival_table):
+        each.summarize(terminalreporter)

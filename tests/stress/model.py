@@ -15,8 +15,10 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
+import pathlib
 import shutil
 import signal
 import tempfile
@@ -27,15 +29,17 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from os_acc import exception
 from os_acc.manager import Manager
+from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FunctionSpec, FunctionState, HostSpec, hosts
 from tests.stress import bench as benches
-from tests.stress import processes
+from tests.stress import processes, sight
 from tests.stress.bench import Bench
 from tests.stress.killer import Way
 from tests.stress.recorder import Point, Recorder
 
+CONSUMERS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5)]
 Request = tuple[dict[str, Any], dict[str, str]]
 
 
@@ -68,6 +72,8 @@ def choose(options: Iterable[str], pick: int) -> str | None:
 class Model(RuleBasedStateMachine):
     """One host, its library, and what is expected of them.
 
+    :param ground: a directory for the host.
+    :ivar leases: what the store said last.
     :ivar holds: what each consumer has, by the entries that it was given.
     :ivar requests: how it asked for that.
     :ivar asked: the same, by the uuid of each lease.
@@ -77,17 +83,18 @@ class Model(RuleBasedStateMachine):
     :ivar free: how each function is when nobody has it.
     :ivar pulled: what was pulled out and may be plugged in again.
     :ivar faulty: whether a fault may be waiting for a write.
+    :ivar deeds: what has been done, counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ground: str) -> None:
         super().__init__()
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.place = tempfile.mkdtemp(prefix="os-acc-", dir=memory)
+        self.place = tempfile.mkdtemp(dir=ground)
         self.bench = Bench(os.path.join(self.place, "bench"))
         self.kernel = self.bench.build(host())
         self.before = privsep_kernel.current
         privsep_kernel.current = self.kernel
         self.manager: Manager = self.bench.manager()
+        self.leases: tuple[Lease, ...] = ()
         self.holds: dict[str, list[str]] = {}
         self.requests: dict[str, Request] = {}
         self.asked: dict[str, Request] = {}
@@ -96,18 +103,18 @@ class Model(RuleBasedStateMachine):
         self.pulled: list[FunctionSpec] = []
         self.faulty = False
         self.seen = 0
+        self.deeds: collections.Counter[str] = collections.Counter()
         self.free: dict[str, FunctionState] = {}
         self._learn()
+        self.there = frozenset(self.free)
+        self.offered = self._offered()
 
     def teardown(self) -> None:
         privsep_kernel.current = self.before
         shutil.rmtree(self.place)
 
-    def plug_beside(self, consumer: str, picks: Sequence[int]) -> None:
+    def plug_beside(self, consumer: str, request: Request) -> None:
         """Plug while somebody else does as well: there may be no room."""
-        request = self._request(picks)
-        if request is None:
-            return
         try:
             entries = self.manager.plug({"uuid": consumer}, *request)
         except exception.OsAccError:
@@ -115,17 +122,23 @@ class Model(RuleBasedStateMachine):
         else:
             self._plugged(consumer, request, entries)
 
-    def _request(self, picks: Sequence[int]) -> Request | None:
-        places = [str(each.device.address) for each in self.manager.providers()]
+    def _look(self) -> None:
+        """Read the store again: something may have changed it."""
+        self.leases = self.manager.store.leases()
+
+    def _request(
+        self, providers: Sequence[Provider], picks: Sequence[int]
+    ) -> Request | None:
+        places = [str(each.device.address) for each in providers]
         if not places:
             return None
         chosen = [places[pick % len(places)] for pick in picks]
-        return benches.request(self.manager, chosen)
+        return benches.ask(providers, chosen)
 
-    def _has_room(self, request: Request) -> bool:
-        leased = self._all_members()
+    def _has_room(self, providers: Sequence[Provider], request: Request) -> bool:
+        leased = sight.members(self.leases)
         wanted = request[0]["allocations"]
-        for provider in self.manager.providers():
+        for provider in providers:
             free = [
                 handle
                 for handle in provider.device.handles
@@ -136,8 +149,18 @@ class Model(RuleBasedStateMachine):
                 return False
         return True
 
+    def _offered(self) -> frozenset[str]:
+        """The devices among which a plug may choose."""
+        return frozenset(
+            str(handle.address)
+            for provider in self.manager.providers()
+            for handle in provider.device.handles
+        )
+
     def _plugged(self, consumer: str, request: Request, entries: list[Any]) -> None:
+        self._look()
         addresses = [entry["pci_id"] for entry in entries]
+        self.deeds["plugs again" if consumer in self.holds else "plugs"] += 1
         if consumer in self.holds:
             assert sorted(addresses) == sorted(self.holds[consumer])
         self.holds[consumer] = addresses
@@ -150,6 +173,8 @@ class Model(RuleBasedStateMachine):
 
     def _failed(self, consumer: str) -> None:
         """A plug that failed has changed nothing that the consumer had."""
+        self.deeds["plugs refused"] += 1
+        self._look()
         held = sorted(str(lease.address) for lease in self._held(consumer))
         assert held == sorted(self.holds.get(consumer, []))
         # Making ready again may have stopped half-way.
@@ -159,7 +184,7 @@ class Model(RuleBasedStateMachine):
     def _forget(self, consumer: str) -> None:
         self.holds.pop(consumer, None)
         self.requests.pop(consumer, None)
-        self.unready &= self._all_members()
+        self.unready &= sight.members(self.leases)
 
     def _sync(self, consumer: str) -> None:
         """Believe the store of a consumer whose process was killed."""
@@ -183,12 +208,15 @@ class Model(RuleBasedStateMachine):
             self._sync(each)
 
     def _killed(self, action: Callable[[], object], at: int, way: Way) -> None:
+        struck = pathlib.Path(self.place, "struck")
+
         def run() -> None:
             client, touches = os.getpid(), itertools.count(1)
 
             def at_touch(point: Point, _what: str) -> None:
-                if next(touches) < at or point.in_worker != (way is Way.WORKER):
+                if point.in_worker != (way is Way.WORKER) or next(touches) < at:
                     return
+                struck.touch()
                 if way is Way.GROUP:
                     os.killpg(0, signal.SIGKILL)
                 os.kill(os.getpid() if point.in_worker else client, signal.SIGKILL)
@@ -209,46 +237,59 @@ class Model(RuleBasedStateMachine):
 
         ended = processes.call(reaped)
         assert not ended.trouble, ended.trouble
+        self._look()
+        if struck.exists():
+            struck.unlink()
+            self.deeds["kills"] += 1
 
     def _learn(self) -> None:
         """How functions are that nobody has taken yet."""
         for state in self.kernel.snapshot():
             self.free.setdefault(state.address, state)
 
-    def _is_blank(self, consumer: str) -> bool:
-        return not self._leases(consumer)
-
     def _leases(self, consumer: str, *, quarantined: bool = True) -> tuple[Lease, ...]:
         return tuple(
             lease
-            for lease in self.manager.store.leases(consumer)
-            if quarantined or lease.state is not LeaseState.QUARANTINED
+            for lease in self.leases
+            if lease.consumer == consumer
+            and (quarantined or lease.state is not LeaseState.QUARANTINED)
         )
 
     def _held(self, consumer: str) -> list[Lease]:
-        leases = self.manager.store.leases(consumer)
+        leases = self._leases(consumer)
         return [lease for lease in leases if lease.state is LeaseState.HELD]
 
     def _quarantined(self) -> list[Lease]:
-        leases = self.manager.store.leases()
-        return [lease for lease in leases if lease.state is LeaseState.QUARANTINED]
+        return [each for each in self.leases if each.state is LeaseState.QUARANTINED]
 
     def _members(self, consumer: str) -> set[str]:
-        leases = self.manager.store.leases(consumer)
-        return {str(address) for lease in leases for address in lease.members}
-
-    def _all_members(self) -> set[str]:
-        leases = self.manager.store.leases()
-        return {str(address) for lease in leases for address in lease.members}
+        return sight.members(self._leases(consumer))
 
     def _beside(self, addresses: set[str]) -> set[str]:
         """What is leased together with one of these."""
         return {
             str(address)
-            for lease in self.manager.store.leases()
+            for lease in self.leases
             if addresses & set(map(str, lease.members))
             for address in lease.members
         }
+
+    def _start_again(self) -> None:
+        """The service starts again; guests run on."""
+        self.manager = self.bench.manager()
+        self.deeds["restarts"] += 1
+        self._look()
+        for lease in benches.unfinished(self.leases):
+            names = {str(address) for address in lease.members}
+            assert self.faulty or names & set(self.guests), lease
+        for consumer in tuple(self.holds):
+            self._sync(consumer)
+
+    def _put_in(self) -> None:
+        """What was pulled out comes back, maybe in another IOMMU group."""
+        if self.pulled:
+            self.kernel.hot_plug(self.pulled.pop())
+            self._learn()
 
     def _is_vf(self, address: str) -> bool:
         path = self.kernel.path("sys/bus/pci/devices", address, "physfn")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import gc
 import logging
 import os
 import pickle
@@ -31,6 +32,10 @@ _T = TypeVar("_T")
 
 # include/uapi/linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+
+# Looking through all that it has inherited would cost a child more than what
+# it was made for.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def test_every_point_is_survived(stage: Stage, place: str, survival: Survival) -
         return None
 
     troubles = processes.share_out(trials, attempt)
-    survival.note(stage.flow.name, points, trials, len(troubles))
+    survival(stage.flow.name, points, trials, len(troubles))
     assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
 
 

@@ -18,19 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis
+import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from os_acc import exception, operations
 from os_acc.manager import Manager
-from os_acc.testing import Outcome
-from tests.stress import processes
+from tests.stress import processes, sight
 from tests.stress.bench import unfinished
+from tests.stress.history_counts import Counts
 from tests.stress.killer import Way
-from tests.stress.model import Model, choose
+from tests.stress.model import CONSUMERS, choose
+from tests.stress.truths import Truths
 
-VFIO = "vfio-pci"
-CONSUMERS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5)]
+#: How often who does this touches disk or host, more or less.
+_TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4}
+_TOUCHES_OF_A_WORKER = 8
 ATTRIBUTES = ["driver_override", "unbind", "drivers_probe", "reset"]
 
 consumers = st.sampled_from(CONSUMERS)
@@ -38,17 +42,19 @@ pick = st.integers(0, 20)
 picks = st.lists(st.integers(0, 20), min_size=1, max_size=3)
 
 
-class Histories(Model):
-    """What may happen, and what has to be true after each step."""
+class Histories(Truths):
+    """What may happen."""
 
     # -- what callers do -----------------------------------------------------
 
     @rule(consumer=consumers, picks=picks)
     def plug(self, consumer: str, picks: list[int]) -> None:
-        request = self._request(picks)
+        providers = self.manager.providers()
+        request = self._request(providers, picks)
         if request is None:
             return
-        must = not self.faulty and self._is_blank(consumer) and self._has_room(request)
+        blank = not self._leases(consumer)
+        must = not self.faulty and blank and self._has_room(providers, request)
         try:
             entries = self.manager.plug({"uuid": consumer}, *request)
         except exception.OsAccError:
@@ -82,6 +88,7 @@ class Histories(Model):
         )
         try:
             assert self.manager.unplug({"uuid": consumer}) == len(leases)
+            self.deeds["unplugs"] += bool(leases)
         except exception.DevicesUnreleased as error:
             if must:
                 raise
@@ -90,6 +97,7 @@ class Histories(Model):
         except exception.OsAccError:
             if must:
                 raise
+        self._look()
         self._forget(consumer)
 
     @rule(old=consumers, new=consumers)
@@ -105,11 +113,14 @@ class Histories(Model):
         except exception.OsAccError:
             if must:
                 raise
+            self._look()
             return
+        self._look()
         assert not self._leases(old)
         if old in self.holds:
             self.holds[new] = self.holds.pop(old)
             self.requests[new] = self.requests.pop(old)
+            self.deeds["re-keys"] += 1
 
     @rule(
         consumer=consumers,
@@ -127,10 +138,12 @@ class Histories(Model):
         leaves: bool,
     ) -> None:
         """Two services on one host, at the same time."""
-        theirs = self._request(others)
+        providers = self.manager.providers()
+        ours = self._request(providers, picks)
+        theirs = self._request(providers, others)
         if consumer == other:
             other = CONSUMERS[CONSUMERS.index(consumer) - 1]
-        if theirs is None:
+        if ours is None or theirs is None:
             return
 
         def work() -> list[Any] | None:
@@ -144,9 +157,11 @@ class Histories(Model):
                 return None
 
         child = processes.Child(work)
-        self.plug_beside(consumer, picks)
+        self.plug_beside(consumer, ours)
         ended = child.wait()
         assert not ended.trouble, ended.trouble
+        self.deeds["encounters of two processes"] += 1
+        self._look()
         if ended.value is not None:
             self._plugged(other, theirs, ended.value)
         elif leaves:
@@ -161,7 +176,7 @@ class Histories(Model):
         other=consumers,
         picks=picks,
         action=st.sampled_from(["plug", "unplug", "rekey", "restart"]),
-        at=st.integers(1, 60),
+        at=st.integers(0, 60),
         way=st.sampled_from([Way.CLIENT, Way.WORKER, Way.GROUP]),
         again=st.booleans(),
     )
@@ -176,7 +191,10 @@ class Histories(Model):
         again: bool,
     ) -> None:
         """A process is killed at its n-th touch; another one goes on."""
-        request = self._request(picks)
+        if action in ("unplug", "rekey"):
+            # Who has nothing touches nothing.
+            consumer = choose(self.holds, at) or consumer
+        request = self._request(self.manager.providers(), picks)
         if request is None:
             return
         had = {each: len(self._leases(each)) for each in (consumer, other)}
@@ -186,20 +204,16 @@ class Histories(Model):
             "rekey": lambda manager: manager.rekey(consumer, other),
             "restart": lambda _manager: self.bench.manager(),
         }
-        self._killed(lambda: actions[action](self.manager), at, way)
+        touches = _TOUCHES[action] if way is not Way.WORKER else _TOUCHES_OF_A_WORKER
+        self._killed(lambda: actions[action](self.manager), at % touches + 1, way)
         if again:
-            self.restart()
+            self._start_again()
         self._look_after_crash(consumer, other, request, had)
 
     @rule()
     def restart(self) -> None:
         """The service starts again; guests run on."""
-        self.manager = self.bench.manager()
-        for lease in unfinished(self.manager.store.leases()):
-            names = {str(address) for address in lease.members}
-            assert self.faulty or names & set(self.guests), lease
-        for consumer in tuple(self.holds):
-            self._sync(consumer)
+        self._start_again()
 
     # -- what happens to the host --------------------------------------------
 
@@ -215,6 +229,7 @@ class Histories(Model):
         below = {address, *vfs}
         spec = self.kernel.hot_unplug(address)
         self.pulled.append(spec)
+        self.deeds["cards pulled out"] += 1
         left = {each.address for each in self.kernel.snapshot()}
         gone = below - left
         self.unready |= gone | self._beside(gone)
@@ -224,19 +239,17 @@ class Histories(Model):
     @rule()
     def put_in(self) -> None:
         """What was pulled out comes back, maybe in another IOMMU group."""
-        if self.pulled:
-            self.kernel.hot_plug(self.pulled.pop())
-            self._learn()
+        self._put_in()
 
     @rule()
     def reboot(self) -> None:
         self.kernel.reboot()
+        self.deeds["reboots"] += 1
         self.guests.clear()
         self.free.clear()
         self._learn()
-        leases = self.manager.store.leases()
-        self.unready |= {str(a) for lease in leases for a in lease.members}
-        self.restart()
+        self.unready |= sight.members(self.leases)
+        self._start_again()
 
     @rule(pick=pick)
     def guest_starts(self, pick: int) -> None:
@@ -248,6 +261,7 @@ class Histories(Model):
                 continue
             self.kernel.hold(address, 5000 + 10 * len(self.guests) + number)
             self.guests[address] = consumer
+            self.deeds["devices given to guests"] += 1
 
     @rule(pick=pick)
     def guest_ends(self, pick: int) -> None:
@@ -270,7 +284,9 @@ class Histories(Model):
         address = None if anywhere else choose(self.free, pick)
         getattr(self.kernel, effect)(address, attribute, nth=nth)
         self.faulty = True
+        self.deeds["faults"] += 1
 
+    @precondition(lambda self: self.faulty)
     @rule()
     def lift(self) -> None:
         """All is well again; what is quarantined waits for the operator."""
@@ -286,81 +302,50 @@ class Histories(Model):
         lease = found[address]
         try:
             operations.release_device(self.manager, lease.address, None)
+            self.deeds["operator's releases"] += 1
         except exception.OsAccError:
             if not self.faulty:
                 raise
-
-    # -- what has to be true -------------------------------------------------
-
-    @invariant()
-    def no_device_has_two_consumers(self) -> None:
-        members = [
-            address
-            for lease in self.manager.store.leases()
-            for address in lease.members
-        ]
-        assert len(members) == len(set(members))
-
-    @invariant()
-    def no_group_is_split(self) -> None:
-        owners: dict[int, set[str]] = {}
-        for lease in self.manager.store.leases():
-            for address in map(str, lease.members):
-                if address in self.free:
-                    group = self.kernel.group(address)
-                    assert group is not None
-                    owners.setdefault(group, set()).add(lease.consumer)
-        assert all(len(names) == 1 for names in owners.values()), owners
-
-    @invariant()
-    def what_is_not_leased_is_as_it_was(self) -> None:
-        leased = self._all_members()
-        for now in self.kernel.snapshot():
-            if now.address not in leased:
-                free = self.free[now.address]
-                assert now == free, f"{now}, it was {free}"
-
-    @invariant()
-    def what_was_returned_agrees_with_the_store(self) -> None:
-        for consumer, addresses in self.holds.items():
-            held = self._held(consumer)
-            assert sorted(str(lease.address) for lease in held) == sorted(addresses)
-            for lease in held:
-                for address in map(str, lease.members):
-                    if address not in self.unready:
-                        assert self.kernel.state(address).driver == VFIO
-
-    @invariant()
-    def guests_keep_their_devices(self) -> None:
-        leased = self._all_members()
-        for address in self.guests:
-            assert self.kernel.state(address).driver == VFIO
-            assert address in leased
-        writes = self.kernel.writes()
-        for write in writes[self.seen :]:
-            assert write.outcome != Outcome.BLOCKED, write
-        self.seen = len(writes)
-
-    def teardown(self) -> None:
-        try:
-            self._end()
-        finally:
-            super().teardown()
-
-    def _end(self) -> None:
-        """All instances end; the operator tidies up; the host is as it was."""
-        self.kernel.lift()
-        self.faulty = False
-        for address in self.guests:
-            self.kernel.let_go(address)
-        self.guests.clear()
-        self.restart()
-        for lease in self._quarantined():
-            operations.release_device(self.manager, lease.address, None)
-        for consumer in CONSUMERS:
-            self.manager.unplug({"uuid": consumer})
-        assert self.manager.store.leases() == ()
-        self.what_is_not_leased_is_as_it_was()
+        self._look()
 
 
-TestHistories = Histories.TestCase
+#: How many steps are made, by the profile of Hypothesis; spread over parts,
+#: so that several processes can share them.
+STEPS = {"stress": 50_000}
+_FEW = 300
+_STEPS_OF_A_PART = 2_500
+_STEPS_OF_A_HISTORY = 100
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    profile = metafunc.config.getoption("--hypothesis-profile")
+    steps = STEPS.get(profile, _FEW)
+    parts = -(-steps // _STEPS_OF_A_PART)
+    names = [f"part {number} of {parts}" for number in range(1, parts + 1)]
+    shares = [(name, steps // parts) for name in names]
+    metafunc.parametrize(("part", "steps"), shares, ids=names)
+
+
+def test_no_history_breaks_an_invariant(
+    part: str,
+    steps: int,
+    seed: str,
+    place: str,
+    counted_histories: Callable[[Counts], None],
+) -> None:
+    print(f"to have these histories again: --hypothesis-seed={seed}")
+    counts = Counts()
+    # Hypothesis may stop early; it is counted what has really been done.
+    while counts.steps < steps:
+        left = steps - counts.steps
+        settings = hypothesis.settings(
+            max_examples=-(-left // _STEPS_OF_A_HISTORY),
+            stateful_step_count=min(left, _STEPS_OF_A_HISTORY),
+        )
+
+        @hypothesis.seed(f"{seed}, {part}, {counts.histories}")
+        def history() -> Histories:
+            return Histories(place, counts)
+
+        run_state_machine_as_test(history, settings=settings)
+    counted_histories(counts)

@@ -1,0 +1,63 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""One look at host and store, between two steps of a history."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+
+from os_acc.manager import Manager
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.testing import FakeKernel, FunctionState, Write
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """What there is at one moment at which nobody changes anything.
+
+    :ivar writes: those since the sight before.
+    """
+
+    leases: tuple[Lease, ...]
+    states: Mapping[str, FunctionState]
+    writes: tuple[Write, ...]
+
+    @functools.cached_property
+    def members(self) -> frozenset[str]:
+        """The functions that are leased."""
+        return frozenset(members(self.leases))
+
+    @functools.cached_property
+    def held(self) -> tuple[Lease, ...]:
+        """What consumers were told that they have."""
+        return tuple(each for each in self.leases if each.state is LeaseState.HELD)
+
+
+def take(manager: Manager, kernel: FakeKernel, seen: int) -> Sight:
+    """Look.
+
+    :param seen: how many writes there were before.
+    """
+    return Sight(
+        leases=manager.store.leases(),
+        states={each.address: each for each in kernel.snapshot()},
+        writes=tuple(kernel.writes(seen)),
+    )
+
+
+def members(leases: Iterable[Lease]) -> set[str]:
+    """The functions of some leases."""
+    return {str(address) for lease in leases for address in lease.members}
