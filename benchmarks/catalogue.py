@@ -19,7 +19,16 @@ import os
 import subprocess
 import sys
 
-from benchmarks import confirm, discovery, imports, ready, rows, udev, workers
+from benchmarks import (
+    confirm,
+    discovery,
+    imports,
+    provider_tree,
+    ready,
+    rows,
+    udev,
+    workers,
+)
 from benchmarks.plan import Benchmark, Incomplete, Plan
 
 #: What is measured on this machine itself, in this order.
@@ -29,6 +38,7 @@ HOST: tuple[Benchmark, ...] = (
     imports.BENCHMARK,
     ready.BENCHMARK,
     confirm.BENCHMARK,
+    provider_tree.BENCHMARK,
     workers.BENCHMARK,
 )
 #: What is measured in a virtual machine, by a command of its own.

@@ -1,0 +1,150 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""``update_provider_tree()``, against the same calls of the tree alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import host, leased, measure
+from benchmarks.plan import Benchmark, Plan, scratch
+from benchmarks.rows import Count, Row
+from os_acc.manager import Manager
+from os_acc.placement import tree as called
+from os_acc.testing.provider_tree import ProviderTree
+
+NAME = "provider-tree"
+FIRST, AGAIN = "into an empty tree", "into a tree that has it all"
+_FLOOR = "the same calls of the tree"
+_CARDS = (1, 4, 16, 64, 256)
+_NODE = "host"
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def rows(plan: Plan) -> Iterator[Row]:
+    """Ever more cards of fifteen VFs, one provider each."""
+    for cards in plan.sizes(*_CARDS):
+        with scratch() as directory:
+            functions = cards * host.CARD
+            bench = leased.bench(os.path.join(directory, "bench"), functions)
+            with leased.privileged_here(bench) as manager:
+                for case in (FIRST, AGAIN):
+                    yield _row(plan, manager, cards, case)
+
+
+def _row(plan: Plan, manager: Manager, cards: int, case: str) -> Row:
+    def fresh() -> _Recording:
+        made = _Recording()
+        made.new_root(_NODE, "2f3b7f0a-6a5b-4b3e-8c39-1f9a2b7b6d10")
+        if case == AGAIN:
+            manager.update_provider_tree(made, _NODE)
+        made.calls.clear()
+        return made
+
+    recorded = fresh()
+    manager.update_provider_tree(recorded, _NODE)
+    calls = tuple(recorded.calls)
+    subject = _work(
+        fresh, cards, lambda tree: manager.update_provider_tree(tree, _NODE)
+    )
+    pairs = measure.paired(
+        subject, _work(fresh, cards, lambda tree: _replay(tree, calls)), plan.times(31)
+    )
+    return measure.row(
+        pairs,
+        benchmark=NAME,
+        case=case,
+        size=cards,
+        things="providers",
+        floor_is=_FLOOR,
+        counts=(Count("calls of the tree", len(calls)),),
+    )
+
+
+def _work(
+    fresh: Callable[[], ProviderTree],
+    cards: int,
+    write: Callable[[ProviderTree], None],
+) -> measure.Work[ProviderTree]:
+    ready: list[ProviderTree] = []
+
+    def run() -> ProviderTree:
+        write(ready[-1])
+        return ready.pop()
+
+    def check(tree: ProviderTree) -> None:
+        uuids = tree.get_provider_uuids()[1:]
+        assert len(uuids) == cards, f"{len(uuids)} providers"
+        totals = [
+            record["total"]
+            for uuid in uuids
+            for record in tree.data(uuid).inventory.values()
+        ]
+        assert totals == [host.CARD - 1] * cards, f"totals are {totals}"
+
+    def before() -> None:
+        ready.append(_plain(fresh()))
+
+    return measure.Work(run, check, before)
+
+
+def _plain(tree: ProviderTree) -> ProviderTree:
+    """The same tree, that notes nothing any more."""
+    tree.__class__ = ProviderTree
+    return tree
+
+
+def _replay(tree: ProviderTree, calls: tuple[Call, ...]) -> None:
+    for name, args, more in calls:
+        getattr(tree, name)(*args, **more)
+
+
+class _Recording(ProviderTree):
+    """Notes the calls that it gets, not those that it makes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.inside = False
+
+
+def _noting(name: str) -> Callable[..., Any]:
+    real = getattr(ProviderTree, name)
+
+    def call(tree: _Recording, *args: Any, **more: Any) -> Any:
+        if tree.inside:
+            return real(tree, *args, **more)
+        tree.calls.append((name, args, more))
+        tree.inside = True
+        try:
+            return real(tree, *args, **more)
+        finally:
+            tree.inside = False
+
+    return call
+
+
+for _name in vars(called.ProviderTree):
+    if not _name.startswith("_"):
+        setattr(_Recording, _name, _noting(_name))
+
+
+def _cases(plan: Plan) -> set[tuple[str, int]]:
+    return {(case, cards) for case in (FIRST, AGAIN) for cards in plan.sizes(*_CARDS)}
+
+
+BENCHMARK = Benchmark(NAME, lambda plan: tuple(rows(plan)), _cases)
