@@ -15,12 +15,11 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 from types import MappingProxyType
 
-from os_acc.exception import HostStepFailed, InvalidPciAddress, OsAccError
+from os_acc.exception import OsAccError
 from os_acc.host import iommu
 from os_acc.host.attributes import names
 from os_acc.host.classes import class_devices
@@ -29,9 +28,10 @@ from os_acc.host.function import (
     Binding,
     read_binding,
     read_function,
+    read_functions,
 )
 from os_acc.host.view import Host
-from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.pci import PciAddress
 
 __all__ = [
     "Binding",
@@ -42,8 +42,6 @@ __all__ = [
     "scan",
 ]
 
-# Many times faster than to ask each two addresses which comes first.
-_PARTS = operator.attrgetter("parts")
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 
 
@@ -56,17 +54,8 @@ def scan(root: str) -> Host:
     :raises HostStepFailed: not even the names of the devices can be read.
     """
     unreadable: dict[str, OsAccError] = {}
-    functions: dict[PciAddress, PciFunction] = {}
-    for address in _addresses(root):
-        try:
-            function = read_function(root, address)
-        except HostStepFailed as error:
-            unreadable[str(address)] = error
-            continue
-        if function is not None:
-            functions[address] = function
     return Host(
-        functions=MappingProxyType(functions),
+        functions=MappingProxyType(read_functions(root, unreadable)),
         groups=MappingProxyType(iommu.read_groups(root, unreadable)),
         netdevs=MappingProxyType(_netdevs(root)),
         unreadable=MappingProxyType(unreadable),
@@ -94,17 +83,6 @@ def mdev_types(root: str, address: PciAddress) -> frozenset[str]:
     return frozenset(
         names(os.path.join(root, DEVICES, str(address), "mdev_supported_types"))
     )
-
-
-def _addresses(root: str) -> list[PciAddress]:
-    found = []
-    for name in names(os.path.join(root, DEVICES)):
-        try:
-            found.append(PciAddress.parse(name))
-        except InvalidPciAddress:
-            # Whatever it is, it is not a function.
-            continue
-    return sorted(found, key=_PARTS)
 
 
 def _netdevs(root: str) -> dict[str, PciAddress]:

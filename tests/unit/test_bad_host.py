@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import os_acc
-from os_acc import bindings, exception
+from os_acc import bindings, exception, inventory
 from os_acc.objects.device import Refusal
 from os_acc.testing import hosts
 from tests.unit.bench import instance, request
@@ -63,14 +63,14 @@ def test_a_device_that_vanished_before_it_was_plugged(api):
 def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
     provider = api.provider(GPU)
     selected, specs = request(provider)
-    take_stock = api.manager.take_stock
+    take_stock = inventory.take_stock
 
-    def and_pull_out(deadline):
-        stock = take_stock(deadline)
+    def and_pull_out(*arguments):
+        stock = take_stock(*arguments)
         api.kernel.hot_unplug(GPU)
         return stock
 
-    monkeypatch.setattr(api.manager, "take_stock", and_pull_out)
+    monkeypatch.setattr(inventory, "take_stock", and_pull_out)
     leases, writes = api.manager.store.leases(), api.kernel.writes()
     is_told(
         lambda: os_acc.plug(instance(2), selected, specs), exception.DeviceGone, GPU
