@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Somebody at the other end of a real helper's connection, who keeps no rules."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+from oslo_privsep import comm
+
+from os_acc.testing import helper
+
+_PATIENCE = 120.0
+#: Answers of a helper, by what begins them.
+RETURNED, REFUSED = comm.Message.RET.value, comm.Message.ERR.value
+
+
+class HostileClient:
+    """A connection to a helper of its own."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(_PATIENCE)
+        self._socket = connection
+        self._numbers = itertools.count()
+        self._unpacker = msgpack.Unpacker(
+            use_list=False, raw=False, unicode_errors="surrogateescape"
+        )
+
+    def call(self, name: object, *args: object, **kwargs: object) -> tuple[Any, ...]:
+        """Ask for a call; what is answered, whatever it is."""
+        return self.ask((comm.Message.CALL.value, name, args, kwargs))
+
+    def ask(self, message: object) -> tuple[Any, ...]:
+        """Send a message; the answer to it.
+
+        :raises EOFError: the helper has hung up.
+        """
+        number = f"message {next(self._numbers)}"
+        self.send(pack((number, message)))
+        for sender, answer in self.answers():
+            if sender == number:
+                return tuple(answer)
+        raise EOFError
+
+    def send(self, data: bytes) -> None:
+        """Send what need not be a message; the helper may have hung up."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(data)
+
+    def answers(self) -> Iterator[tuple[Any, Any]]:
+        """What the helper sends, until it hangs up."""
+        while True:
+            yield from self._unpacker
+            try:
+                data = self._socket.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                return
+            self._unpacker.feed(data)
+
+    def end(self) -> None:
+        """Hang up; the helper's own end is waited for."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        for _ in self.answers():
+            pass
+        self._socket.close()
+
+
+def pack(message: object) -> bytes:
+    """As a client packs it.
+
+    :raises ValueError, TypeError, OverflowError: it cannot be sent.
+    """
+    return bytes(
+        msgpack.packb(message, use_bin_type=True, unicode_errors="surrogateescape")
+    )
+
+
+def delivered(arguments: object) -> Any:
+    """Arguments as they come out at the other end; errors as of :func:`pack`."""
+    return msgpack.unpackb(
+        pack(arguments),
+        use_list=False,
+        raw=False,
+        strict_map_key=False,
+        unicode_errors="surrogateescape",
+    )
+
+
+@contextlib.contextmanager
+def connected(context: str, root: str) -> Iterator[HostileClient]:
+    """A helper's only client.
+
+    :param context: ``base`` or ``inspect``.
+    :param root: the tree of the fake kernel that the helper talks to.
+    """
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        socket.socket(socket.AF_UNIX) as listening,
+    ):
+        path = os.path.join(directory, "socket")
+        listening.bind(path)
+        listening.listen(1)
+        listening.settimeout(_PATIENCE)
+        name = f"os_acc.privsep.{context}"
+        options = ["--privsep_context", name, "--privsep_sock_path", path]
+        command = [*shlex.split(helper.command(root)), *options]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        client = HostileClient(listening.accept()[0])
+        try:
+            yield client
+        finally:
+            client.end()
