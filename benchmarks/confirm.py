@@ -28,7 +28,7 @@ from tests.stress.bench import request
 
 NAME = "confirm"
 AGAIN, RECORDED = "plug(), the same again", "plug(), what is recorded"
-_FLOOR = "bare reads, bare SELECT of all leases"
+_FLOOR = "bare reads, bare SELECT of its leases"
 _SIZES = (16, 64, 256, 1024)
 
 
@@ -42,7 +42,8 @@ def rows(plan: Plan) -> Iterator[Row]:
 
 
 def _of(plan: Plan, manager: Manager, size: int) -> Iterator[Row]:
-    instance = {"uuid": leased.consumer(0)}
+    consumer = leased.consumer(0)
+    instance = {"uuid": consumer}
     vfs = host.vfs(size)
     selected, specs = request(manager, [host.of(size).functions[0].address])
     first = manager.plug(instance, selected, specs)
@@ -57,7 +58,7 @@ def _of(plan: Plan, manager: Manager, size: int) -> Iterator[Row]:
         again = functools.partial(manager.plug, instance, *args)
         subject = measure.Work(again, check)
         reads = record.record(manager.root, subject.run)
-        floor = leased.both(discovery.reading(reads), leased.rows_of(manager))
+        floor = leased.both(discovery.reading(reads), leased.rows_of(manager, consumer))
         pairs = measure.paired(subject, floor, plan.times(21))
         yield measure.row(
             pairs,

@@ -36,8 +36,9 @@ def write(measured: Sequence[Place], directory: str = DIRECTORY) -> None:
     places = merged(before, measured)
     rows.save(results, places)
     _write(os.path.join(directory, "machine.inc"), report.machine(places))
-    for name, table in report.tables(places).items():
-        _write(os.path.join(directory, f"{name}.inc"), table)
+    for place in places:
+        for name, table in report.tables(place).items():
+            _write(os.path.join(directory, f"{name}.inc"), table)
     pictures.draw(places, directory)
 
 

@@ -99,14 +99,18 @@ def _bind(root: str, addresses: Sequence[str]) -> None:
             drivers.probe(tree, address)
 
 
-def rows_of(manager: Manager) -> measure.Work[list[tuple[Any, ...]]]:
-    """The floor of the store: its file opened once, and all leases selected."""
+def rows_of(
+    manager: Manager, consumer: str = ""
+) -> measure.Work[list[tuple[Any, ...]]]:
+    """The floor of the store: its file opened once, and leases selected."""
     path = os.path.join(manager.settings.state_path, "os_acc.sqlite")
-    expected = len(manager.store.leases())
+    expected = len(manager.store.leases(consumer or None))
+    query = "SELECT * FROM leases"
+    query += " WHERE consumer = ?" if consumer else ""
 
     def read() -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            return connection.execute("SELECT * FROM leases").fetchall()
+            return connection.execute(query, (consumer,) * bool(consumer)).fetchall()
 
     def check(found: list[tuple[Any, ...]]) -> None:
         assert len(found) == expected, f"{len(found)} of {expected} leases"

@@ -29,6 +29,8 @@ HEADINGS = (
     "Ratio",
     "Aim",
     "Met",
+    "Floor is",
+    "Counted",
 )
 _WRITTEN = ".. Written by python -m benchmarks --write-docs."
 _RIGHT = frozenset({"Size", "Median", "Spread", "Floor", "Ratio"})
@@ -46,14 +48,12 @@ def text(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def tables(places: Iterable[Place]) -> dict[str, str]:
+def tables(place: Place) -> dict[str, str]:
     """The table of each benchmark by its name, to be included in a page."""
     found = {}
-    for place in places:
-        for name in dict.fromkeys(row.benchmark for row in place.rows):
-            rows = [row for row in place.rows if row.benchmark == name]
-            lines = [_WRITTEN, "", *_list_table(f"{name}, on the {place.name}", rows)]
-            found[name] = "\n".join(lines) + "\n"
+    for name in dict.fromkeys(row.benchmark for row in place.rows):
+        rows = [row for row in place.rows if row.benchmark == name]
+        found[name] = "\n".join([_WRITTEN, "", *_list_table(name, rows)]) + "\n"
     return found
 
 
@@ -62,28 +62,26 @@ def machine(places: Iterable[Place]) -> str:
     lines = [_WRITTEN, ""]
     for place in places:
         facts = ", ".join(f"{name} {value}" for name, value in place.facts.items())
-        lines += [f"{place.name}", f"    {facts}."]
+        lines += [place.name.capitalize(), f"    {facts}."]
     return "\n".join(lines) + "\n"
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row, in the order of the headings."""
-    case = row.case if not row.floor_is else f"{row.case}; floor: {row.floor_is}"
     met = "" if row.aim is None or row.ratio is None else _met(row)
-    ratio = (
-        ""
-        if row.ratio is None
-        else f"{digits(row.ratio)} ± {digits(row.ratio_spread or 0)}"
-    )
+    around = digits(row.ratio_spread or 0)
+    ratio = "" if row.ratio is None else f"{digits(row.ratio)} ± {around}"
     return (
-        case + "".join(f"; {each}" for each in _counts(row)),
-        f"{row.size} {row.things}",
+        row.case,
+        f"{row.size:,} {row.things}",
         amount(row.median, row.unit),
         amount(row.spread, row.unit),
         "" if row.floor is None else amount(row.floor, row.unit),
         ratio,
         "" if row.aim is None else str(row.aim),
         met,
+        row.floor_is,
+        ", ".join(_counts(row)),
     )
 
 
@@ -116,16 +114,23 @@ def digits(value: float) -> str:
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     places = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{min(places, 4)}f}"
+    return f"{value:,.{min(places, 4)}f}"
+
+
+def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The headings and all rows, without the columns that are empty."""
+    lines = [cells(row) for row in rows]
+    used = [n for n in range(len(HEADINGS)) if any(line[n] for line in lines)]
+    return [tuple(line[n] for n in used) for line in [HEADINGS, *lines]]
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    table = [HEADINGS, *(cells(row) for row in rows)]
-    widths = [max(len(line[n]) for line in table) for n in range(len(HEADINGS))]
+    table = _table(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(
             cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
-            for heading, cell, width in zip(HEADINGS, line, widths, strict=True)
+            for heading, cell, width in zip(table[0], line, widths, strict=True)
         ).rstrip()
         for line in table
     ]
@@ -133,7 +138,7 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 def _list_table(title: str, rows: Sequence[Row]) -> list[str]:
     lines = [f".. list-table:: {title}", "   :header-rows: 1", "   :widths: auto", ""]
-    for line in [HEADINGS, *(cells(row) for row in rows)]:
+    for line in _table(rows):
         first, *others = line
         lines.append(f"   * - {first}")
         lines += [f"     - {cell}".rstrip() for cell in others]
