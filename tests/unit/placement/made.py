@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Providers and leases to count."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.objects.device import Device, Handle, Provider
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.pci import PciAddress, PciIdentity
+from tests.unit.bench import uuid_of
+
+CLASS, OTHER_CLASS = "CUSTOM_ACCELERATOR_NIC", "CUSTOM_ACCELERATOR_GPU"
+_IDENTITY = PciIdentity(0x8086, 0x1592, 0, 0, 0, "")
+
+
+def place(number: int, function: int = 0) -> PciAddress:
+    return PciAddress(0, 0x3B, number, function)
+
+
+def handle(number: int, functions: int = 1) -> Handle:
+    members = tuple(place(number, each) for each in range(functions))
+    return Handle(members[0], members, iommu_group=number, numa_node=None)
+
+
+def provider(
+    number: int, *handles: Handle, traits: tuple[str, ...] = ("CUSTOM_FAST",)
+) -> Provider:
+    device = Device(
+        plugin="pci",
+        address=place(number),
+        identity=_IDENTITY,
+        resource_class=CLASS,
+        traits=frozenset(traits),
+        handles=handles,
+        numa_node=None,
+    )
+    return Provider(uuid_of(number), f"node1_accel_{number}", device)
+
+
+def lease(
+    of: str, of_handle: Handle, state: LeaseState = LeaseState.HELD, **more: object
+) -> Lease:
+    """A lease on the provider with this uuid; '' as one adopted by hand."""
+    made = Lease(
+        uuid=uuid_of(1000 + of_handle.iommu_group),
+        consumer=uuid_of(99),
+        owner=Owner.NOVA,
+        state=state,
+        group="",
+        provider=of,
+        resource_class=CLASS if of else "",
+        address=of_handle.address,
+        iommu_group=of_handle.iommu_group,
+        numa_node=None,
+        prior=tuple(
+            PriorBinding(each, _IDENTITY, "ice", None) for each in of_handle.members
+        ),
+        request="",
+        boot_id="",
+    )
+    return dataclasses.replace(made, **more)  # type: ignore[arg-type]

@@ -1,0 +1,176 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Total and reserved, whatever becomes of devices and leases."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.objects.lease import LeaseState, Standing
+from os_acc.placement.capacity import Units, capacities
+from tests.unit.bench import uuid_of
+from tests.unit.placement.made import (
+    CLASS,
+    OTHER_CLASS,
+    handle,
+    lease,
+    place,
+    provider,
+)
+
+FOUR = tuple(handle(number) for number in range(4))
+NIC = provider(1, *FOUR)
+
+
+def counted(*leases, providers=(NIC,), unreadable=()):
+    """(total, reserved) by uuid and class."""
+    found = capacities(providers, Standing(leases, tuple(unreadable)))
+    return {
+        each.uuid: {
+            name: (units.total, units.reserved) for name, units in each.units.items()
+        }
+        for each in found
+    }
+
+
+def test_what_is_free_is_offered():
+    assert counted() == {NIC.uuid: {CLASS: (4, 0)}}
+
+
+@pytest.mark.parametrize(
+    "state", [LeaseState.PREPARING, LeaseState.HELD, LeaseState.RELEASING]
+)
+def test_a_leased_unit_is_counted_once_and_not_reserved(state):
+    """Placement has its allocation; reserving it would count it twice."""
+    assert counted(lease(NIC.uuid, FOUR[2], state)) == {NIC.uuid: {CLASS: (4, 0)}}
+
+
+def test_a_quarantined_unit_is_reserved():
+    quarantined = lease(NIC.uuid, FOUR[2], LeaseState.QUARANTINED)
+    held = lease(NIC.uuid, FOUR[1])
+    assert counted(quarantined, held) == {NIC.uuid: {CLASS: (4, 1)}}
+
+
+def test_a_leased_unit_that_has_vanished_is_still_counted():
+    gone = handle(9)
+    assert counted(lease(NIC.uuid, gone)) == {NIC.uuid: {CLASS: (5, 0)}}
+    quarantined = lease(NIC.uuid, gone, LeaseState.QUARANTINED)
+    assert counted(quarantined) == {NIC.uuid: {CLASS: (5, 1)}}
+
+
+def test_of_a_device_that_has_vanished_what_is_leased_is_left():
+    leases = [lease(NIC.uuid, each) for each in FOUR[:2]]
+    (left,) = capacities((), Standing(tuple(leases)))
+    assert (left.uuid, left.provider) == (NIC.uuid, None)
+    assert dict(left.units) == {CLASS: Units(2, 0)}
+
+
+def test_a_unit_that_a_damaged_record_claims_is_reserved():
+    assert counted(unreadable=[place(3)]) == {NIC.uuid: {CLASS: (4, 1)}}
+
+
+def test_a_damaged_record_of_a_unit_that_is_not_there_is_nobodys():
+    assert counted(unreadable=[place(9)]) == {NIC.uuid: {CLASS: (4, 0)}}
+
+
+def test_a_unit_that_another_provider_has_leased_is_reserved_here():
+    """As after another node_name: the same device under another name."""
+    other = uuid_of(2)
+    assert counted(lease(other, FOUR[0])) == {
+        NIC.uuid: {CLASS: (4, 1)},
+        other: {CLASS: (1, 0)},
+    }
+
+
+def test_what_was_adopted_by_hand_is_counted_where_its_device_is():
+    assert counted(lease("", FOUR[0])) == {NIC.uuid: {CLASS: (4, 0)}}
+    quarantined = lease("", FOUR[0], LeaseState.QUARANTINED)
+    assert counted(quarantined) == {NIC.uuid: {CLASS: (4, 1)}}
+
+
+def test_what_was_adopted_and_has_vanished_belongs_to_no_provider():
+    assert counted(lease("", handle(9))) == {NIC.uuid: {CLASS: (4, 0)}}
+
+
+def test_a_lease_stays_in_the_class_in_which_it_was_allocated():
+    before = lease(NIC.uuid, FOUR[0], resource_class=OTHER_CLASS)
+    assert counted(before) == {NIC.uuid: {CLASS: (3, 0), OTHER_CLASS: (1, 0)}}
+
+
+def test_a_class_of_which_nothing_is_left_is_not_there():
+    """Placement takes no total of 0."""
+    card = provider(2, FOUR[0])
+    before = lease(card.uuid, FOUR[0], resource_class=OTHER_CLASS)
+    assert counted(before, providers=[card]) == {card.uuid: {OTHER_CLASS: (1, 0)}}
+
+
+def test_a_group_of_functions_is_one_unit():
+    group = handle(7, functions=3)
+    card = provider(2, group)
+    assert counted(providers=[card]) == {card.uuid: {CLASS: (1, 0)}}
+    assert counted(lease(card.uuid, group), providers=[card]) == {
+        card.uuid: {CLASS: (1, 0)}
+    }
+    assert counted(providers=[card], unreadable=[place(7, 2)]) == {
+        card.uuid: {CLASS: (1, 1)}
+    }
+
+
+def test_a_device_without_handles_offers_nothing():
+    assert counted(providers=[provider(2)]) == {}
+
+
+HANDLES = [handle(number) for number in range(8)]
+LEASES = st.lists(
+    st.tuples(
+        st.sampled_from(HANDLES),
+        st.sampled_from(["", uuid_of(1), uuid_of(2), uuid_of(3)]),
+        st.sampled_from(LeaseState),
+    ),
+    unique_by=lambda each: each[0].address,
+)
+
+
+@given(
+    split=st.integers(0, 5),
+    leases=LEASES,
+    damaged=st.sets(st.integers(0, 7)),
+)
+def test_placement_offers_exactly_what_is_free(split, leases, damaged):
+    """Whatever is leased is allocated, but for what is quarantined."""
+    # Of eight places the last two are empty; the rest are two cards' units.
+    cards = [provider(1, *HANDLES[:split]), provider(2, *HANDLES[split:6])]
+    made = [lease(of, each, state) for each, of, state in leases]
+    unreadable = tuple(place(number) for number in sorted(damaged))
+    taken = {each.address for each in made} | set(unreadable)
+    found = {
+        each.uuid: each.units
+        for each in capacities(cards, Standing(tuple(made), unreadable))
+    }
+    for card in cards:
+        there = {each.address for each in card.device.handles}
+        units = found.get(card.uuid, {}).get(CLASS, Units(0))
+        allocated = [
+            each
+            for each in made
+            if each.state is not LeaseState.QUARANTINED
+            and (
+                each.provider == card.uuid
+                or (not each.provider and each.address in there)
+            )
+        ]
+        assert 0 <= units.reserved <= units.total
+        assert units.total - units.reserved - len(allocated) == len(there - taken)

@@ -1,0 +1,308 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What is written into the trees that Nova passes, and what never is."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+
+import pytest
+
+from os_acc import exception
+from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.tree import TreeWriter
+from os_acc.testing import provider_tree
+from tests.unit.bench import uuid_of
+from tests.unit.placement.made import CLASS, OTHER_CLASS, provider
+from tests.unit.placement.nova import NEIGHBOUR, NODE, Nova
+from tests.unit.wrong import WRONG, is_told
+
+CARD, LOST = uuid_of(1), uuid_of(7)
+
+
+@pytest.fixture
+def nova():
+    return Nova()
+
+
+@pytest.fixture
+def writer():
+    return TreeWriter("node1")
+
+
+def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",)):
+    made = provider(number, traits=traits)
+    return Capacity(made.uuid, made, {CLASS: Units(total, reserved)})
+
+
+def leftover(uuid=LOST, total=1, name=CLASS):
+    """What is left of a provider whose device has vanished."""
+    return Capacity(uuid, None, {name: Units(total)})
+
+
+def writes(writer, *wanted, ours=None):
+    """For :meth:`Nova.cycle`."""
+    return lambda tree, node: writer.write(tree, node, wanted, ours or {})
+
+
+# -- what comes ----------------------------------------------------------------
+
+
+def test_a_provider_is_a_child_of_the_node_with_all_that_placement_asks(nova, writer):
+    assert nova.cycle(writes(writer, capacity(reserved=1))) == {CARD}
+    found = nova.known.data(CARD)
+    assert (found.name, found.parent_uuid) == ("node1_accel_1", NODE)
+    assert found.traits == {"CUSTOM_FAST"}
+    assert found.inventory == {
+        CLASS: {
+            "total": 4,
+            "reserved": 1,
+            "min_unit": 1,
+            "max_unit": 4,
+            "step_size": 1,
+            "allocation_ratio": 1.0,
+        }
+    }
+
+
+def test_the_node_may_be_named_by_its_uuid(nova, writer):
+    nova.cycle(lambda tree, _node: writer.write(tree, NODE, [capacity()], {}))
+    assert nova.known.data(CARD).parent_uuid == NODE
+
+
+def test_a_change_is_passed_on_and_nothing_else(nova, writer):
+    nova.cycle(writes(writer, capacity(1), capacity(2)))
+    assert nova.cycle(writes(writer, capacity(1, total=5), capacity(2))) == {CARD}
+    assert nova.units(CARD) == {CLASS: (5, 0)}
+
+
+def watched():
+    """A tree that knows what was called to change it."""
+
+    class Watched(provider_tree.ProviderTree):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def new_child(self, *args, **more):
+            self.calls.append("new_child")
+            return super().new_child(*args, **more)
+
+        def update_inventory(self, *args, **more):
+            self.calls.append("update_inventory")
+            return super().update_inventory(*args, **more)
+
+        def add_traits(self, *args):
+            self.calls.append("add_traits")
+            return super().add_traits(*args)
+
+        def remove_traits(self, *args):
+            self.calls.append("remove_traits")
+            return super().remove_traits(*args)
+
+    tree = Watched()
+    tree.new_root("node1", NODE)
+    return tree
+
+
+def test_the_same_again_changes_nothing_and_calls_nothing(writer):
+    tree = watched()
+    wanted = [capacity(1), capacity(2, traits=())]
+    writer.write(tree, "node1", wanted, {LOST: CLASS})
+    assert tree.calls == [
+        *("new_child", "update_inventory", "add_traits"),
+        *("new_child", "update_inventory"),
+    ]
+    tree.calls.clear()
+    writer.write(tree, "node1", wanted, {LOST: CLASS})
+    TreeWriter("node1").write(tree, "node1", wanted, {LOST: CLASS})
+    assert tree.calls == []
+
+
+# -- what stays ------------------------------------------------------------------
+
+
+def test_what_others_have_in_the_tree_is_never_touched(nova, writer):
+    for wanted in (
+        [capacity(1)],
+        [capacity(1, total=9, reserved=9, traits=()), leftover()],
+        [],
+    ):
+        ours = {CARD: CLASS, LOST: CLASS}
+        assert nova.cycle(writes(writer, *wanted, ours=ours)) <= {CARD}
+
+
+def test_what_a_leftover_was_called_is_not_guessed(nova, writer):
+    assert nova.cycle(writes(writer, leftover())) == set()
+
+
+def test_a_provider_stays_for_what_is_leased_of_it(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(writer, leftover(CARD, 2))) == {CARD}
+    assert nova.units(CARD) == {CLASS: (2, 0)}
+    assert nova.known.data(CARD).traits == {"CUSTOM_FAST"}
+
+
+def test_a_provider_that_is_not_offered_stays_and_nothing_of_it_is_free(nova, writer):
+    """Something of it may be allocated: then Nova could not remove it."""
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(writer, ours={CARD: CLASS})) == {CARD}
+    assert nova.units(CARD) == {CLASS: (4, 4)}
+    assert nova.cycle(writes(writer, ours={CARD: CLASS})) == set()
+    assert nova.cycle(writes(writer, capacity(), ours={CARD: CLASS})) == {CARD}
+    assert nova.units(CARD) == {CLASS: (4, 0)}
+
+
+def test_a_provider_that_somebody_has_removed_does_not_come_back(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.known.remove(CARD)
+    assert nova.cycle(writes(writer, ours={CARD: CLASS})) == set()
+
+
+def test_a_provider_of_ours_without_our_class_is_left_alone(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(writer, ours={CARD: OTHER_CLASS})) == set()
+
+
+def test_a_class_that_novas_provider_configuration_adds_is_novas_to_keep(nova, writer):
+    """Nova adds it after us, each time, and refuses to find it there before."""
+    nova.cycle(writes(writer, capacity()))
+    inventory = nova.known.data(CARD).inventory
+    nova.known.update_inventory(CARD, inventory | {"CUSTOM_MORE": {"total": 1}})
+    nova.cycle(writes(writer, capacity()))
+    assert nova.known.data(CARD).inventory == inventory
+
+
+# -- traits ----------------------------------------------------------------------
+
+
+def test_traits_that_others_have_added_stay(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.known.add_traits(CARD, "CUSTOM_GOLD", "OWNER_NOVA")
+    assert nova.cycle(writes(writer, capacity())) == set()
+    assert nova.cycle(writes(writer, capacity(traits=()))) == {CARD}
+    assert nova.known.data(CARD).traits == {"CUSTOM_GOLD", "OWNER_NOVA"}
+
+
+def test_a_trait_that_does_not_hold_any_more_goes_until_it_has_gone(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    # Nova could not pass it on: the next tree has it again.
+    for _ in range(2):
+        nova.known.add_traits(CARD, "CUSTOM_FAST")
+        nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
+        assert nova.known.data(CARD).traits == {"CUSTOM_SLOW"}
+    nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
+    # From now on it is an operator's.
+    nova.known.add_traits(CARD, "CUSTOM_FAST")
+    assert nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",)))) == set()
+
+
+def test_a_standard_trait_is_never_taken_away(nova, writer):
+    nova.cycle(writes(writer, capacity(traits=("HW_NIC_SRIOV",))))
+    assert nova.cycle(writes(writer, capacity(traits=()))) == set()
+    assert nova.known.data(CARD).traits == {"HW_NIC_SRIOV"}
+
+
+def test_after_a_restart_every_trait_may_be_somebodys(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(TreeWriter("node1"), capacity(traits=()))) == set()
+
+
+# -- names -----------------------------------------------------------------------
+
+
+def test_a_name_that_somebody_elses_provider_has_is_left_to_it(nova, writer, caplog):
+    """Placement takes each name once, and Nova passes on all or nothing."""
+    nova.known.new_child("node1_accel_1", NEIGHBOUR, uuid=LOST)
+    for _ in range(2):
+        changed = nova.cycle(writes(writer, capacity(1), capacity(2)))
+    assert changed == set()
+    assert nova.ours() == {"node1_accel_1": LOST, "node1_accel_2": uuid_of(2)}
+    (told,) = caplog.messages
+    assert "node1_accel_1 is the name of" in told
+
+
+def test_a_node_that_the_tree_does_not_have_is_told(nova, writer):
+    tree = nova.known
+    error = is_told(
+        lambda: writer.write(tree, "elsewhere", [capacity()], {}),
+        exception.NodeNotFound,
+        "elsewhere",
+    )
+    assert error.hint
+    assert nova.ours() == {}
+
+
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_what_is_no_tree_is_told(writer, value, shown):
+    is_told(lambda: writer.write(value, "node1", [], {}), exception.InvalidInput, shown)
+
+
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_what_is_no_node_is_told(nova, writer, value, shown):
+    is_told(
+        lambda: writer.write(nova.known, value, [], {}), exception.InvalidInput, shown
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodename", "told"),
+    [("node1", 0), ("node1.example.org", 0), ("node2", 1), ("node2.node1", 1)],
+)
+def test_another_name_for_this_node_is_told_once(writer, caplog, nodename, told):
+    caplog.set_level(logging.WARNING)
+    nova = Nova(nodename)
+    for _ in range(2):
+        nova.cycle(writes(writer, capacity()))
+    assert nova.known.data(CARD).parent_uuid == NODE
+    assert len(caplog.messages) == told
+    assert all("node_name is 'node1'" in text for text in caplog.messages)
+
+
+# -- several at once -------------------------------------------------------------
+
+
+@pytest.fixture
+def restless():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_threads_may_write_into_one_tree(writer, caplog):
+    tree = provider_tree.ProviderTree()
+    tree.new_root("node1", NODE)
+    wanted = [capacity(number) for number in range(1, 32)]
+    failed, together = [], threading.Barrier(8)
+
+    def write():
+        together.wait()
+        try:
+            writer.write(tree, "node1", wanted, {})
+        except ValueError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert caplog.messages == []
+    assert len(tree.get_provider_uuids()) == 32

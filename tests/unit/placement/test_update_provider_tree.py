@@ -1,0 +1,330 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What Nova's tree holds after plugs, unplugs and accidents; and at once."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+
+import pytest
+
+import os_acc
+from os_acc import exception, inventory, operations, service, unending
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.placement import snapshot
+from tests.unit.bench import instance, request, uuid_of
+from tests.unit.placement.nova import Nova
+
+GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
+NIC = "0000:3b:00.0"
+FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
+#: Far beyond what a machine takes that is only slow.
+SECONDS = 120
+
+
+@pytest.fixture
+def nova(bench):
+    found = Nova()
+    found.cycle(bench.manager.update_provider_tree)
+    return found
+
+
+@pytest.fixture
+def card(make_bench):
+    """A host whose only provider is a card with four VFs."""
+    return make_bench(device_spec=[FOUR_VFS])
+
+
+def units(nova, bench, provider):
+    """(total, reserved) of a provider, as Nova has it after a cycle."""
+    nova.cycle(bench.manager.update_provider_tree)
+    (found,) = nova.units(provider.uuid).values()
+    return found
+
+
+def seen(bench) -> None:
+    """Let the service look at the host."""
+    bench.manager.take_stock()
+
+
+# -- what is there -------------------------------------------------------------
+
+
+def test_the_tree_holds_what_is_offered(bench, nova):
+    offered = bench.manager.providers()
+    assert nova.ours() == {each.name: each.uuid for each in offered}
+    for each in offered:
+        assert nova.units(each.uuid) == {each.device.resource_class: (1, 0)}
+        assert nova.known.data(each.uuid).traits == each.device.traits
+
+
+def test_the_vfs_of_a_card_are_its_units(card):
+    assert units(Nova(), card, card.provider(NIC)) == (4, 0)
+
+
+def test_plug_and_unplug_change_nothing(bench, nova):
+    """Allocations are for Placement to count."""
+    bench.plug(1, GPU, FPGA)
+    assert nova.cycle(bench.manager.update_provider_tree) == set()
+    seen(bench)
+    assert nova.cycle(bench.manager.update_provider_tree) == set()
+    bench.unplug(1)
+    assert nova.cycle(bench.manager.update_provider_tree) == set()
+
+
+def test_a_restart_changes_nothing(bench, nova):
+    bench.plug(1, GPU)
+    bench.restart()
+    assert nova.cycle(bench.manager.update_provider_tree) == set()
+
+
+def test_the_public_function_is_the_managers(api):
+    nova = Nova()
+    nova.cycle(os_acc.update_provider_tree)
+    assert set(nova.ours()) == {each.name for each in os_acc.providers()}
+
+
+def test_nothing_is_put_anywhere_before_initialize(monkeypatch):
+    monkeypatch.setattr(service, "_manager", None)
+    with pytest.raises(exception.NotInitialized):
+        Nova().cycle(os_acc.update_provider_tree)
+
+
+# -- what goes wrong -------------------------------------------------------------
+
+
+def test_what_an_unplug_leaves_in_quarantine_is_reserved_at_once(card):
+    nova, nic = Nova(), card.provider(NIC)
+    (entry, _other) = card.plug(1, NIC, amount=2)
+    card.kernel.fail(entry["pci_id"], "unbind", times=None)
+    with pytest.raises(exception.DevicesUnreleased):
+        card.unplug(1)
+    assert units(nova, card, nic) == (4, 1)
+    card.kernel.lift()
+    operations.release_device(card.manager, PciAddress.parse(entry["pci_id"]), None)
+    seen(card)
+    assert units(nova, card, nic) == (4, 0)
+
+
+def test_what_a_plug_leaves_in_quarantine_is_reserved_at_once(card):
+    nova, nic = Nova(), card.provider(NIC)
+    card.kernel.fail("0000:3b:02.0", "drivers_probe")
+    card.kernel.fail("0000:3b:02.1", "unbind", times=None)
+    with pytest.raises(exception.HostError):
+        card.plug(1, NIC, amount=2)
+    (lease,) = card.manager.store.leases()
+    assert lease.state is LeaseState.QUARANTINED
+    assert units(nova, card, nic) == (4, 1)
+
+
+def test_an_unplug_that_has_to_be_repeated_reserves_nothing(card):
+    """Its allocation lasts as long as its lease."""
+    nova, nic = Nova(), card.provider(NIC)
+    (entry,) = card.plug(1, NIC)
+    card.kernel.hold(entry["pci_id"])
+    with pytest.raises(exception.DevicesUnreleased):
+        card.unplug(1)
+    assert units(nova, card, nic) == (4, 0)
+
+
+def test_a_leased_device_that_has_vanished_stays_until_it_is_unplugged(bench, nova):
+    gpu = bench.provider(GPU)
+    bench.plug(1, GPU)
+    bench.kernel.hot_unplug(AUDIO)
+    bench.kernel.hot_unplug(GPU)
+    seen(bench)
+    assert units(nova, bench, gpu) == (1, 0)
+    assert nova.known.data(gpu.uuid).traits == gpu.device.traits
+    bench.unplug(1)
+    # Nothing is left of it, and only Placement knows whether it is allocated.
+    assert units(nova, bench, gpu) == (1, 1)
+
+
+def test_a_free_device_that_has_vanished_is_reserved_until_it_is_back(bench, nova):
+    gpu = bench.provider(GPU)
+    functions = [bench.kernel.hot_unplug(each) for each in (AUDIO, GPU)]
+    seen(bench)
+    assert units(nova, bench, gpu) == (1, 1)
+    bench.restart()
+    assert nova.cycle(bench.manager.update_provider_tree) == set()
+    for function in functions:
+        bench.kernel.hot_plug(function)
+    seen(bench)
+    assert units(nova, bench, gpu) == (1, 0)
+
+
+def test_of_a_card_that_has_vanished_what_is_leased_stays(card):
+    nova, nic = Nova(), card.provider(NIC)
+    card.plug(1, NIC, amount=3)
+    nova.cycle(card.manager.update_provider_tree)
+    card.kernel.hot_unplug(NIC)
+    seen(card)
+    assert units(nova, card, nic) == (3, 0)
+
+
+def test_the_units_of_a_lost_store_are_not_offered(bench, nova, tmp_path):
+    """Their allocations are still there: so are their providers."""
+    gpu = bench.provider(GPU)
+    bench.plug(1, GPU)
+    bench.restart(state_path=str(tmp_path / "elsewhere"))
+    assert nova.cycle(bench.manager.update_provider_tree) == set()
+    operations.adopt_device(
+        bench.manager,
+        PciAddress.parse(GPU),
+        uuid_of(1),
+        "nouveau",
+        siblings={PciAddress.parse(AUDIO): "snd_hda_intel"},
+    )
+    seen(bench)
+    assert units(nova, bench, gpu) == (1, 0)
+
+
+# -- at once ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """From now on every call finds that the snapshot is old."""
+
+    begun = []
+
+    def begin(bench):
+        monkeypatch.setattr(snapshot, "MAX_AGE", -1.0)
+        bench.manager._snapshots.expire()
+        begun.append(bench)
+
+    yield begin
+    for bench in begun:
+        wait_until(lambda bench=bench: not is_looking(bench))
+
+
+def is_looking(bench) -> bool:
+    return bench.manager._snapshots._looking.locked()
+
+
+def answers(bench, nova) -> None:
+    """Updating returns, whatever is going on, with all that was seen."""
+    before = bench.manager._ours
+    unending.begin(nova.cycle, bench.manager.update_provider_tree).result(SECONDS)
+    assert set(nova.ours().values()) == set(before)
+
+
+def test_a_plug_that_is_stuck_in_a_write_keeps_nobody(make_bench, looks):
+    bench, nova = make_bench(write_timeout=600.0, plug_timeout=3000.0), Nova()
+    selected, specs = request(bench.provider(GPU))
+    bench.kernel.hang(GPU, "unbind")
+    with futures.ThreadPoolExecutor(1) as pool:
+        plug = pool.submit(bench.manager.plug, instance(1), selected, specs)
+        try:
+            bench.kernel.wait_until_blocked(timeout=SECONDS)
+            looks(bench)
+            answers(bench, nova)
+            assert not plug.done()
+        finally:
+            bench.kernel.lift()
+        assert len(plug.result(SECONDS)) == 1
+
+
+HOLDER = """
+import sys
+from os_acc.store.database import Database
+with Database(sys.argv[1], 60.0).transaction():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held_by_another_process(state_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, state_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        yield
+        holder.communicate("")
+
+
+def test_a_process_that_has_the_store_keeps_nobody(make_bench, looks, monkeypatch):
+    monkeypatch.setattr(service, "STORE_SECONDS", 10.0 * SECONDS)
+    bench, nova = make_bench(), Nova()
+    bench.restart()
+    with held_by_another_process(bench.state_path):
+        looks(bench)
+        answers(bench, nova)
+        assert is_looking(bench)
+
+
+def test_a_read_of_sysfs_that_hangs_keeps_nobody(bench, nova, looks, monkeypatch):
+    scan, began, gate = inventory.pci.scan, threading.Event(), threading.Event()
+
+    def hangs(root):
+        began.set()
+        gate.wait()
+        return scan(root)
+
+    monkeypatch.setattr(inventory.pci, "scan", hangs)
+    looks(bench)
+    try:
+        answers(bench, nova)
+        assert began.wait(SECONDS)
+        answers(bench, nova)
+        assert is_looking(bench)
+    finally:
+        gate.set()
+
+
+def test_what_nobody_has_plugged_is_found_by_the_thread(bench, nova, looks):
+    gpu = bench.provider(GPU)
+    bench.kernel.hot_unplug(AUDIO)
+    bench.kernel.hot_unplug(GPU)
+    assert units(nova, bench, gpu) == (1, 0)
+    looks(bench)
+    wait_until(lambda: units(nova, bench, gpu) == (1, 1))
+
+
+def test_threads_ask_while_others_plug(card):
+    nic = card.provider(NIC)
+    done, found = threading.Event(), []
+
+    def ask():
+        nova = Nova()
+        while not done.is_set():
+            found.append(units(nova, card, nic))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    with futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: card.plug(number, NIC), range(1, 5)))
+        list(pool.map(card.unplug, range(1, 5)))
+    done.set()
+    for thread in asking:
+        thread.join()
+    assert set(found) == {(4, 0)}
+
+
+def wait_until(true) -> None:
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
