@@ -153,16 +153,22 @@ class Lifecycle:
         self._quarantine(failed, store)
         return Released(done, failed)
 
-    def settle(self, consumer: str, deadline: float) -> Released:
+    def settle(
+        self, consumer: str, deadline: float, failed: Sequence[Lease] = ()
+    ) -> Released:
         """Finish what a dead process, or an earlier failure, left of a consumer.
 
         An uncommitted plug goes back; a begun unplug goes on. The caller
         holds the consumer's lock.
+
+        :param failed: leases of a plug that failed: they go back in any state.
+            A commit may have happened although the disk then refused.
         """
+        void = {lease.uuid for lease in failed}
         left = [
             lease
             for lease in self._store.until(deadline).leases(consumer)
-            if lease.is_unfinished
+            if lease.is_unfinished or lease.uuid in void
         ]
         if not left:
             return Released((), ())
@@ -273,7 +279,7 @@ class Lifecycle:
         deadline = max(deadline, time.monotonic() + self._hands.write_timeout)
         try:
             self._recall(intents, deadline)
-            failed = self.settle(intents[0].consumer, deadline).failed
+            failed = self.settle(intents[0].consumer, deadline, intents).failed
         except exception.StoreError as error:
             # No space, say: but the intent is there and says what to restore,
             # to the next start as well.

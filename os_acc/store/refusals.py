@@ -37,6 +37,7 @@ _OWNER_HINT = (
     "the user that runs os_acc has to own [os_acc] state_path and be able to"
     " write there"
 )
+_DISK_HINT = "look at the disk of [os_acc] state_path; the kernel's log says more"
 
 
 def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
@@ -62,7 +63,7 @@ def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
         return exception.StateUnavailable(
             f"{path} cannot be used: {error}", hint=_OWNER_HINT
         )
-    return exception.StoreError(f"{path}: {error}")
+    return exception.StoreError(f"{path}: {error}", hint=_DISK_HINT)
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -23,7 +23,7 @@ import pytest
 
 from os_acc import bindings, exception
 from os_acc.objects.lease import LeaseState
-from os_acc.store import StoreDamaged
+from os_acc.store import Store, StoreDamaged
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import FunctionSpec, HostSpec, hosts
 from tests.unit.bench import EVERYTHING, Bench, instance, request, uuid_of
@@ -391,6 +391,24 @@ def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monke
     bench.restart()
     assert bench.manager.store.leases() == ()
     assert bench.kernel.snapshot() == before
+
+
+def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch):
+    """The disk refused what would make it outlive a power cut."""
+    before, replace = bench.kernel.snapshot(), Store.replace
+    selected, specs = request(bench.provider(GPU))
+
+    def commit_and_fail(store, leases):
+        done = replace(store, leases)
+        if done[0].state is LeaseState.HELD:
+            raise exception.StoreError("disk I/O error")
+        return done
+
+    monkeypatch.setattr(Store, "replace", commit_and_fail)
+    with pytest.raises(exception.StoreError):
+        bench.manager.plug(instance(1), selected, specs)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
 
 
 # -- what a dead process has left --------------------------------------------

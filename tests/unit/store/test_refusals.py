@@ -149,6 +149,7 @@ def test_operations_of_sqlite_that_fail(tmp_path, code, error):
         failure.sqlite_errorcode = code
     refusal = refusals.from_sqlite(failure, str(tmp_path / "os_acc.sqlite"))
     assert type(refusal) is error
+    assert refusal.hint or refusal.retryable
 
 
 def test_an_input_output_error_on_a_full_disk_is_a_full_disk(monkeypatch):
