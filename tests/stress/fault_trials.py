@@ -38,7 +38,6 @@ from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
 from tests.stress import fault_flows, inspection
 from tests.stress.bench import Bench, plug
 from tests.stress.fault_flows import Flow, Kind
-from tests.stress.flows import INSTANCE
 
 #: Whose plug comes next.
 NEXT = "44444444-4444-4444-8444-444444444444"
@@ -146,8 +145,8 @@ class Trial:
     def __init__(
         self, stage: Stage, bench: Bench, place: Place, effect: Effect
     ) -> None:
+        self.stage = stage
         self.flow = stage.flow
-        self.pristine = stage.pristine
         self.bench = bench
         self.kernel = bench.kernel
         self.place = place
@@ -170,7 +169,7 @@ class Trial:
             self.flow.check_done(self.bench, manager)
         self._check_others_are_served(manager)
         end(self.bench)
-        self._put_in_order()
+        put_in_order(self.stage, self.bench)
 
     def _strike(self) -> None:
         address, attribute, number = self.place
@@ -227,7 +226,9 @@ class Trial:
         if expected is not None and not self.flow.makes_vfs:
             assert len(stuck) == 1, "a device that is not as it was is not recorded"
         exempt = {str(address) for lease in leases for address in lease.members}
-        check_as_it_was(self.kernel, self.pristine, {*exempt, self.flow.makes_vfs})
+        check_as_it_was(
+            self.kernel, self.stage.pristine, {*exempt, self.flow.makes_vfs}
+        )
 
     # -- the next plug -------------------------------------------------------
 
@@ -235,27 +236,27 @@ class Trial:
         """Another card is plugged, and this one where it is free."""
         assert plug(manager, NEXT, self.flow.elsewhere)
         assert manager.unplug({"uuid": NEXT}) == 1
-        for place in self.flow.places:
-            check_not_given_twice(manager, place)
+        check_not_given_twice(manager, self.flow)
 
-    def _put_in_order(self) -> None:
-        """The fault is over: the host becomes as it was, and all is served."""
-        manager = self.bench.manager()
-        self.flow.again(manager)
-        for lease in manager.store.leases():
-            if lease.state is LeaseState.QUARANTINED:
-                operations.release_device(manager, lease.address, None)
-        manager.unplug({"uuid": INSTANCE})
-        assert manager.store.leases() == ()
-        if self.flow.makes_vfs:
-            self.flow.check_done(self.bench, manager)
-            fault_flows.write(self.bench, self.flow.makes_vfs, "sriov_numvfs", "0")
-        assert self.kernel.snapshot() == self.pristine
-        if self.flow.places:
-            assert plug(manager, NEXT, *self.flow.places)
-            inspection.check_bound(manager.store.leases(), self.kernel)
-            assert manager.unplug({"uuid": NEXT}) == len(self.flow.places)
-            assert self.kernel.snapshot() == self.pristine
+
+def put_in_order(stage: Stage, bench: Bench) -> None:
+    """The fault is over: the host becomes as it was, and all is served."""
+    flow, kernel = stage.flow, bench.kernel
+    manager = bench.manager()
+    flow.again(manager)
+    for lease in manager.store.leases():
+        if lease.state is LeaseState.QUARANTINED:
+            operations.release_device(manager, lease.address, None)
+    inspection.unplug_all(manager)
+    if flow.makes_vfs:
+        flow.check_done(bench, manager)
+        fault_flows.write(bench, flow.makes_vfs, "sriov_numvfs", "0")
+    assert kernel.snapshot() == stage.pristine
+    if flow.places:
+        assert plug(manager, NEXT, *flow.places)
+        inspection.check_bound(manager.store.leases(), kernel)
+        assert manager.unplug({"uuid": NEXT}) == len(flow.places)
+        assert kernel.snapshot() == stage.pristine
 
 
 def check_as_it_was(kernel: FakeKernel, pristine: Snapshot, exempt: set[str]) -> None:
@@ -267,20 +268,25 @@ def check_as_it_was(kernel: FakeKernel, pristine: Snapshot, exempt: set[str]) ->
             assert now == was, f"{now}, it was {was}"
 
 
-def check_not_given_twice(manager: Manager, place: str) -> None:
-    """Whoever asks for a card gets what is free of it, or nothing."""
+def check_not_given_twice(manager: Manager, flow: Flow) -> None:
+    """Whoever asks for a card gets what is free of it, or nothing.
+
+    What is free altogether is plugged when the fault is over.
+    """
     leases = manager.store.leases()
     taken = {str(address) for lease in leases for address in lease.members}
     offered = {str(each.device.address) for each in manager.providers()}
-    if place not in offered:
+    if not taken:
         return
-    try:
-        (entry,) = plug(manager, NEXT, place)
-    except exception.NoDeviceAvailable:
-        assert taken, f"{place} is free, and not given"
-        return
-    assert entry["pci_id"] not in taken, f"{place} is given twice"
-    assert manager.unplug({"uuid": NEXT}) == 1
+    for place in flow.places:
+        if place not in offered:
+            continue
+        try:
+            (entry,) = plug(manager, NEXT, place)
+        except exception.NoDeviceAvailable:
+            continue
+        assert entry["pci_id"] not in taken, f"{place} is given twice"
+        assert manager.unplug({"uuid": NEXT}) == 1
 
 
 def end(bench: Bench) -> None:
@@ -294,7 +300,7 @@ def end(bench: Bench) -> None:
 
 def _act(flow: Flow, bench: Bench, manager: Manager | None) -> tuple[Told, Manager]:
     error = None
-    with _listening() as log:
+    with listening() as log:
         if manager is None:
             manager = bench.manager()
         else:
@@ -310,7 +316,7 @@ def _act(flow: Flow, bench: Bench, manager: Manager | None) -> tuple[Told, Manag
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[list[str]]:
+def listening() -> Iterator[list[str]]:
     """What os_acc logs as errors."""
     lines: list[str] = []
 

@@ -1,0 +1,226 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A disk that is full loses no lease, and leaves no device half-way.
+
+Each flow is recorded once; then the disk is full from each write of the
+store's on, and once more only for this write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from os_acc import exception
+from os_acc.manager import Manager
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import kernel as privsep_kernel
+from tests.stress import fault_flows, fault_trials, flows, processes
+from tests.stress.bench import Bench, plug
+from tests.stress.fault_counts import Count, Counting
+from tests.stress.fault_flows import Flow, Kind
+from tests.stress.fault_trials import NEXT, Stage
+from tests.stress.flows import INSTANCE, MIGRATION
+from tests.stress.full_disk import Disk
+
+
+class Rekey(fault_flows.GiveBackCard):
+    name = "re-key"
+    kind = Kind.MAKE_READY
+
+    def act(self, manager: Manager) -> None:
+        assert manager.rekey(INSTANCE, MIGRATION) == 1
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        (lease,) = manager.store.leases(MIGRATION)
+        assert lease.state is LeaseState.HELD
+
+
+class FirstStart(Flow):
+    name = "the first initialize"
+    kind = Kind.TAKE
+    starts = True
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        assert manager.providers()
+
+
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow
+    for flow in (
+        fault_flows.TakeCard(),
+        fault_flows.GiveBackCard(),
+        fault_flows.Replay(),
+        fault_flows.Reboot(),
+        fault_flows.NumVfs(),
+        Rekey(),
+        FirstStart(),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """How a flow went.
+
+    :ivar error: what it raised; None: it went well.
+    :ivar manager: the library, started again where it did not start.
+    :ivar log: what it logged as errors.
+    """
+
+    error: exception.OsAccError | None
+    manager: Manager
+    log: str
+
+
+class Trial(NamedTuple):
+    """A disk that is full.
+
+    :ivar number: the write from which on, counted from 1.
+    :ivar stays: whether the next one finds it full as well.
+    """
+
+    number: int
+    stays: bool
+
+
+@pytest.fixture(params=FLOWS)
+def stage(request: pytest.FixtureRequest, place: str) -> Stage:
+    flow = FLOWS[request.param]
+    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
+    kernel = bench.build(flows.host())
+    os.mkdir(_state(bench))
+    with kernel.installed():
+        pristine = kernel.snapshot()
+        flow.prepare(bench)
+    return Stage(flow, bench, pristine)
+
+
+def test_the_disk_is_full_at_each_write(
+    stage: Stage, place: str, counting: Counting
+) -> None:
+    writes = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
+    assert writes, "the flow writes nothing"
+    trials = list(_trials(writes))
+
+    def attempt(trial: Trial) -> str:
+        bench = stage.bench.copy(os.path.join(place, str(trials.index(trial))))
+        ended = processes.call(lambda: _attempt(stage, bench, trial))
+        bench.remove()
+        where = f"{trial}, {writes[trial.number - 1]}"
+        if ended.trouble or ended.killed:
+            return f"{where}:\n{ended.trouble or 'killed'}"
+        return ""
+
+    troubles = [trouble for trial in trials if (trouble := attempt(trial))]
+    counting(
+        Count(
+            "a full disk at each write of the store",
+            stage.flow.name,
+            len(writes),
+            2,
+            len(trials),
+            len(trials) - len(troubles),
+        )
+    )
+    assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
+
+
+def _trials(writes: Sequence[str]) -> Iterator[Trial]:
+    for number, (before, what) in enumerate(itertools.pairwise(["", *writes]), 1):
+        yield Trial(number, True)
+        # SQLite writes a page in pieces; of these, the first is enough.
+        if what != before:
+            yield Trial(number, False)
+
+
+def _record(stage: Stage, bench: Bench) -> list[str]:
+    def run() -> list[str]:
+        disk = Disk(_state(bench))
+        told = _act(stage.flow, bench, disk)
+        assert told.error is None
+        return disk.writes
+
+    ended = processes.call(run)
+    assert not ended.trouble, ended.trouble
+    return ended.value
+
+
+def _attempt(stage: Stage, bench: Bench, trial: Trial) -> None:
+    """Let the disk be full at one write, and look at everything."""
+    flow, kernel = stage.flow, bench.kernel
+    disk = Disk(_state(bench), *trial)
+    told = _act(flow, bench, disk)
+    assert len(disk.writes) >= trial.number, "the write is not there any more"
+    if told.error is not None:
+        _check_named(told.error)
+    elif told.log:
+        assert "/state" in told.log, told.log
+    else:
+        flow.check_done(bench, told.manager)
+    leases = told.manager.store.leases()
+    taken = {str(address) for lease in leases for address in lease.members}
+    exempt = {*taken, flow.makes_vfs}
+    fault_trials.check_as_it_was(kernel, stage.pristine, exempt)
+    if flow.kind is Kind.MAKE_READY:
+        assert len(leases) == 1, "the lease is lost"
+    if flow.kind is Kind.TAKE and told.error is not None and not flow.starts:
+        assert kernel.snapshot() == stage.pristine
+        assert not leases or _may_be_recorded(trial, disk), "a lease is left"
+    assert plug(told.manager, NEXT, flow.elsewhere)
+    assert told.manager.unplug({"uuid": NEXT}) == 1
+    fault_trials.check_not_given_twice(told.manager, flow)
+    fault_trials.put_in_order(stage, bench)
+
+
+def _act(flow: Flow, bench: Bench, disk: Disk) -> Told:
+    privsep_kernel.current = bench.kernel
+    logging.disable(logging.NOTSET)
+    manager = None if flow.starts else flow.ready(bench)
+    flow.begin(bench)
+    error = None
+    try:
+        with disk.watched(), fault_trials.listening() as log:
+            if manager is None:
+                manager = bench.manager()
+            else:
+                flow.act(manager)
+    except exception.OsAccError as caught:
+        error = caught
+    return Told(error, manager or bench.manager(), "\n".join(log))
+
+
+def _may_be_recorded(trial: Trial, disk: Disk) -> bool:
+    """Whether a plug that went back may be on record, until it is settled.
+
+    It cannot be deleted while the disk is full. Or the intent was recorded,
+    and the disk has only refused what makes it outlive a power cut.
+    """
+    return trial.stays or disk.writes[trial.number - 1].startswith("fsync directory")
+
+
+def _check_named(error: exception.OsAccError) -> None:
+    assert isinstance(error, exception.StateUnavailable), repr(error)
+    assert error.hint, repr(error)
+    assert "/state" in error.message, repr(error)
+
+
+def _state(bench: Bench) -> str:
+    return os.path.join(bench.directory, "state")
