@@ -32,8 +32,7 @@ matplotlib.rcParams.update(
         # The same figures give the same file, text stays text.
         "svg.hashsalt": "os_acc",
         "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.sans-serif": ["sans-serif"],
+        "font.sans-serif": ["DejaVu Sans"],
         "text.color": _INK,
         "axes.labelcolor": _INK,
         "axes.edgecolor": _LINES,
