@@ -79,7 +79,7 @@ def _uevent(path: str, address: str) -> str:
             return int(file.read(), 16)
 
     lines = [
-        f"PCI_CLASS={number('class'):05X}",
+        f"PCI_CLASS={number('class'):04X}",
         f"PCI_ID={number('vendor'):04X}:{number('device'):04X}",
         f"PCI_SUBSYS_ID={number('subsystem_vendor'):04X}"
         f":{number('subsystem_device'):04X}",

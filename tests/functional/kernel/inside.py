@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -82,18 +83,23 @@ def run_pytest(results: Path, arguments: list[str]) -> int:
         ).returncode
 
 
-def main(results: Path, arguments: list[str]) -> int:
-    """Prepare, run, leave the status where :mod:`.lane` finds it."""
-    load_modules()
-    add_account(*COMPUTE)
-    add_account(*VM)
-    allow_sudo(COMPUTE[0])
+def report(results: Path, job: Callable[[], int]) -> int:
+    """Do the job; its beginning and status go where :mod:`.lane` finds them."""
     (results / "began").touch()
-    status = run_pytest(results, arguments)
+    status = job()
     unfinished = results / "status.new"
     unfinished.write_text(f"{status}\n", encoding="ascii")
     unfinished.rename(results / "status")
     return status
+
+
+def main(results: Path, arguments: list[str]) -> int:
+    """Prepare, then run the tests."""
+    load_modules()
+    add_account(*COMPUTE)
+    add_account(*VM)
+    allow_sudo(COMPUTE[0])
+    return report(results, lambda: run_pytest(results, arguments))
 
 
 if __name__ == "__main__":

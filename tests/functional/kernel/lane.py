@@ -69,7 +69,8 @@ HOTPLUG_BUS = "port-hotplug"
 QMP_PORT = "os-acc.qmp"
 
 
-def _root_port(name: str, bus: str, address: str, chassis: int) -> str:
+def root_port(name: str, bus: str, address: str, chassis: int) -> str:
+    """A root port, ``port-<name>``."""
     slot = address.split(":")[2].split(".")[0]
     return (
         f"-device pcie-root-port,id=port-{name},chassis={chassis},"
@@ -77,12 +78,13 @@ def _root_port(name: str, bus: str, address: str, chassis: int) -> str:
     )
 
 
-def _sriov_nvme(name: str) -> str:
+def sriov_nvme(name: str, vfs: int = 4) -> str:
+    """An NVMe controller with as many VFs, behind ``port-<name>``."""
     return (
         f"-device nvme-subsys,id=subsys-{name} "
         f"-device nvme,id={name},serial={name},subsys=subsys-{name},"
-        "sriov_max_vfs=4,sriov_vq_flexible=8,sriov_vi_flexible=4,"
-        f"max_ioqpairs=10,msix_qsize=6,bus=port-{name}"
+        f"sriov_max_vfs={vfs},sriov_vq_flexible={2 * vfs},sriov_vi_flexible={vfs},"
+        f"max_ioqpairs={2 * vfs + 2},msix_qsize={vfs + 2},bus=port-{name}"
     )
 
 
@@ -96,13 +98,13 @@ def qemu_options(results: Path) -> str:
             "-device intel-iommu,intremap=on,caching-mode=on",
             "-device pxb-pcie,id=node0,bus_nr=64,numa_node=0,bus=pcie.0",
             "-device pxb-pcie,id=node1,bus_nr=128,numa_node=1,bus=pcie.0",
-            _root_port("nvme-node0", "node0", PORT_NVME_NODE0, 1),
-            _root_port("nvme-node1", "node1", PORT_NVME_NODE1, 2),
-            _root_port("edu-node1", "node1", PORT_EDU_NODE1, 3),
-            _root_port("hotplug", "pcie.0", PORT_HOTPLUG, 4),
-            _root_port("legacy", "pcie.0", PORT_LEGACY, 5),
-            _sriov_nvme("nvme-node0"),
-            _sriov_nvme("nvme-node1"),
+            root_port("nvme-node0", "node0", PORT_NVME_NODE0, 1),
+            root_port("nvme-node1", "node1", PORT_NVME_NODE1, 2),
+            root_port("edu-node1", "node1", PORT_EDU_NODE1, 3),
+            root_port("hotplug", "pcie.0", PORT_HOTPLUG, 4),
+            root_port("legacy", "pcie.0", PORT_LEGACY, 5),
+            sriov_nvme("nvme-node0"),
+            sriov_nvme("nvme-node1"),
             "-device edu,bus=port-edu-node1",
             f"-device edu,id={HOTPLUG_ID},bus={HOTPLUG_BUS}",
             "-device edu,bus=pcie.0,addr=0x10",
@@ -139,17 +141,46 @@ def newest_kernel() -> Path:
     return images[-1]
 
 
-def machine_command(kernel: Path, results: Path, script: list[str]) -> list[str]:
-    """How virtme-ng boots ``kernel`` and runs ``script`` there as root."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a machine is booted for.
+
+    :ivar name: of the lane, for what it prints.
+    :ivar results: the folder that the machine may write; it is emptied first.
+    :ivar disk: the name of the raw file in there that is a disk of 64 MiB.
+    :ivar devices: options of QEMU.
+    :ivar script: what root runs in there; see :func:`.inside.report`.
+    :ivar log: the file in the results folder that is shown as it grows.
+    :ivar arguments: of the kernel.
+    """
+
+    name: str
+    results: Path
+    disk: str
+    devices: str
+    script: tuple[str, ...]
+    log: str
+    arguments: str = "intel_iommu=on"
+
+
+def tests_job(pytest_args: list[str]) -> Job:
+    """The tests of this folder."""
+    inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), *pytest_args)
+    devices = qemu_options(RESULTS)
+    return Job("kernel lane", RESULTS, "disk.img", devices, inside, "pytest.log")
+
+
+def machine_command(kernel: Path, job: Job) -> list[str]:
+    """How virtme-ng boots ``kernel`` and runs the job's script there as root."""
     return [
         str(Path(sys.executable).parent / "vng"),
         *("--run", str(kernel), "--disable-kvm", "--user", "root"),
         *("--cpus", "2", "--memory", "2G"),
         *("--numa", "1G,cpus=0", "--numa", "1G,cpus=1"),
-        *("--append", "intel_iommu=on"),
-        *("--cwd", str(CHECKOUT), "--rwdir", str(results)),
-        f"--qemu-opts={qemu_options(results)}",
-        *("--", *script),
+        *("--append", job.arguments),
+        *("--cwd", str(CHECKOUT), "--rwdir", str(job.results)),
+        f"--qemu-opts={job.devices}",
+        *("--", *job.script),
     ]
 
 
@@ -164,15 +195,15 @@ class Attempt:
 class Machine:
     """The running machine, followed through the files that it writes."""
 
-    def __init__(self, kernel: Path, results: Path, pytest_args: list[str]) -> None:
-        self._results = results
+    def __init__(self, kernel: Path, job: Job) -> None:
+        self._job = job
+        self._results = job.results
         self._shown = 0
-        inside = [sys.executable, str(HERE / "inside.py"), str(results), *pytest_args]
         # virtme-ng looks for its own programs on PATH.
         path = f"{Path(sys.executable).parent}:/usr/sbin:{os.environ['PATH']}"
-        with open(results / "console.log", "wb") as console:
+        with open(job.results / "console.log", "wb") as console:
             self._process = subprocess.Popen(
-                machine_command(kernel, results, inside),
+                machine_command(kernel, job),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -181,7 +212,7 @@ class Machine:
             )
 
     def follow(self) -> Attempt:
-        """Show pytest's output as it comes, until the machine has ended."""
+        """Show the job's output as it comes, until the machine has ended."""
         attempt = Attempt()
         start = time.monotonic()
         deadline = start + BOOT_DEADLINE
@@ -191,7 +222,7 @@ class Machine:
                 attempt.began = True
                 now = time.monotonic()
                 deadline = now + TESTS_DEADLINE
-                print(f"kernel lane: booted in {now - start:.0f} s", flush=True)
+                print(f"{self._job.name}: booted in {now - start:.0f} s", flush=True)
             self._show()
             attempt.status = self._status()
             if ended:
@@ -219,7 +250,7 @@ class Machine:
         return int(path.read_text()) if path.exists() else None
 
     def _show(self) -> None:
-        path = self._results / "pytest.log"
+        path = self._results / self._job.log
         if path.exists():
             with open(path, "rb") as log:
                 log.seek(self._shown)
@@ -228,17 +259,28 @@ class Machine:
                 self._shown = log.tell()
 
 
-def boot(kernel: Path, pytest_args: list[str]) -> Attempt:
+def boot_once(kernel: Path, job: Job) -> Attempt:
     """Boot the machine once, with an empty results folder."""
-    shutil.rmtree(RESULTS, ignore_errors=True)
-    RESULTS.mkdir(parents=True)
-    with open(RESULTS / "disk.img", "wb") as disk:
+    shutil.rmtree(job.results, ignore_errors=True)
+    job.results.mkdir(parents=True)
+    with open(job.results / job.disk, "wb") as disk:
         disk.truncate(64 << 20)
-    machine = Machine(kernel, RESULTS, pytest_args)
+    machine = Machine(kernel, job)
     try:
         return machine.follow()
     finally:
         machine.end()
+
+
+def boot(kernel: Path, job: Job) -> Attempt:
+    """Boot the machine, and once more where the job did not even begin."""
+    # The checkout is read-only in there, and emulation compiles slowly.
+    compileall.compile_dir(CHECKOUT / "os_acc", quiet=2)
+    attempt = boot_once(kernel, job)
+    if not attempt.began:
+        print(f"{job.name}: the machine did not boot; trying once more", flush=True)
+        attempt = boot_once(kernel, job)
+    return attempt
 
 
 def counts(kernel: Path) -> str:
@@ -254,18 +296,18 @@ def counts(kernel: Path) -> str:
     return f"{passed} passed, {failed} failed, {skipped} skipped on Linux {release}"
 
 
-def console_tail() -> str:
+def console_tail(results: Path) -> str:
     """The last lines of the console, without terminal control."""
-    console = (RESULTS / "console.log").read_text("utf-8", "replace")
+    console = (results / "console.log").read_text("utf-8", "replace")
     plain = re.sub(r"\x1b(\[[0-9;?=]*[A-Za-z]|[A-Za-z])|[^\x20-\x7e\n]", "", console)
     return "\n".join(plain.splitlines()[-20:])
 
 
 @contextmanager
-def exclusively() -> Iterator[None]:
+def exclusively(results: Path) -> Iterator[None]:
     """Wait for another run in this checkout: its results are still written."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    with open(RESULTS.parent / "kernel-lane.lock", "w", encoding="ascii") as lock:
+    results.parent.mkdir(exist_ok=True)
+    with open(results.with_suffix(".lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -290,14 +332,9 @@ def end_when_told() -> None:
 def main(pytest_args: list[str]) -> int:
     """Boot, run, report; the exit status of the lane."""
     kernel = newest_kernel()
-    # The checkout is read-only in there, and emulation compiles slowly.
-    compileall.compile_dir(CHECKOUT / "os_acc", quiet=2)
-    attempt = boot(kernel, pytest_args)
-    if not attempt.began:
-        print("kernel lane: the machine did not boot; trying once more", flush=True)
-        attempt = boot(kernel, pytest_args)
+    attempt = boot(kernel, tests_job(pytest_args))
     if attempt.status is None or not (RESULTS / "junit.xml").exists():
-        print(console_tail())
+        print(console_tail(RESULTS))
         print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")
         return attempt.status or NO_RESULT
     print(f"kernel lane: {counts(kernel)}")
@@ -306,5 +343,5 @@ def main(pytest_args: list[str]) -> int:
 
 if __name__ == "__main__":
     end_when_told()
-    with exclusively():
+    with exclusively(RESULTS):
         sys.exit(main(sys.argv[1:]))

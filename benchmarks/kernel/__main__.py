@@ -1,0 +1,89 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Boot the virtual machine, measure in it, and keep what it found.
+
+``python -m benchmarks.kernel [--short] --output rows.json``, as root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import machine, rows
+from benchmarks.kernel import devices
+from tests.functional.kernel import lane
+
+RESULTS = lane.CHECKOUT / "build" / "kernel-benchmarks"
+_LOG, _ROWS = "benchmarks.log", "rows.json"
+_CROWDS = 10
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernel", allow_abbrev=False
+    )
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--output", required=True, type=Path)
+    options = parser.parse_args(argv)
+    lane.end_when_told()
+    with lane.exclusively(RESULTS):
+        compileall.compile_dir(lane.CHECKOUT / "benchmarks", quiet=2)
+        attempt = lane.boot(lane.newest_kernel(), _job(options.short))
+        if attempt.status != 0:
+            print(lane.console_tail(RESULTS))
+            print(f"kernel benchmarks: no result; see {_LOG} in {RESULTS}")
+            return attempt.status or lane.NO_RESULT
+        (place,) = rows.load(RESULTS / _ROWS)
+    facts = {**place.facts, "machine": f"{_emulator()} on {_host()}"}
+    rows.save(options.output, [dataclasses.replace(place, facts=facts)])
+    return 0
+
+
+def _job(short: bool) -> lane.Job:
+    inside = (sys.executable, "-W", "ignore", "-m", "benchmarks.kernel.inside")
+    return lane.Job(
+        name="kernel benchmarks",
+        results=RESULTS,
+        disk=devices.DISK,
+        devices=devices.qemu_options(RESULTS, 1 if short else _CROWDS),
+        script=(
+            *inside,
+            *(["--short"] if short else []),
+            *(str(RESULTS / _LOG), str(RESULTS / _ROWS)),
+        ),
+        log=_LOG,
+        arguments=devices.ARGUMENTS,
+    )
+
+
+def _emulator() -> str:
+    ended = subprocess.run(
+        ["qemu-system-x86_64", "--version"], capture_output=True, text=True, check=True
+    )
+    return f"QEMU {ended.stdout.split()[3]} (software emulation)"
+
+
+def _host() -> str:
+    facts = machine.facts()
+    return f"{facts['processor']}, {facts['cores']} cores"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

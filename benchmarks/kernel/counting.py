@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How often one call of the library asks its helper, and waits for the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from oslo_privsep import comm
+
+from benchmarks.rows import Aim, Count
+
+_TRACING = Path("/sys/kernel/tracing")
+_EVENTS = ("sys_enter_fsync", "sys_enter_fdatasync")
+_COMM = Path("/proc/self/comm")
+#: What this process is called meanwhile, and with it each thread it starts.
+_NAME = "os-acc-counted"
+_ROUND_TRIPS = Aim(2)
+
+
+@dataclasses.dataclass(slots=True)
+class Counted:
+    """What happened while it was counted."""
+
+    round_trips: int = 0
+    transactions: int = 0
+    fsyncs: int = 0
+
+    def told(self) -> tuple[Count, ...]:
+        """For the table."""
+        return (
+            Count("round trips", self.round_trips, _ROUND_TRIPS),
+            Count("transactions", self.transactions),
+            Count("fsyncs", self.fsyncs),
+        )
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Counted]:
+    """Count what this process does until the end of the block."""
+    counted = Counted()
+    with _round_trips(counted), _transactions(counted), _fsyncs(counted):
+        yield counted
+
+
+@contextlib.contextmanager
+def _round_trips(counted: Counted) -> Iterator[None]:
+    real = comm.ClientChannel.send_recv
+
+    def send_recv(channel: comm.ClientChannel, *args: Any, **more: Any) -> Any:
+        counted.round_trips += 1
+        return real(channel, *args, **more)
+
+    with mock.patch.object(comm.ClientChannel, "send_recv", send_recv):
+        yield
+
+
+@contextlib.contextmanager
+def _transactions(counted: Counted) -> Iterator[None]:
+    real = sqlite3.connect
+
+    def note(statement: str) -> None:
+        counted.transactions += statement.startswith("BEGIN")
+
+    def connect(*args: Any, **more: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = real(*args, **more)
+        connection.set_trace_callback(note)
+        return connection
+
+    with mock.patch.object(sqlite3, "connect", connect):
+        yield
+
+
+@contextlib.contextmanager
+def _fsyncs(counted: Counted) -> Iterator[None]:
+    """By the kernel's own tracing (Documentation/trace/events.rst)."""
+    if not (_TRACING / "trace").exists():
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", _TRACING], check=True)
+    events = [_TRACING / "events/syscalls" / name for name in _EVENTS]
+    name = _COMM.read_text()
+    _COMM.write_text(_NAME)
+    for event in events:
+        (event / "filter").write_text(f'comm == "{_NAME}"')
+        (event / "enable").write_text("1")
+    (_TRACING / "trace").write_text("")
+    try:
+        yield
+    finally:
+        for event in events:
+            (event / "enable").write_text("0")
+        _COMM.write_text(name)
+    lines = (_TRACING / "trace").read_text().splitlines()
+    counted.fsyncs = sum(not line.startswith("#") for line in lines)

@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the library writes to sysfs, and the same without the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from os_acc.privsep.kernel import Kernel
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Write:
+    """One ``write(2)`` to an attribute."""
+
+    path: str
+    text: str
+
+    @property
+    def attribute(self) -> str:
+        """Which attribute it is, whatever the function."""
+        return os.path.basename(self.path)
+
+
+class Recorder(Kernel):
+    """The running kernel; what is written to it is noted.
+
+    The library writes in forked children, which close all files.
+    """
+
+    def __init__(self, notes: Path) -> None:
+        self._notes = notes
+
+    def write(self, path: str, text: str) -> None:
+        super().write(path, text)
+        with open(self._notes, "a", encoding="ascii") as notes:
+            notes.write(json.dumps([path, text]) + "\n")
+
+    def take(self) -> tuple[Write, ...]:
+        """What was written since the last time, in its order."""
+        lines = self._notes.read_text(encoding="ascii").splitlines()
+        self._notes.unlink()
+        return tuple(Write(*json.loads(line)) for line in lines)
+
+
+def replay(writes: Sequence[Write]) -> tuple[float, ...]:
+    """Do it again, one after another; the seconds that each took.
+
+    :raises OSError: as the kernel refused one.
+    """
+    clock, seconds = time.perf_counter, []
+    for write in writes:
+        text = write.text.encode("ascii")
+        start = clock()
+        fd = os.open(write.path, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(fd, text)
+        os.close(fd)
+        seconds.append(clock() - start)
+    return tuple(seconds)
