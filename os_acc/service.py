@@ -14,10 +14,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
 import time
+from collections.abc import Iterator
 
 from oslo_config import cfg
 from oslo_log import log
@@ -44,10 +46,23 @@ LOG = log.getLogger(__name__)
 #: Seconds that one transaction waits for those of other processes.
 STORE_SECONDS = 10.0
 
+#: What of the time that is left goes to what a crash has left, and of the rest
+#: to VFs: a device that is stuck must not keep the others from being offered.
+_REPLAY_SHARE = 0.5
+_VFS_SHARE = 0.75
+
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
 #: What the log has been told, also by managers before a ``reset=True``.
 _told = inventory.Told()
+
+
+def _forget_parent() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 def get() -> manager.Manager:
@@ -77,38 +92,83 @@ def initialize(
         raise exception.InvalidInput(
             f"reset is {hints.shown(reset)}, not True or False"
         )
-    with _lock:
+    if _manager is not None and not reset:
+        return _manager
+    config = config or cfg.CONF
+    settings = conf.Settings.load(config)
+    deadline = time.monotonic() + settings.initialize_timeout
+    with _alone(deadline), _in_time(settings):
         if _manager is None or reset:
-            _manager = build(config or cfg.CONF, root, owner)
+            _manager = _build(config, settings, root, owner, deadline)
         return _manager
 
 
+@contextlib.contextmanager
+def _alone(deadline: float) -> Iterator[None]:
+    mine = _lock
+    if not mine.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        raise exception.InitializeTimeout("another thread is still initializing")
+    try:
+        yield
+    finally:
+        mine.release()
+
+
 def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
+    """A manager of one's own; see :func:`initialize`."""
+    settings = conf.Settings.load(config)
+    deadline = time.monotonic() + settings.initialize_timeout
+    with _in_time(settings):
+        return _build(config, settings, root, owner, deadline)
+
+
+@contextlib.contextmanager
+def _in_time(settings: conf.Settings) -> Iterator[None]:
+    try:
+        yield
+    except exception.DeviceStuck as error:
+        raise exception.InitializeTimeout(
+            f"not ready in {settings.initialize_timeout:.0f} s: {error.message}"
+        ) from error
+
+
+def _build(
+    config: cfg.ConfigOpts,
+    settings: conf.Settings,
+    root: str,
+    owner: Owner,
+    deadline: float,
+) -> manager.Manager:
     """Everything that initialize() does, in its order.
 
     1. options, 2. plugins, 3. store, 4. helper, 5. what a crash has left,
     6. virtual functions, 7. a first look at the devices.
     """
-    settings = conf.Settings.load(config)
-    deadline = time.monotonic() + settings.initialize_timeout
     rules = _rules(settings)
-    loaded = plugins.load(config, settings.enabled_plugins)
-    store = Store.open(settings.state_path, STORE_SECONDS)
+    loaded = plugins.load(config, settings.enabled_plugins, deadline)
+    store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks(os.path.join(settings.state_path, "locks"))
     hands = helper.Helper(settings.write_timeout)
     hands.start(deadline)
     life = lifecycle.Lifecycle(root, store, locks, hands, loaded)
-    life.replay(deadline)
-    virtual_functions.make(root, rules, store, locks, hands, deadline)
+    life.replay(_part(deadline, _REPLAY_SHARE))
+    virtual_functions.make(
+        root, rules, store, locks, hands, _part(deadline, _VFS_SHARE)
+    )
     ready = manager.Manager(
         root, settings, rules, loaded, store, locks, life, owner, _told
     )
-    ready.take_stock()
+    ready.take_stock(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
         raise exception.InitializeTimeout(
             f"no plugin has answered: {', '.join(loaded.hanging())}"
         )
     return ready
+
+
+def _part(deadline: float, share: float) -> float:
+    now = time.monotonic()
+    return now + (deadline - now) * share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,19 +22,27 @@ at its end, and takes no more work from then on.
 from __future__ import annotations
 
 import collections
+import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _In = TypeVar("_In")
 
 
-def begin(function: Callable[..., _T], *args: object) -> futures.Future[_T]:
+def begin(
+    function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+) -> futures.Future[_T]:
     """Begin a call; its result, or what it raises, comes with the future."""
     answer: futures.Future[_T] = futures.Future()
-    threading.Thread(target=_run, args=(answer, function, args), daemon=True).start()
+    threading.Thread(
+        target=_run,
+        args=(answer, functools.partial(function, *args, **kwargs)),
+        daemon=True,
+    ).start()
     return answer
 
 
@@ -53,37 +61,37 @@ def side_by_side(
     waiting = collections.deque(zip(answers, items, strict=True))
 
     def work() -> None:
-        while True:
-            try:
-                answer, item = waiting.popleft()
-            except IndexError:
-                return
-            _run(answer, action, (item,))
+        for answer, item in _drain(waiting):
+            _run(answer, functools.partial(action, item))
 
-    _wait([begin(work) for _ in range(min(workers, len(items)))], waiting.clear)
-    return [answer.result() for answer in answers]
-
-
-def _wait(
-    running: Sequence[futures.Future[None]], interrupted: Callable[[], None]
-) -> None:
     interruption: BaseException | None = None
     while True:
         try:
-            futures.wait(running)
+            if interruption is not None:
+                for answer, _ in _drain(waiting):
+                    answer.set_exception(interruption)
+            for _ in range(min(workers, len(waiting))):
+                begin(work)
+            futures.wait(answers)
             break
         except BaseException as error:  # noqa: BLE001 - raised when all have ended
-            interrupted()
             interruption = interruption or error
     if interruption is not None:
         raise interruption
+    return [answer.result() for answer in answers]
 
 
-def _run(
-    answer: futures.Future[_T], function: Callable[..., _T], args: tuple[object, ...]
-) -> None:
+def _drain(waiting: collections.deque[_T]) -> Iterator[_T]:
+    while True:
+        try:
+            yield waiting.popleft()
+        except IndexError:
+            return
+
+
+def _run(answer: futures.Future[_T], function: Callable[[], _T]) -> None:
     try:
-        result = function(*args)
+        result = function()
     except BaseException as error:  # noqa: BLE001 - it is for whoever waits
         answer.set_exception(error)
     else:

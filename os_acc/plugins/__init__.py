@@ -15,7 +15,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
@@ -24,12 +26,16 @@ from oslo_config import cfg
 from oslo_log import log
 from stevedore import extension
 
-from os_acc import exception
+from os_acc import deadlines, exception, unending
 from os_acc.plugins import base, calls
 
 LOG = log.getLogger(__name__)
 
 NAMESPACE = "os_acc"
+
+# Each plugin's import, and its constructor: one that hangs has to leave time
+# for the others.
+_LOAD_SECONDS = 20.0
 
 _T = TypeVar("_T")
 
@@ -80,10 +86,13 @@ class Plugins:
         return next((each for each in self.loaded if each.name == name), None)
 
 
-def load(conf: cfg.ConfigOpts, enabled: Sequence[str]) -> Plugins:
+def load(
+    conf: cfg.ConfigOpts, enabled: Sequence[str], deadline: float = math.inf
+) -> Plugins:
     """Load the enabled plugins, or all that are installed.
 
     :raises InvalidConfiguration: an enabled plugin is not installed.
+    :raises DeviceStuck: the deadline has passed.
     """
     aside: list[SetAside] = []
 
@@ -91,11 +100,11 @@ def load(conf: cfg.ConfigOpts, enabled: Sequence[str]) -> Plugins:
         name = str(getattr(entry_point, "name", entry_point))
         aside.append(_set_aside(name, f"does not import: {error!r}"))
 
-    manager = _manager_of(enabled, failed)
+    manager = _manager_of(enabled, failed, deadline)
     _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
     loaded: list[base.PluginBase] = []
     for found in sorted(manager, key=lambda each: each.name):
-        plugin = _make(conf, found, aside)
+        plugin = _make(conf, found, aside, deadline)
         if plugin is not None:
             loaded.append(plugin)
     loaded.sort(key=lambda plugin: (plugin.generic, plugin.name))
@@ -115,12 +124,15 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
 
 def _manager_of(
-    enabled: Sequence[str], failed: Callable[[object, object, BaseException], None]
+    enabled: Sequence[str],
+    failed: Callable[[object, object, BaseException], None],
+    deadline: float,
 ) -> stevedore.ExtensionManager[base.PluginBase]:
     if not enabled:
-        return _All(NAMESPACE, on_load_failure_callback=failed)
+        return _All(deadline, NAMESPACE, on_load_failure_callback=failed)
     # What is not enabled is not even imported.
     return _Named(
+        deadline,
         NAMESPACE,
         list(enabled),
         on_load_failure_callback=failed,
@@ -131,9 +143,16 @@ def _manager_of(
 class _Contained(stevedore.ExtensionManager[base.PluginBase]):
     """Tells every failed import alike: stevedore lets some end the service."""
 
+    def __init__(self, deadline: float, *args: Any, **kwargs: Any) -> None:
+        self._deadline = deadline
+        super().__init__(*args, **kwargs)
+
     def _load_one_plugin(self, *args: Any, **kwargs: Any) -> Any:
+        loading = unending.begin(super()._load_one_plugin, *args, **kwargs)
         try:
-            return super()._load_one_plugin(*args, **kwargs)
+            return loading.result(_load_patience(self._deadline))
+        except futures.TimeoutError as error:
+            raise ImportError("it does not return") from error
         except (AssertionError, SystemExit) as error:
             raise ImportError(repr(error)) from error
 
@@ -159,10 +178,16 @@ def _check_enabled(enabled: Sequence[str], installed: set[str]) -> None:
             )
 
 
+def _load_patience(deadline: float) -> float:
+    deadlines.left(deadline)
+    return deadlines.patience(deadline, _LOAD_SECONDS)
+
+
 def _make(
     conf: cfg.ConfigOpts,
     found: extension.Extension[base.PluginBase],
     aside: list[SetAside],
+    deadline: float,
 ) -> base.PluginBase | None:
     def make() -> base.PluginBase:
         section = f"os_acc_{found.name}"
@@ -184,7 +209,7 @@ def _make(
         )
         return None
     try:
-        return calls.run(found.name, make)
+        return calls.Calls(found.name).call(_load_patience(deadline), make)
     except exception.PluginFailed as error:
         aside.append(_set_aside(found.name, error.message))
         return None

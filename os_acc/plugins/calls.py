@@ -15,7 +15,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any, ParamSpec, TypeVar
@@ -42,7 +44,20 @@ def run(
         ) from error
 
 
-@dataclasses.dataclass(slots=True)
+_each_calls: weakref.WeakSet[Calls] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    # No thread of the parent's is in the child: none returns there, nor lets
+    # go of a guard.
+    for each in _each_calls:
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+@dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
 class Calls:
     """The calls of one plugin, each with a deadline.
 
@@ -53,6 +68,14 @@ class Calls:
     plugin_name: str
     _hanging: set[futures.Future[Any]] = dataclasses.field(default_factory=set)
     _guard: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        _each_calls.add(self)
+
+    def forget(self) -> None:
+        """Know of no call that hangs."""
+        self._hanging = set()
+        self._guard = threading.Lock()
 
     @property
     def hangs(self) -> bool:

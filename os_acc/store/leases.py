@@ -73,6 +73,7 @@ class Store:
         state_path: str,
         busy_timeout: float,
         clock: Callable[[], int] = time.time_ns,
+        deadline: float = math.inf,
     ) -> Self:
         """Open the store below a directory; make what is missing.
 
@@ -81,13 +82,14 @@ class Store:
 
         :param busy_timeout: how long an operation waits for others, in
             seconds.
+        :param deadline: of the operation that opens it.
         :raises StateUnavailable: the store cannot be used.
         """
         store = cls(Database(state_path, busy_timeout), clock)
         try:
-            store._check()
+            store.until(deadline)._check()
         except StoreDamaged:
-            store._check()
+            store.until(deadline)._check()
         return store
 
     def until(self, deadline: float) -> Self:

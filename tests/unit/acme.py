@@ -193,3 +193,11 @@ class NeverReturns(Acme):
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
         self.gate.wait()
         return ()
+
+
+class HangsInItsMaking(Acme):
+    """Hangs before it is there, until the same gate is opened."""
+
+    def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
+        NeverReturns.gate.wait()
+        super().__init__(name, options)

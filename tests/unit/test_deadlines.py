@@ -1,0 +1,285 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Nobody waits much longer than the deadline of what was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+
+import pytest
+from stevedore import ExtensionManager
+
+from os_acc import bindings, deadlines, exception, inventory, plugins, service, unending
+from os_acc.objects.lease import LeaseState
+from os_acc.plugins import calls
+from os_acc.store.leases import Store
+from os_acc.store.locks import Locks
+from tests.unit.acme import NeverReturns
+from tests.unit.bench import instance, request
+
+FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:e3:00.0"
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install plugins beside the generic one: name to what it refers to."""
+
+    def as_entry_points(**names: str) -> None:
+        found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}
+        monkeypatch.setitem(
+            ExtensionManager.ENTRY_POINT_CACHE,
+            plugins.NAMESPACE,
+            [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
+        )
+
+    return as_entry_points
+
+
+@pytest.fixture
+def gate() -> Iterator[None]:
+    """What waits for it hangs until the test is over."""
+    NeverReturns.gate.clear()
+    sys.modules.pop("tests.unit.acme_that_hangs", None)
+    yield
+    NeverReturns.gate.set()
+
+
+@contextlib.contextmanager
+def store_of_another(state_path: str) -> Iterator[None]:
+    """Somebody is in the middle of a transaction."""
+    locks = Locks(os.path.join(state_path, "locks"))
+    with locks.hold(["9-store"], time.monotonic() + 30):
+        yield
+
+
+# -- what is waited for ------------------------------------------------------
+
+
+def test_no_step_begins_after_the_deadline():
+    assert 0 < deadlines.left(time.monotonic() + 60) <= 60
+    with pytest.raises(exception.DeviceStuck, match="no time is left"):
+        deadlines.left(time.monotonic() - 1)
+
+
+def test_a_step_that_began_in_time_has_a_while_to_answer():
+    now = time.monotonic()
+    assert deadlines.patience(now, most=60) <= deadlines.ANSWER
+    assert deadlines.patience(now + 60, most=10) == 10
+    assert deadlines.patience(now - 60, most=10) == 0
+
+
+def test_what_is_put_on_record_has_until_the_end_of_the_grace():
+    now = time.monotonic()
+    assert deadlines.for_record(now, most=60) == now + deadlines.GRACE
+    assert deadlines.for_record(now + 600, most=1) <= time.monotonic() + 1
+
+
+def test_a_store_waits_no_longer_than_the_operation_that_uses_it(bench):
+    store = Store.open(bench.state_path, 600)
+    late = store.until(time.monotonic() - deadlines.GRACE)
+    with store_of_another(bench.state_path), pytest.raises(exception.StoreBusy):
+        late.leases()
+    # Nobody is in the way now: late as it is, it can be recorded.
+    assert late.leases() == ()
+
+
+def test_a_plug_that_is_out_of_time_does_not_even_look_at_the_host(bench, monkeypatch):
+    selected, specs = request(bench.provider(FPGA))
+    before, writes = bench.kernel.snapshot(), bench.kernel.writes()
+    manager = bench.restart(plug_timeout=1.0)
+
+    def slow(*args):
+        raise AssertionError("it is looked at")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "_settled", _until_it_is_late(manager._settled))
+        patch.setattr(plugins.Plugins, "call", slow)
+        with pytest.raises(exception.DeviceStuck, match="no time is left"):
+            manager.plug(instance(1), selected, specs)
+    assert bench.kernel.snapshot() == before
+    assert bench.kernel.writes() == writes
+    assert manager.store.leases() == ()
+    assert len(manager.plug(instance(1), selected, specs)) == 1
+
+
+def _until_it_is_late(step):
+    def late(consumer, deadline):
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        return step(consumer, deadline)
+
+    return late
+
+
+def test_a_binding_is_not_read_after_the_deadline(bench):
+    address = bench.provider(FPGA).device.address
+    with pytest.raises(exception.DeviceStuck, match="no time is left"):
+        bindings.read_prior(bench.root, [address], time.monotonic() - 1)
+
+
+# -- initialize() ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["acme_that_hangs:Acme", "acme:HangsInItsMaking"])
+def test_a_plugin_that_cannot_even_be_loaded_in_time_is_set_aside(
+    bench, install, gate, monkeypatch, where
+):
+    monkeypatch.setattr(plugins, "_LOAD_SECONDS", 0.2)
+    install(slow=f"tests.unit.{where}")
+    manager = bench.restart()
+    (aside,) = manager.host_info()["set_aside"]
+    assert aside["name"] == "slow"
+    assert "not return" in aside["reason"]
+    assert bench.plug(1, FPGA)
+
+
+def test_who_waits_for_another_threads_initialize_has_a_deadline(
+    bench, install, gate, monkeypatch
+):
+    monkeypatch.setattr(service, "_manager", None)
+    monkeypatch.setattr(inventory, "_DISCOVER_SECONDS", 600)
+    install(slow="tests.unit.acme:NeverReturns")
+    config = bench.config(initialize_timeout=600.0)
+    first = unending.begin(service.initialize, config=config, root=bench.root)
+    while not service._lock.locked():
+        time.sleep(0.001)
+    with pytest.raises(exception.InitializeTimeout, match="another thread"):
+        service.initialize(config=bench.config(initialize_timeout=1.0), root=bench.root)
+    NeverReturns.gate.set()
+    assert first.result(60) is service.get()
+
+
+def test_a_device_that_is_stuck_leaves_time_for_the_others(bench, monkeypatch):
+    bench.plug(1, FPGA)
+    bench.kernel.hang(FPGA, "reset")
+    with bench.impatient(), pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(1)
+    manager = bench.restart(initialize_timeout=1.5)
+    assert [lease.state for lease in manager.store.leases()] == [LeaseState.RELEASING]
+    assert len(bench.plug(2, OTHER_FPGA)) == 1
+
+
+# -- side by side ------------------------------------------------------------
+
+
+def test_what_is_done_side_by_side_comes_back_in_order():
+    assert unending.side_by_side(range(20), lambda each: -each, 3) == [
+        -each for each in range(20)
+    ]
+
+
+def test_the_first_error_in_order_is_raised_when_all_have_ended():
+    done = []
+
+    def act(item):
+        if item in (3, 5):
+            raise LookupError(item)
+        done.append(item)
+
+    with pytest.raises(LookupError, match="3"):
+        unending.side_by_side(range(8), act, 2)
+    assert sorted(done) == [0, 1, 2, 4, 6, 7]
+
+
+def test_an_interruption_waits_for_what_runs_and_begins_no_more():
+    """Ctrl-C twice, or a service that is told to end."""
+    begun, ended = [], []
+    both, heard, go_on = threading.Barrier(3), threading.Event(), threading.Event()
+
+    def act(item):
+        begun.append(item)
+        both.wait(60)
+        go_on.wait(60)
+        ended.append(item)
+
+    def interrupt():
+        both.wait(60)
+        for _ in range(2):
+            heard.clear()
+            # One that comes just before a wait is heard after it.
+            while not heard.wait(0.05):
+                signal.pthread_kill(main.ident, signal.SIGUSR1)
+            # It waits again: what had not begun is off the list.
+            while sys._current_frames()[main.ident].f_code.co_name != "wait":
+                time.sleep(0.001)
+        go_on.set()
+
+    def handler(_number, frame):
+        if frame.f_code.co_name == "wait":
+            heard.set()
+            raise KeyboardInterrupt
+
+    main = threading.main_thread()
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            unending.side_by_side(range(20), act, 2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(begun) == 2
+    assert sorted(begun) == sorted(ended)
+
+
+def test_threads_that_are_left_behind_keep_no_interpreter_from_ending():
+    """Unlike those of an executor, which are joined at the end."""
+    program = (
+        "import threading\n"
+        "from os_acc import unending\n"
+        "ready = threading.Barrier(2)\n"
+        "def hang():\n"
+        "    ready.wait()\n"
+        "    threading.Event().wait()\n"
+        "unending.begin(hang)\n"
+        "ready.wait()\n"
+    )
+    assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", program) == 0
+
+
+# -- a forked child ----------------------------------------------------------
+
+
+def in_child(check: Callable[[], bool]) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(60)
+            os._exit(0 if check() else 2)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch):
+    monkeypatch.setattr(service, "_manager", None)
+    config = bench.config()
+    with service._lock:
+        assert in_child(
+            lambda: service.initialize(config=config, root=bench.root) is not None
+        )
+
+
+def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
+    mine = calls.Calls("acme")
+    with pytest.raises(exception.PluginFailed):
+        mine.call(0.01, NeverReturns.gate.wait)
+    with mine._guard:
+        assert in_child(lambda: mine.call(30, str) == "")
+    assert mine.hangs
