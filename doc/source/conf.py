@@ -10,13 +10,18 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import sys
 from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ext"))
 
 project = "os_acc"
 copyright = "the os_acc authors"
 version = release = metadata.version("os-acc")
 
 extensions = [
+    "figures",
     "openstackdocstheme",
     "oslo_config.sphinxconfiggen",
     "oslo_config.sphinxext",

@@ -69,7 +69,8 @@ def run_pytest(results: Path, arguments: list[str]) -> int:
         "HYPOTHESIS_STORAGE_DIRECTORY": "/var/tmp/hypothesis",
     }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v"]
-    command += [f"--junitxml={results}/junit.xml", "--durations=10", *arguments]
+    command += [f"--junitxml={results}/junit.xml", "--durations=10"]
+    command += [f"--figures={results}/figures.json", *arguments]
     if not any(Path(argument.split("::")[0]).exists() for argument in arguments):
         command.append(str(HERE))
     with open(results / "pytest.log", "wb") as log:

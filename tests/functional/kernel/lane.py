@@ -44,6 +44,7 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[2]
 RESULTS = CHECKOUT / "build" / "kernel-lane"
+FIGURES = CHECKOUT / "build" / "figures" / "kernel.json"
 
 #: Seconds until pytest begins, and until it has ended, on a slow machine.
 BOOT_DEADLINE = 300.0
@@ -337,6 +338,8 @@ def main(pytest_args: list[str]) -> int:
         print(console_tail(RESULTS))
         print(f"kernel lane: no result; see console.log and pytest.log in {RESULTS}")
         return attempt.status or NO_RESULT
+    FIGURES.parent.mkdir(exist_ok=True)
+    shutil.copyfile(RESULTS / "figures.json", FIGURES)
     print(f"kernel lane: {counts(kernel)}")
     return attempt.status
 
