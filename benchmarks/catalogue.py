@@ -21,6 +21,7 @@ import sys
 
 from benchmarks import (
     confirm,
+    delays,
     discovery,
     imports,
     provider_tree,
@@ -44,6 +45,15 @@ HOST: tuple[Benchmark, ...] = (
 #: What is measured in a virtual machine, by a command of its own.
 KERNEL = "kernel"
 
+#: What at least has to come out of it: benchmark and case.
+_KERNEL_CASES = {
+    ("real-plug", "plug and unplug"),
+    ("real-plug", "plug and unplug, one request"),
+    ("real-discovery", discovery.SCAN),
+    ("real-pyudev", udev.FACTS),
+    *((delays.WRITE, each) for each in delays.ATTRIBUTES),
+}
+
 
 def names() -> list[str]:
     """What can be chosen."""
@@ -63,6 +73,7 @@ def measure_kernel(plan: Plan) -> rows.Place:
     if ended.returncode:
         raise Incomplete(f"{KERNEL} ended with {ended.returncode}")
     (place,) = rows.load(path)
-    if not place.rows:
-        raise Incomplete(f"{KERNEL} has measured nothing")
+    found = {(row.benchmark, row.case) for row in place.rows}
+    if missing := _KERNEL_CASES - found:
+        raise Incomplete(f"{KERNEL}: missing {sorted(missing)}")
     return place

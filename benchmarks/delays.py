@@ -25,6 +25,8 @@ from os_acc.testing import FakeKernel
 
 #: The benchmark whose rows tell: one for each attribute.
 WRITE = "write"
+#: What a plug and an unplug of one function write to.
+ATTRIBUTES = ("driver_override", "unbind", "drivers_probe", "reset")
 
 
 class SlowKernel(FakeKernel):
@@ -48,6 +50,10 @@ class SlowKernel(FakeKernel):
             super().write(path, text)
         finally:
             time.sleep(max(0.0, end - time.monotonic()))
+
+
+class Unknown(Exception):
+    """Nobody has measured how long a write takes."""
 
 
 def measured(places: Sequence[Place]) -> dict[str, float]:
