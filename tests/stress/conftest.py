@@ -22,14 +22,13 @@ import hypothesis
 import pytest
 
 from os_acc import privsep
-from tests.stress import fault_counts, fuzzing, ground, history_counts
+from tests.stress import fault_counts, fuzzing, ground
 from tests.stress import survival as survival_table
 from tests.stress.fault_counts import counting
 from tests.stress.fuzzing import fuzzed, seed
-from tests.stress.history_counts import counted_histories
 from tests.stress.survival import survival
 
-__all__ = ["counted_histories", "counting", "fuzzed", "seed", "survival"]
+__all__ = ["counting", "fuzzed", "seed", "survival"]
 
 _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 for _name, _examples, _steps in (("dev", 10, 30), ("stress", 60, 40)):
@@ -72,5 +71,5 @@ def _in_this_process() -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was tried and survived."""
-    for each in (fault_counts, fuzzing, history_counts, survival_table):
+    for each in (fault_counts, fuzzing, survival_table):
         each.summarize(terminalreporter)

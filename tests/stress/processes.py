@@ -115,6 +115,8 @@ class Child:
         if os.WIFSIGNALED(status):
             killed = os.WTERMSIG(status) == signal.SIGKILL
             return Ended(killed, trouble="" if killed else f"status {status}")
+        if not data:
+            return Ended(False, trouble=f"no answer, status {status}")
         value, trouble = pickle.loads(data)
         return Ended(False, value, trouble)
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
+from tests import counting
 from tests.stress.killer import Trial, Way
 from tests.stress.recorder import Point
 
@@ -58,6 +59,8 @@ def survival(request: pytest.FixtureRequest) -> Survival:
         kills = tuple(ways[way] for way in Way)
         row = _Row(flow, len(points), kills, len(trials) - lost)
         request.node.user_properties.append((_KEY, dataclasses.astuple(row)))
+        counting.note(request.node, "crashes: points", row.points)
+        counting.note(request.node, "crashes: kills survived", row.survived)
 
     return note
 

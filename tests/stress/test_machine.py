@@ -25,12 +25,12 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from os_acc import exception, operations
 from os_acc.manager import Manager
+from tests import counting
 from tests.stress import processes, sight
 from tests.stress.bench import unfinished
-from tests.stress.history_counts import Counts
 from tests.stress.killer import Way
 from tests.stress.model import CONSUMERS, choose
-from tests.stress.truths import Truths
+from tests.stress.truths import Counts, Truths
 
 #: How often who does this touches disk or host, more or less.
 _TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4}
@@ -327,11 +327,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_no_history_breaks_an_invariant(
-    part: str,
-    steps: int,
-    seed: str,
-    place: str,
-    counted_histories: Callable[[Counts], None],
+    request: pytest.FixtureRequest, part: str, steps: int, seed: str, place: str
 ) -> None:
     print(f"to have these histories again: --hypothesis-seed={seed}")
     counts = Counts()
@@ -348,4 +344,8 @@ def test_no_history_breaks_an_invariant(
             return Histories(place, counts)
 
         run_state_machine_as_test(history, settings=settings)
-    counted_histories(counts)
+
+    counting.note(request.node, "state machine: steps", counts.steps)
+    counting.note(request.node, "state machine: histories", counts.histories)
+    for deed, number in counts.deeds.items():
+        counting.note(request.node, f"state machine: {deed}", number)

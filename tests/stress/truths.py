@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import sys
 
 from hypothesis.stateful import invariant
@@ -22,11 +24,25 @@ from hypothesis.stateful import invariant
 from os_acc import operations
 from os_acc.testing import Outcome
 from tests.stress import sight
-from tests.stress.history_counts import Counts
 from tests.stress.model import CONSUMERS, Model
 from tests.stress.sight import Sight
 
 VFIO = "vfio-pci"
+
+
+@dataclasses.dataclass(slots=True)
+class Counts:
+    """What was really carried out, and held.
+
+    :ivar steps: those after which everything was as it has to be.
+    :ivar deeds: how often what was done.
+    """
+
+    steps: int = 0
+    histories: int = 0
+    deeds: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter
+    )
 
 
 class Truths(Model):
@@ -102,7 +118,9 @@ class Truths(Model):
         try:
             if not failed:
                 self._end()
-                self._counts.add(self._steps, self.deeds)
+                self._counts.histories += 1
+                self._counts.steps += self._steps
+                self._counts.deeds += self.deeds
         finally:
             super().teardown()
 

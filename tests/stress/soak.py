@@ -1,0 +1,280 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Services on one host whose threads plug and unplug all at once."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import faulthandler
+import os
+import random
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import exception, privsep, service
+from os_acc.demo import compute
+from os_acc.manager import Manager
+from os_acc.objects.device import Provider
+from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.store.leases import Store
+from os_acc.testing import FakeKernel, HostSpec, helper, hosts
+from tests.stress import bench, sight
+
+#: What a service that does not come to its end is given, in seconds.
+PATIENCE = 420
+DEVICES = 64
+
+_VFIO = "vfio-pci"
+_AT_ONCE = 3
+_PAUSE = 0.02
+_CONFIG = """\
+[os_acc]
+state_path = {state}
+device_spec = {{"address": "*:*:*.*"}}
+node_name = host
+[os_acc_base]
+helper_command = {command}
+[os_acc_inspect]
+helper_command = {command}
+"""
+
+
+def host() -> HostSpec:
+    """Forty-eight VFs, twelve GPUs with their siblings, four FPGAs."""
+    nics = [
+        hosts.nic(f"0000:{bus:02x}", 0, name=f"ens{bus}", vfs=6, boot_vfs=6)
+        for bus in range(0x10, 0x18)
+    ]
+    gpus = [
+        function
+        for number, bus in enumerate(range(0x40, 0x4C))
+        for function in hosts.gpu(f"0000:{bus:02x}", 1, card=number)
+    ]
+    fpgas = [hosts.fpga(f"0000:{bus:02x}", 1) for bus in range(0x80, 0x84)]
+    return HostSpec((*nics, *gpus, *fpgas))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scene:
+    """What the services share; all of it lies on disk."""
+
+    place: str
+
+    @property
+    def kernel(self) -> FakeKernel:
+        return FakeKernel(os.path.join(self.place, "host"))
+
+    @property
+    def state_path(self) -> str:
+        return os.path.join(self.place, "state")
+
+    @property
+    def in_use(self) -> str:
+        """Where there is a file for each device that an instance uses."""
+        return os.path.join(self.place, "in-use")
+
+    def build(self) -> FakeKernel:
+        """Make the host, and write the configuration of the services."""
+        os.mkdir(self.in_use)
+        kernel = FakeKernel.build(os.path.join(self.place, "host"), host())
+        command = helper.command(kernel.root)
+        with open(os.path.join(self.place, "conf"), "w", encoding="utf-8") as file:
+            file.write(_CONFIG.format(state=self.state_path, command=command))
+        return kernel
+
+    def start(self) -> Manager:
+        """A service in this process, with helpers that are processes."""
+        for context in (privsep.base, privsep.inspect):
+            context.set_client_mode(True)
+        compute.configure(os.path.join(self.place, "conf"))
+        return service.build(cfg.CONF, self.kernel.root, Owner.NOVA)
+
+    def stop(self) -> None:
+        """End the helpers of this process."""
+        for context in (privsep.base, privsep.inspect):
+            context.stop()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instance:
+    """One that has what it asked for."""
+
+    uuid: str
+    request: tuple[dict[str, Any], dict[str, str]]
+    entries: list[dict[str, Any]]
+
+
+class Tenant:
+    """A thread of a service: its instances come and go.
+
+    :param cycles: how many of them have to come, and to go again.
+    """
+
+    def __init__(self, scene: Scene, manager: Manager, seed: str, cycles: int) -> None:
+        self._scene = scene
+        self._kernel = scene.kernel
+        self._manager = manager
+        self._random = random.Random(seed)
+        self._cycles = cycles
+        self._instances: list[Instance] = []
+        self.deeds: collections.Counter[str] = collections.Counter()
+
+    def run(self, providers: Sequence[Provider], over: threading.Event) -> None:
+        """Come and go, until all have, or something has failed elsewhere."""
+        begun = 0
+        while (begun < self._cycles or self._instances) and not over.is_set():
+            room = begun < self._cycles and len(self._instances) < _AT_ONCE
+            if room and (not self._instances or self._random.random() < 0.6):
+                begun += self._come(providers)
+            else:
+                self._go()
+
+    def _come(self, providers: Sequence[Provider]) -> bool:
+        count = self._random.choices((1, 2, 3, 4), (20, 2, 1, 1))[0]
+        handles = [each for each in providers for _ in each.device.handles]
+        chosen = self._random.sample(handles, count)
+        request = bench.ask(providers, [str(each.device.address) for each in chosen])
+        consumer = {"uuid": str(uuid.UUID(int=self._random.getrandbits(128)))}
+        try:
+            entries = self._manager.plug(consumer, *request)
+        except exception.NoDeviceAvailable:
+            self.deeds["refused for want of a device"] += 1
+            assert not self._manager.attached(consumer)
+            if self._instances:
+                self._go()
+            return False
+        assert len(entries) == count
+        self._use(entries)
+        if self._random.random() < 0.2:
+            self.deeds["plugged again"] += 1
+            again = self._random.choice((request, (None, None)))
+            assert self._manager.plug(consumer, *again) == entries
+        if self._random.random() < 0.2:
+            self.deeds["looked at"] += 1
+            assert self._manager.attached(consumer) == {consumer["uuid"]: entries}
+        if self._random.random() < 0.02:
+            assert len(offered(self._manager.providers())) == DEVICES
+        self._instances.append(Instance(consumer["uuid"], request, entries))
+        return True
+
+    def _go(self) -> None:
+        number = self._random.randrange(len(self._instances))
+        instance = self._instances.pop(number)
+        for entry in instance.entries:
+            os.unlink(self._mark(entry))
+        count = self._manager.unplug({"uuid": instance.uuid})
+        assert count == len(instance.entries)
+        self.deeds["plugged and unplugged"] += 1
+        self.deeds["devices"] += count
+
+    def _use(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Be the only one; nothing of this is the library's."""
+        for entry in entries:
+            try:
+                os.close(os.open(self._mark(entry), os.O_CREAT | os.O_EXCL))
+            except FileExistsError as error:
+                raise AssertionError(f"{entry['pci_id']} was given twice") from error
+            assert self._kernel.state(entry["pci_id"]).driver == _VFIO
+
+    def _mark(self, entry: dict[str, Any]) -> str:
+        return os.path.join(self._scene.in_use, entry["pci_id"])
+
+
+def serve(
+    scene: Scene, seed: str, shares: Sequence[int]
+) -> tuple[collections.Counter[str], list[str]]:
+    """Be a service with a thread for each share of cycles.
+
+    :returns: what was done, and the tracebacks of what went wrong.
+    """
+    _end_in_time()
+    manager = scene.start()
+    providers = manager.providers()
+    over = threading.Event()
+    troubles: list[str] = []
+
+    def work(tenant: Tenant) -> None:
+        try:
+            tenant.run(providers, over)
+        except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
+            troubles.append(traceback.format_exc())
+            over.set()
+
+    tenants = [
+        Tenant(scene, manager, f"{seed}, {number}", share)
+        for number, share in enumerate(shares)
+    ]
+    threads = [threading.Thread(target=work, args=(each,)) for each in tenants]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    scene.stop()
+    deeds = sum((each.deeds for each in tenants), collections.Counter[str]())
+    return deeds, troubles
+
+
+def observe(scene: Scene, end: str) -> collections.Counter[str]:
+    """Look at store and kernel meanwhile, until there is a file.
+
+    Who reads a lease as held, and reads it unchanged afterwards, knows that
+    it was held all the time between: then its devices are with vfio-pci.
+    """
+    _end_in_time()
+    store, kernel = Store.open(scene.state_path, service.STORE_SECONDS), scene.kernel
+    seen: collections.Counter[str] = collections.Counter()
+    while not os.path.exists(end):
+        before = store.leases()
+        drivers = {each.address: each.driver for each in kernel.snapshot()}
+        lasting = set(before) & set(store.leases())
+        assert sum(len(each.members) for each in before) == len(sight.members(before))
+        for lease in filter(_is_held, lasting):
+            for address in map(str, lease.members):
+                assert drivers[address] == _VFIO, f"{address} of {lease}"
+            seen["leases found with their devices"] += 1
+        seen["looks from outside"] += 1
+        time.sleep(_PAUSE)
+    return seen
+
+
+def offered(providers: Iterable[Provider]) -> frozenset[str]:
+    """The devices of some providers."""
+    return frozenset(
+        str(handle.address) for each in providers for handle in each.device.handles
+    )
+
+
+def _end_in_time() -> None:
+    """Say where every thread stands, should they wait for one another."""
+
+    def end() -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)
+
+    # Not faulthandler's own clock: pytest has started that, and a forked
+    # child would wait for its thread.
+    watchdog = threading.Timer(PATIENCE, end)
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _is_held(lease: Lease) -> bool:
+    return lease.state is LeaseState.HELD

@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Two services with eight threads each, on sixty-four devices.
+
+Everything that they share is on disk, and locked as it is on a real host;
+each has privileged helpers that are processes of their own.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+
+import pytest
+
+from tests import counting
+from tests.stress import bench, processes, soak
+from tests.stress.processes import Child
+from tests.stress.soak import DEVICES, Scene
+
+PROCESSES, THREADS = 2, 8
+#: How many plugs with their unplugs, by the profile of Hypothesis.
+CYCLES = {"stress": 5_000}
+_FEW = 200
+
+
+@pytest.fixture
+def cycles(pytestconfig: pytest.Config) -> int:
+    return CYCLES.get(pytestconfig.getoption("--hypothesis-profile"), _FEW)
+
+
+def test_no_device_is_given_twice_and_none_is_lost(
+    request: pytest.FixtureRequest, place: str, cycles: int, seed: str
+) -> None:
+    print(f"to have the same choices again: --hypothesis-seed={seed}")
+    scene = Scene(place)
+    kernel = scene.build()
+    pristine = kernel.snapshot()
+    shares = _share_out(cycles, PROCESSES * THREADS)
+    end = os.path.join(place, "end")
+
+    services = [
+        Child(lambda n=number: soak.serve(scene, f"{seed}, {n}", shares[n::PROCESSES]))
+        for number in range(PROCESSES)
+    ]
+    observer = Child(lambda: soak.observe(scene, end))
+    ends = [each.wait() for each in services]
+    os.close(os.open(end, os.O_CREAT))
+    seen = observer.wait()
+
+    deeds: collections.Counter[str] = collections.Counter()
+    for ended in ends:
+        assert not ended.trouble, ended.trouble
+        done, troubles = ended.value
+        assert not troubles, (
+            f"{len(troubles)} threads failed, the first:\n{troubles[0]}"
+        )
+        deeds += done
+    assert not seen.trouble, seen.trouble
+    assert deeds["plugged and unplugged"] == cycles
+    assert deeds["refused for want of a device"]
+    assert seen.value["looks from outside"]
+    assert os.listdir(scene.in_use) == []
+    assert kernel.snapshot() == pristine
+    ended = processes.call(lambda: _plug_all(scene))
+    assert not ended.trouble, ended.trouble
+    assert kernel.snapshot() == pristine
+    for deed, number in (deeds + seen.value).items():
+        counting.note(request.node, f"many at once: {deed}", number)
+
+
+def _share_out(whole: int, shares: int) -> list[int]:
+    return [whole // shares + (number < whole % shares) for number in range(shares)]
+
+
+def _plug_all(scene: Scene) -> None:
+    """Nothing is leased any more, and all of it can be."""
+    manager = scene.start()
+    assert manager.store.leases() == ()
+    providers = manager.providers()
+    consumers: dict[str, set[str]] = {}
+    for number, provider in enumerate(providers):
+        consumer = f"{number:08x}-0000-4000-8000-000000000000"
+        places = [str(provider.device.address)] * len(provider.device.handles)
+        entries = manager.plug({"uuid": consumer}, *bench.ask([provider], places))
+        consumers[consumer] = {entry["pci_id"] for entry in entries}
+    assert set().union(*consumers.values()) == soak.offered(providers)
+    assert len(soak.offered(providers)) == DEVICES
+    for consumer, devices in consumers.items():
+        assert manager.unplug({"uuid": consumer}) == len(devices)
+    scene.stop()
