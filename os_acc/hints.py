@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import reprlib
 from collections.abc import Iterable
@@ -23,6 +24,12 @@ class _Shown(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = 80
+
+    def repr1(self, x: object, level: int) -> str:
+        # reprlib goes by the name of a class, which says nothing of what it is.
+        if getattr(builtins, type(x).__name__, None) is type(x):
+            return super().repr1(x, level)
+        return self.repr_instance(x, level)
 
     def repr_int(self, x: int, level: int) -> str:
         # repr() raises ValueError for integers of more than 4300 digits.

@@ -25,9 +25,9 @@ import pytest
 from os_acc.privsep import kernel, worker
 from os_acc.privsep.outcome import Outcome
 from os_acc.testing import FakeKernel, hosts
+from tests.rubbish import Rubbish
 from tests.stress import contract
 from tests.stress.contract import Arguments, Card, EntryPoint, Host
-from tests.stress.rubbish import Rubbish
 
 _ANSWERS = {str(outcome) for outcome in Outcome}
 _FAMILIAR = ("vfio-pci", "nouveau", "0000:17:00.0", "i6300ESB timer")

@@ -29,6 +29,7 @@ import pytest
 import os_acc
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing import FakeKernel, hosts
+from tests.rubbish import Rubbish, shown
 from tests.stress import contract
 from tests.stress.contract import Arguments, EntryPoint, Host
 from tests.stress.fuzzing import Fuzzed, told
@@ -40,7 +41,6 @@ from tests.stress.hostile_client import (
     pack,
 )
 from tests.stress.privileged_calls import arguments, check_answer, host_of, outcomes
-from tests.stress.rubbish import Rubbish, shown
 from tests.stress.witness import picture
 
 #: For each entry point.

@@ -24,6 +24,7 @@ import pytest
 
 from os_acc import privsep
 from os_acc.testing import FakeKernel, hosts
+from tests.rubbish import shown
 from tests.stress import contract
 from tests.stress.fuzzing import Fuzzed, told
 from tests.stress.privileged_calls import (
@@ -34,7 +35,6 @@ from tests.stress.privileged_calls import (
     let_stuck_ones_end,
     talking_to,
 )
-from tests.stress.rubbish import shown
 from tests.stress.trap import Trap
 from tests.stress.witness import Witness
 

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import os_acc
 from os_acc import exception, operations
+from tests.rubbish import Rubbish
 from tests.unit.bench import Bench, instance, request, uuid_of
 from tests.unit.wrong import HUGE, NO_MAPPING, WRONG, is_told
 
@@ -325,87 +323,33 @@ def test_an_operator_names_a_device_by_its_address(api, value, shown):
 
 # -- anything at all ---------------------------------------------------------
 
-WORDS = st.sampled_from(
-    [
-        "uuid",
-        "name",
-        "allocations",
-        "mappings",
-        "resources",
-        "1",
-        "",
-        "required",
-        "none",
-        "group_policy",
-        f"resources:{CLASS}",
-        f"resources1:{CLASS}",
-        "trait1:CUSTOM_X",
-        "accel:function_id",
-        CLASS,
-        STRANGER,
-        uuid_of(1),
-        uuid_of(2),
-        GPU,
-        "\ud800",
-    ]
-)
-ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.just(2**300)
-    | st.floats()
-    | st.binary(max_size=8)
-    | st.text(max_size=40)
-    | WORDS,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(WORDS | st.integers() | st.none(), inner, max_size=5)
-    ),
-    max_leaves=12,
-)
-INFO = ANYTHING | st.fixed_dictionaries({"uuid": WORDS}, optional={"name": ANYTHING})
-SELECTED = (
-    ANYTHING
-    | st.fixed_dictionaries({"uuid": WORDS})
-    | st.fixed_dictionaries(
-        {
-            "allocations": st.dictionaries(
-                WORDS, st.fixed_dictionaries({"resources": ANYTHING}), max_size=2
-            )
-        },
-        optional={"mappings": ANYTHING},
-    )
-)
-SPECS = ANYTHING | st.dictionaries(WORDS, WORDS | ANYTHING, max_size=5)
+FAMILIAR = ("uuid", "allocations", "mappings", "resources", CLASS, STRANGER, uuid_of(1))
 
 
-@settings(
-    deadline=None,
-    max_examples=150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(info=INFO, selected=SELECTED, specs=SPECS, other=ANYTHING)
-def test_whatever_is_passed_raises_nothing_but_typed_errors(
-    api, info, selected, specs, other
-):
-    """The first instance has an FPGA, and keeps it unless that is unplugged."""
-    before = copy.deepcopy((info, selected, specs, other))
-    for call in (
-        lambda: os_acc.plug(info, selected, specs),
-        lambda: os_acc.plug(info, selected),
-        lambda: os_acc.requests_accelerators(specs),
-        lambda: os_acc.attached(info),
-        lambda: os_acc.rekey(other, info),
-        lambda: os_acc.unplug(other),
-        lambda: operations.release_device(api.manager, other, other),
-        lambda: operations.adopt_device(api.manager, other, other, other),
-    ):
-        with contextlib.suppress(exception.OsAccError):
-            call()
-    # Not all numbers are equal to themselves.
-    assert repr((info, selected, specs, other)) == repr(before)
+def test_whatever_is_passed_raises_nothing_but_typed_errors(api):
+    """The stress lane tries far more. The first instance keeps what it has."""
+    for number in range(150):
+        rubbish = Rubbish(str(number), FAMILIAR)
+        selected, specs = map(rubbish.near, request(api.provider(GPU)))
+        calls = wrong_calls(api, rubbish, rubbish.near(instance(2)), selected, specs)
+        for call in calls:
+            with contextlib.suppress(exception.OsAccError):
+                call()
+        assert os_acc.attached(instance(1)), number
+
+
+def wrong_calls(
+    api: Bench, rubbish: Rubbish, info: object, selected: object, specs: object
+) -> Iterator[Callable[[], object]]:
+    other = rubbish.value()
+    yield lambda: os_acc.plug(info, selected, specs)
+    yield lambda: os_acc.plug(info, selected)
+    yield lambda: os_acc.requests_accelerators(specs)
+    yield lambda: os_acc.attached(info)
+    yield lambda: os_acc.rekey(other, info)
+    yield lambda: os_acc.unplug(other)
+    yield lambda: operations.release_device(api.manager, other, other)
+    yield lambda: operations.adopt_device(api.manager, other, other, other)
 
 
 def test_a_lookup_of_no_argument_needs_none(api):

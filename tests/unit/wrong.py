@@ -37,6 +37,7 @@ WRONG = [
     pytest.param(("what",), "what", id="tuple"),
     pytest.param({"what"}, "what", id="set"),
     pytest.param(object, "object", id="class"),
+    pytest.param(type("dict", (), {})(), "dict", id="namesake"),
 ]
 NO_MAPPING = [each for each in WRONG if each.id != "None"]
 

@@ -276,6 +276,11 @@ class _Shown(reprlib.Repr):
         self.maxstring = self.maxother = 200
         self.maxtuple = self.maxlist = self.maxdict = 12
 
+    def repr1(self, x: object, level: int) -> str:
+        if type(x).__module__ == "builtins":
+            return super().repr1(x, level)
+        return self.repr_instance(x, level)
+
     def repr_int(self, x: int, level: int) -> str:
         return hex(x) if x.bit_length() > 256 else super().repr_int(x, level)
 

@@ -1,0 +1,153 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Calls of the public functions: right ones, and wrong ones."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import os_acc
+from os_acc.testing.provider_tree import ProviderTree
+from tests.rubbish import Rubbish
+from tests.unit.bench import Bench, instance, request, uuid_of
+
+Arguments = tuple[Any, ...]
+
+FPGA, GPU, AUDIO = "0000:5e:00.0", "0000:17:00.0", "0000:17:00.1"
+CLASS = "CUSTOM_ACCELERATOR_GPU"
+NODE = "node1"
+STRANGER = "99999999-9999-4999-8999-999999999999"
+#: The first instance has an FPGA, the second one nothing.
+OWNER, OTHER = instance(1), instance(2)
+_FAMILIAR = (
+    *("uuid", "name", "allocations", "mappings", "resources", "group_policy", "none"),
+    *("isolate", "required", "forbidden", "accel:bitstream_id", "os_acc:numa_policy"),
+    *(
+        "accel1:x",
+        f"resources:{CLASS}",
+        f"resources1:{CLASS}",
+        "trait1:CUSTOM_X",
+        CLASS,
+    ),
+    *(uuid_of(1), uuid_of(2), STRANGER, FPGA, "resources_X1:VCPU", "trait:HW_GPU"),
+)
+
+
+class Calls:
+    """What the functions of one host can be called with.
+
+    :param bench: its first instance has the FPGA.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._free = request(bench.provider(GPU))
+        self._held = request(bench.provider(FPGA))
+        self._uuid = bench.provider(GPU).uuid
+        self._invent: Mapping[str, Callable[[Rubbish], Arguments]] = {
+            "plug": self._plug,
+            "unplug": lambda rubbish: (_more(rubbish, OTHER),),
+            "rekey": lambda rubbish: rubbish.pick(
+                ((uuid_of(2), uuid_of(3)), (STRANGER, uuid_of(1)))
+            ),
+            "requests_accelerators": lambda rubbish: (self._specs(rubbish),),
+            "attached": lambda rubbish: rubbish.pick(((OWNER,), (None,), ())),
+            "providers": lambda _rubbish: (),
+            "host_info": lambda _rubbish: (),
+            "update_provider_tree": lambda _rubbish: (_tree(), NODE),
+            "initialize": lambda rubbish: rubbish.pick(((), (False,))),
+        }
+
+    @property
+    def names(self) -> set[str]:
+        """The functions that are known here."""
+        return set(self._invent)
+
+    def arguments(self, name: str, seed: str, number: int) -> Arguments:
+        """The arguments of one call: few of them are all right."""
+        rubbish = Rubbish(f"{seed} {name} {number}", _FAMILIAR)
+        right = self._invent[name](rubbish)
+        draw = rubbish.random.random()
+        if not right or draw < 0.03:
+            return right if draw < 0.5 else (rubbish.value(),)
+        if draw < 0.2:
+            return tuple(rubbish.value() for _ in right)
+        for _ in range(1 + rubbish.random.randrange(3)):
+            at = rubbish.random.randrange(len(right))
+            right = (*right[:at], rubbish.near(right[at]), *right[at + 1 :])
+        return right
+
+    def _plug(self, rubbish: Rubbish) -> Arguments:
+        selected, specs = rubbish.pick((self._free, self._held))
+        if rubbish.happens(0.3):
+            selected = {"uuid": rubbish.pick((self._uuid, STRANGER))}
+        info = _more(rubbish, rubbish.pick((OWNER, OTHER)))
+        draw = rubbish.random.random()
+        if draw < 0.1:
+            return (info,)
+        if draw < 0.2:
+            return info, None, specs
+        return info, selected, self._specs(rubbish) if draw < 0.4 else specs
+
+    def _specs(self, rubbish: Rubbish) -> dict[str, Any]:
+        specs: dict[str, Any] = dict(self._free[1])
+        for _ in range(rubbish.random.randrange(3)):
+            specs[rubbish.text()] = rubbish.pick(("1", "required", rubbish.text()))
+        return specs
+
+
+def _tree() -> ProviderTree:
+    tree = ProviderTree()
+    tree.new_root(NODE, STRANGER, 0)
+    return tree
+
+
+def _more(rubbish: Rubbish, info: Mapping[str, Any]) -> dict[str, Any]:
+    more = {"name": rubbish.text(), "project_id": rubbish.text()}
+    return {**info, **more} if rubbish.happens(0.3) else dict(info)
+
+
+def fits(name: str, arguments: Arguments) -> bool:
+    """Whether a function has as many arguments."""
+    try:
+        inspect.signature(getattr(os_acc, name)).bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def fingerprint(values: object) -> list[object]:
+    """What has changed if anything in the values has; however deep they are."""
+    seen: set[int] = set()
+    found: list[object] = []
+    waiting: collections.deque[object] = collections.deque([values])
+    while waiting:
+        value = waiting.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        inner = _inner(value)
+        found.append((id(value), type(value), [id(each) for each in inner]))
+        if isinstance(value, ProviderTree):
+            found.append(repr(value._providers))
+        waiting.extend(inner)
+    return found
+
+
+def _inner(value: object) -> list[object]:
+    if isinstance(value, Mapping):
+        return [each for pair in value.items() for each in pair]
+    containers = (list, tuple, set, frozenset, collections.deque, bytearray)
+    return list(value) if isinstance(value, containers) else []

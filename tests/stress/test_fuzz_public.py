@@ -1,0 +1,180 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whatever the public functions are called with: a typed error, and no change."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import os_acc
+from os_acc import exception, service
+from os_acc.testing import hosts
+from tests.rubbish import shown
+from tests.stress.fuzzing import Fuzzed, told
+from tests.stress.public_calls import (
+    FPGA,
+    GPU,
+    OWNER,
+    Arguments,
+    Calls,
+    fingerprint,
+    fits,
+)
+from tests.stress.witness import picture
+from tests.unit.bench import Bench, instance, request, uuid_of
+
+#: How often each is called; the others look at the whole host.
+CALLS = {"plug": 3_000, "unplug": 4_000, "rekey": 4_000, "requests_accelerators": 3_000}
+OTHERS = 1_000
+BATCH = 250
+
+
+class World:
+    """One host, whose first instance has an FPGA."""
+
+    def __init__(self, place: str) -> None:
+        self.bench = Bench(Path(place), hosts.two_socket_host())
+        self.untouched = self.bench.kernel.snapshot()
+        self._state = self.bench.state_path
+        self._log = os.path.join(self.bench.root, ".kernel", "notes")
+
+    def begin(self) -> None:
+        """All is as it is between calls."""
+        self.bench.plug(1, FPGA)
+        self._before = self.bench.kernel.snapshot()
+        self.mark()
+
+    def mark(self) -> None:
+        """From here on nothing changes."""
+        self._recorded, self._logged = self._record(), os.path.getsize(self._log)
+
+    def is_unchanged(self) -> bool:
+        """Whether nothing was written, to the kernel or the store."""
+        return (self._recorded, self._logged) == (
+            self._record(),
+            os.path.getsize(self._log),
+        )
+
+    def check_all(self) -> None:
+        """The host is as it was, and has its instance."""
+        assert self.bench.kernel.snapshot() == self._before
+        assert list(os_acc.attached()) == [OWNER["uuid"]]
+
+    def restore(self) -> None:
+        """What a right call has done is undone by right calls."""
+        for consumer in os_acc.attached():
+            assert os_acc.unplug({"uuid": consumer}) == 1
+        assert self.bench.kernel.snapshot() == self.untouched
+        self.begin()
+
+    def _record(self) -> dict[str, Any]:
+        look = picture(self._state)
+        locks = os.path.join(self._state, "locks")
+        return {path: each for path, each in look.items() if not path.startswith(locks)}
+
+
+@pytest.fixture
+def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    world = World(place)
+    with world.bench.kernel.installed():
+        begin = functools.partial(
+            service.initialize, config=world.bench.config(), root=world.bench.root
+        )
+        monkeypatch.setattr(service, "_manager", None)
+        monkeypatch.setattr(service, "initialize", begin)
+        os_acc.initialize()
+        world.begin()
+        yield world
+
+
+def test_every_public_function_is_fuzzed(world: World):
+    assert Calls(world.bench).names == set(os_acc.__all__)
+
+
+@pytest.mark.parametrize("name", os_acc.__all__)
+def test_a_wrong_call_is_told_so_and_changes_nothing(
+    world: World, seed: str, fuzzed: Fuzzed, name: str
+):
+    calls, count = Calls(world.bench), CALLS.get(name, OTHERS)
+    for number in range(count):
+        given = calls.arguments(name, seed, number)
+        with told(seed, number, name + shown(given)):
+            try_out(world, name, given)
+            if number % BATCH == 0:
+                world.check_all()
+    world.check_all()
+    world.restore()
+    fuzzed("public calls", count)
+
+
+def try_out(world: World, name: str, given: Arguments) -> None:
+    before = fingerprint(given)
+    answer, refusal = attempt(name, given)
+    if refusal is not None:
+        assert is_readable(refusal)
+    if refusal is not None or name != "update_provider_tree":
+        assert fingerprint(given) == before
+    if world.is_unchanged():
+        return
+    # It was a right one after all.
+    assert name in ("plug", "unplug", "rekey")
+    assert answer
+    world.restore()
+
+
+def attempt(name: str, given: Arguments) -> tuple[Any, str | None]:
+    """What a function answers, or how it refuses."""
+    function = getattr(os_acc, name)
+    if not fits(name, given):
+        with pytest.raises(TypeError, match="argument"):
+            function(*given)
+        return None, None
+    try:
+        return function(*given), None
+    except exception.OsAccError as error:
+        return None, str(error)
+
+
+def is_readable(message: str) -> bool:
+    """Short, and in characters that a log can have."""
+    message.encode()
+    return 0 < len(message) < 2_000 and "\0" not in message
+
+
+@pytest.mark.parametrize("key", ["name", "project_id"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("é" * 500_000, "x" * 10**6, "\0", "a\0b", "\ud800", "\udcff", "\U0010ffff"),
+        *("'; DROP TABLE leases; --", "\u202e", "\n\r\t\x1b[2J", " ", "e\u0301"),
+    ],
+    ids=lambda text: ascii(text[:8]),
+)
+def test_any_text_about_an_instance_is_kept_exactly(world: World, key: str, text: str):
+    manager = world.bench.manager
+    selected, specs = request(world.bench.provider(GPU))
+    guest = {**instance(2), key: text}
+    entries = os_acc.plug(guest, selected, specs)
+    again = world.bench.restart()
+    (lease,) = again.store.leases(uuid_of(2))
+    kept = {"name": lease.instance_name, "project_id": lease.project_id}
+    assert kept[key] == text
+    assert manager.attached(guest) == {uuid_of(2): entries}
+    assert os_acc.unplug(guest) == 1
+    world.check_all()
