@@ -26,9 +26,18 @@ from tests.stress import fault_counts, fuzzing, ground
 from tests.stress import survival as survival_table
 from tests.stress.fault_counts import counting
 from tests.stress.fuzzing import fuzzed, seed
+from tests.stress.process_host import host, pristine, survived
 from tests.stress.survival import survival
 
-__all__ = ["counting", "fuzzed", "seed", "survival"]
+__all__ = [
+    "counting",
+    "fuzzed",
+    "host",
+    "pristine",
+    "seed",
+    "survival",
+    "survived",
+]
 
 _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 for _name, _examples, _steps in (("dev", 10, 30), ("stress", 60, 40)):

@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A privileged helper on a fake kernel that dies at one point of a call, once.
+
+=============== ==========================================================
+point
+=============== ==========================================================
+before the fork the devices' locks are taken
+child running   the child is at work, or has ended
+after the child the child has ended, the locks are still held
+before answer   the locks are let go, nothing is answered
+=============== ==========================================================
+
+Once: whoever takes the flag away dies, the next one serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from os_acc.privsep import worker
+from os_acc.testing import helper
+
+POINTS = ("before the fork", "child running", "after the child", "before answer")
+
+
+def main(argv: list[str]) -> None:
+    """--dies-at POINT --flag FILE, and then the arguments of a helper."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--dies-at", choices=POINTS, required=True)
+    parser.add_argument("--flag", required=True)
+    own, others = parser.parse_known_args(argv)
+    _set_trap(own.dies_at, own.flag)
+    helper.main(others)
+
+
+def _set_trap(point: str, flag: str) -> None:
+    def die(*_args: object) -> None:
+        try:
+            os.unlink(flag)
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if point == "before answer":
+        run = worker.run
+
+        def run_and_die(*args: Any) -> Any:
+            answers = run(*args)
+            die()
+            return answers
+
+        worker.run = run_and_die
+    elif point == "before the fork":
+        worker._in_child = _after(die, worker._in_child)
+    elif point == "child running":
+        worker._collect = _after(die, worker._collect)
+    else:
+        worker._complete = _after(die, worker._complete)
+
+
+def _after(first: Callable[..., None], then: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*args: Any) -> Any:
+        first()
+        return then(*args)
+
+    return both
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

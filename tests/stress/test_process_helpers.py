@@ -1,0 +1,293 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Privileged helpers that die, stop, or are full, in the middle of calls."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception, privsep, unending
+from os_acc.manager import Manager
+from os_acc.testing import Snapshot
+from tests.stress import process_dying_helper, processes
+from tests.stress.process_host import (
+    AUDIO,
+    CARDS,
+    GPU,
+    PYTHON,
+    Attempt,
+    Host,
+    attempt,
+    check_in_time,
+    outcome,
+    parent,
+    plug,
+    state_of,
+    unplug,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("survived")
+
+VFIO = "vfio-pci"
+
+
+# -- killed ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", process_dying_helper.POINTS)
+def test_a_helper_killed_in_a_call_is_told_and_replaced(
+    host: Host, pristine: Snapshot, point: str
+) -> None:
+    flag = os.path.join(host.directory, "flag")
+    program = process_dying_helper.__file__
+    words = ("--dies-at", point, "--flag", flag, "--fake-root", host.root)
+
+    def both_ways(manager: Manager) -> list[Attempt]:
+        Path(flag).touch()
+        plugs = [attempt(lambda: plug(manager, 1, GPU)) for _ in range(2)]
+        Path(flag).touch()
+        return plugs + [attempt(lambda: unplug(manager, 1)) for _ in range(2)]
+
+    config = host.configure(*PYTHON, program, *words)
+    tried = outcome(processes.Child(lambda: both_ways(host.start(config))))
+    assert [each.error for each in tried] == ["HelperLost", "", "DevicesUnreleased", ""]
+    assert [each.value for each in tried] == [None, [GPU], None, 1]
+    for each in tried:
+        check_in_time(each, 60, 20)
+    host.check_whole(pristine)
+
+
+# -- stuck -------------------------------------------------------------------
+
+
+def test_many_stuck_devices_keep_nobody_else_waiting(
+    host: Host, pristine: Snapshot
+) -> None:
+    """Three times as many writes never return as the helper has threads."""
+    stuck, others = CARDS[:12], CARDS[12:20]
+    for card in stuck:
+        host.kernel.hang(card, "driver_override")
+
+    def plug_all(manager: Manager) -> tuple[list[Attempt], list[Attempt]]:
+        tried = [
+            unending.begin(attempt, lambda n=n, card=card: plug(manager, n, card))
+            for n, card in enumerate((*stuck, *others))
+        ]
+        every = [each.result() for each in tried]
+        served = [attempt(lambda: plug(manager, 50, GPU))]
+        return every[:12], every[12:] + served
+
+    config = host.configure(threads=4, write_timeout=1.0, plug_timeout=30.0)
+    failed, served = outcome(processes.Child(lambda: plug_all(host.start(config))))
+    assert {each.error for each in failed} <= {"DeviceStuck", "HelperLost"}
+    assert [each.value for each in served] == [*([card] for card in others), [GPU]]
+    for each in failed + served:
+        check_in_time(each, 30, 1)
+    host.kernel.lift()
+    host.check_whole(pristine)
+
+
+def test_the_helper_of_one_service_never_returns_and_another_is_served(
+    host: Host, pristine: Snapshot
+) -> None:
+    host.kernel.hang(GPU, "unbind")
+    first = host.service(
+        lambda manager: attempt(lambda: plug(manager, 1, GPU)), write_timeout=2.0
+    )
+    host.kernel.wait_until_blocked()
+
+    def beside(manager: Manager) -> list[Attempt]:
+        return [
+            attempt(lambda: plug(manager, 2, GPU)),
+            attempt(lambda: plug(manager, 2, CARDS[0])),
+            attempt(lambda: unplug(manager, 2)),
+        ]
+
+    taken, served, back = host.run(beside)
+    assert taken.error == "NoDeviceAvailable"
+    assert (served.value, back.value) == ([CARDS[0]], 1)
+    late = outcome(first)
+    assert late.error == "DeviceStuck"
+    check_in_time(late, 60, 2)
+    host.kernel.lift()
+    host.check_whole(pristine)
+
+
+# -- stopped -----------------------------------------------------------------
+
+
+def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
+    host: Host, pristine: Snapshot
+) -> None:
+    def stopped(manager: Manager) -> list[object]:
+        (silent,) = host.helpers()
+        os.kill(silent, signal.SIGSTOP)
+        wait_until(lambda: state_of(silent) == "T")
+        tried = [
+            attempt(lambda: plug(manager, 1, GPU)),
+            attempt(lambda: plug(manager, 2, GPU)),
+        ]
+        assert silent in host.helpers()
+        os.kill(silent, signal.SIGCONT)
+        # What it was asked comes late: the device is another instance's now.
+        wait_until(lambda: silent not in host.helpers())
+        assert host.kernel.state(AUDIO).driver == VFIO
+        return [*tried, attempt(lambda: unplug(manager, 2))]
+
+    config = host.configure(write_timeout=1.0, plug_timeout=20.0)
+    lost, served, back = outcome(processes.Child(lambda: stopped(host.start(config))))
+    assert lost.error == "HelperLost"
+    check_in_time(lost, 20, 1)
+    assert served.value == [GPU]
+    check_in_time(served, 20)
+    assert back.value == 1
+    host.check_whole(pristine)
+
+
+def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
+    host: Host, pristine: Snapshot
+) -> None:
+    def stopped(manager: Manager) -> list[Attempt]:
+        plug(manager, 1, GPU, CARDS[0])
+        (silent,) = host.helpers()
+        os.kill(silent, signal.SIGSTOP)
+        tried = [attempt(lambda: unplug(manager, 1)) for _ in range(2)]
+        tried.append(attempt(lambda: plug(manager, 2, GPU)))
+        os.kill(silent, signal.SIGCONT)
+        wait_until(lambda: silent not in host.helpers())
+        # Its late call would have given back what is held now.
+        assert host.kernel.state(GPU).driver == VFIO
+        return tried
+
+    config = host.configure(write_timeout=1.0, unplug_timeout=20.0)
+    lost, back, served = outcome(processes.Child(lambda: stopped(host.start(config))))
+    assert lost.error == "DevicesUnreleased"
+    assert "does not answer" in lost.text
+    assert (back.value, served.value) == (2, [GPU])
+    for each in (lost, back):
+        check_in_time(each, 20)
+    host.check_whole(pristine)
+
+
+def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
+    host: Host, pristine: Snapshot
+) -> None:
+    host.kernel.hang(GPU, "unbind")
+
+    def stopped(manager: Manager) -> list[Attempt]:
+        lost = unending.begin(attempt, lambda: plug(manager, 1, GPU))
+        host.kernel.wait_until_blocked()
+        silent = parent(host.blocked()[0])
+        os.kill(silent, signal.SIGSTOP)
+        tried = [
+            lost.result(),
+            attempt(lambda: plug(manager, 1, GPU)),
+            attempt(lambda: plug(manager, 2, CARDS[0])),
+        ]
+        host.kernel.lift()
+        os.kill(silent, signal.SIGCONT)
+        wait_until(lambda: silent not in host.helpers())
+        return [*tried, attempt(lambda: plug(manager, 1, GPU))]
+
+    config = host.configure(write_timeout=1.0, plug_timeout=20.0)
+    tried = outcome(processes.Child(lambda: stopped(host.start(config))))
+    lost, busy, other, again = tried
+    assert lost.error == "HelperLost"
+    assert busy.error == "DeviceStuck"
+    assert (other.value, again.value) == ([CARDS[0]], [GPU])
+    for each in tried:
+        check_in_time(each, 20, 1)
+    host.check_whole(pristine)
+
+
+def test_who_looks_for_holders_may_be_stopped_as_well(
+    host: Host, pristine: Snapshot
+) -> None:
+    def stopped(manager: Manager) -> list[Attempt]:
+        (silent,) = host.helpers("inspect")
+        os.kill(silent, signal.SIGSTOP)
+        return [attempt(lambda: plug(manager, 1, GPU)) for _ in range(2)]
+
+    config = host.configure(write_timeout=1.0, plug_timeout=20.0)
+    child = processes.Child(lambda: stopped(host.start(config, inspects=True)))
+    lost, served = outcome(child)
+    assert lost.error == "HelperLost"
+    assert served.value == [GPU]
+    for each in (lost, served):
+        check_in_time(each, 20, 1)
+    host.check_whole(pristine)
+
+
+# -- several -----------------------------------------------------------------
+
+
+def test_two_services_with_helpers_of_their_own_share_devices(
+    host: Host, pristine: Snapshot
+) -> None:
+    """Each of their threads wants one of three cards, again and again."""
+    cards = CARDS[:3]
+    held = Path(host.directory, "held")
+    held.mkdir()
+
+    def turn(manager: Manager, number: int) -> int:
+        """One plug and unplug; a card that is another's would be seen."""
+        try:
+            (card,) = plug(manager, number, cards[number % 3])
+        except exception.NoDeviceAvailable:
+            return 0
+        with open(held / card, "x"):
+            assert host.kernel.state(card).driver == VFIO
+        os.unlink(held / card)
+        return unplug(manager, number)
+
+    def share(manager: Manager, first: int) -> int:
+        def work(number: int) -> int:
+            return sum(turn(manager, number) for _ in range(5))
+
+        return sum(unending.side_by_side(range(first, first + 4), work, 4))
+
+    services = [
+        host.service(lambda manager, first=first: share(manager, first))
+        for first in (10, 20)
+    ]
+    assert all(outcome(each) > 0 for each in services)
+    assert os.listdir(held) == []
+    host.check_whole(pristine)
+
+
+def test_many_callers_who_need_a_helper_start_one(
+    host: Host, pristine: Snapshot
+) -> None:
+    def together(manager: Manager) -> tuple[int, list[Attempt]]:
+        (before,) = host.helpers()
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: not privsep.base.channel.running)
+        ready = threading.Barrier(6)
+
+        def one(number: int) -> Attempt:
+            ready.wait()
+            return attempt(lambda: plug(manager, number, CARDS[number]))
+
+        tried = unending.side_by_side(range(6), one, 6)
+        return len(host.helpers()), tried
+
+    number, tried = host.run(together)
+    assert number == 1
+    assert [each.value for each in tried] == [[card] for card in CARDS[:6]]
+    host.check_whole(pristine)
