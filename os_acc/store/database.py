@@ -35,7 +35,7 @@ import pathlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from oslo_log import log
 
@@ -48,7 +48,11 @@ LOG = log.getLogger(__name__)
 _FILE = "os_acc.sqlite"
 _LOCK = "9-store"
 #: What SQLite may keep beside a file; meaningless beside another one.
-_COMPANIONS = ("-journal", "-wal", "-shm")
+_LOG = ("-wal", "-shm")
+_COMPANIONS = ("-journal", *_LOG)
+#: Where the file says which journal it has, and what it says for ours
+#: (https://www.sqlite.org/fileformat2.html#file_format_version_numbers).
+_MODE_AT, _ROLLBACK = 18, b"\x01"
 
 # SQLite keeps the books of its own POSIX locks in the memory of the process,
 # and a child inherits the books without the locks. So no thread forks while
@@ -96,6 +100,23 @@ def owner_of(state_path: str) -> tuple[int, int]:
     return state.st_uid, state.st_gid
 
 
+def has_strange_log(path: str) -> bool:
+    """Whether a write-ahead log lies beside a store that has none.
+
+    SQLite would play it in, whatever the store itself says of its journal;
+    but it is of another copy, and what it says is over.
+    """
+    if not os.path.exists(f"{path}-wal"):
+        return False
+    try:
+        with open(path, "rb") as file:
+            header = file.read(_MODE_AT + 1)
+    except OSError:
+        # Whoever opens it next says why.
+        return False
+    return header[_MODE_AT:] == _ROLLBACK
+
+
 class Database:
     """The store's file below one state directory.
 
@@ -138,6 +159,7 @@ class Database:
             try:
                 if not os.path.exists(self.path):
                     self._create(deadline)
+                self._set_log_aside()
                 with _connect(self.path, deadline) as connection:
                     self._check(connection, thorough=thorough)
                     connection.execute("BEGIN IMMEDIATE")
@@ -170,6 +192,8 @@ class Database:
         if not schema.is_store(connection):
             raise _Damage("it is not a store of os_acc")
         version = schema.version_of(connection)
+        if version < 1:
+            raise _Damage(f"it has version {version} of the schema")
         if version > len(schema.STEPS):
             raise exception.StoreTooNew(
                 f"{self.path} has version {version} of the schema, this os_acc"
@@ -210,6 +234,19 @@ class Database:
             _sync(self._directory)
         except OSError as error:
             raise refusals.from_os_error(error, self.path) from error
+
+    def _set_log_aside(self) -> None:
+        if not has_strange_log(self.path):
+            return
+        try:
+            aside = self._move_companions(suffixes=_LOG)
+        except OSError as error:
+            raise refusals.from_os_error(error, self.path) from error
+        LOG.error(
+            "A write-ahead log that is not of %s lay beside it; it is now %s-wal",
+            self.path,
+            aside,
+        )
 
     def _replace(self, why: str, deadline: float) -> StoreDamaged:
         """Set the file aside, and put a store in its place atomically."""
@@ -263,9 +300,11 @@ class Database:
         now = datetime.datetime.now(datetime.UTC)
         return f"{self.path}.damaged-{now:%Y%m%dT%H%M%S.%fZ}"
 
-    def _move_companions(self, aside: str | None = None) -> str:
+    def _move_companions(
+        self, aside: str | None = None, suffixes: Sequence[str] = _COMPANIONS
+    ) -> str:
         aside = aside or self._aside()
-        for suffix in _COMPANIONS:
+        for suffix in suffixes:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.path + suffix, aside + suffix)
         return aside

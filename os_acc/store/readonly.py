@@ -31,7 +31,7 @@ from os_acc import exception
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec, refusals, rows, schema
-from os_acc.store.database import Database, StoreDamaged
+from os_acc.store.database import Database, StoreDamaged, has_strange_log
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,22 +75,24 @@ def read(state_path: str, busy_timeout: float) -> Recorded:
 def _read(path: str, deadline: float) -> Recorded:
     while True:
         left = max(0.0, deadline - time.monotonic())
-        try:
-            return _recorded(path, "ro", left)
-        except sqlite3.OperationalError as error:
-            # A process was killed in the middle of a transaction. Undoing
-            # that is for those who write; a copy of ours shows what is left.
-            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
-                raise
-            if (copied := _copied(path)) is not None:
-                return copied
-            if not left:
-                raise
+        if not has_strange_log(path):
+            try:
+                return _recorded(path, "ro", left)
+            except sqlite3.OperationalError as error:
+                # A process was killed in the middle of a transaction. Undoing
+                # that is for those who write.
+                if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                    raise
+        # A copy of ours shows what is left.
+        if (copied := _copied(path)) is not None:
+            return copied
+        if not left:
+            raise exception.StoreBusy(f"others were writing to {path} all the time")
 
 
 def _copied(path: str) -> Recorded | None:
     """What a copy says; None where somebody wrote while it was made."""
-    files = (path, f"{path}-journal")
+    files = [each for each in (path, f"{path}-journal") if os.path.exists(each)]
     with tempfile.TemporaryDirectory(prefix="os-acc-") as directory:
         copies = [os.path.join(directory, os.path.basename(each)) for each in files]
         try:
@@ -101,7 +103,7 @@ def _copied(path: str) -> Recorded | None:
                 return None
         except FileNotFoundError:
             return None
-        return _recorded(copies[0], "rw", 0.0)
+        return _recorded(os.path.join(directory, os.path.basename(path)), "rw", 0.0)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

@@ -22,6 +22,8 @@ from typing import Any
 
 from os_acc.store import codec, refusals, rows
 
+_LEASE = "uuid, consumer, epoch, payload, digest"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remains:
@@ -46,19 +48,19 @@ def read(connection: sqlite3.Connection) -> Remains:
 
     :raises sqlite3.Error: it cannot be read now, for a reason that passes.
     """
-    leases = {row[0]: rows.Row(*row) for row in _scan(connection, "leases")}
+    leases = {row[0]: rows.Row(*row) for row in _scan(connection, "leases", _LEASE)}
     return Remains(
         leases=tuple(leases[rowid] for rowid in sorted(leases)),
-        claims=tuple(_pairs(connection, "claims")),
+        claims=tuple(_pairs(connection, "claims", "address, lease")),
         epoch=max(
             (
                 epoch
-                for _, _, epoch in _scan(connection, "meta")
+                for _, epoch in _scan(connection, "meta", "epoch")
                 if isinstance(epoch, int)
             ),
             default=0,
         ),
-        providers=tuple(_pairs(connection, "providers")),
+        providers=tuple(_pairs(connection, "providers", "uuid, resource_class")),
     )
 
 
@@ -96,19 +98,25 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     return Salvaged(len(kept), damaged)
 
 
-def _pairs(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
-    for _, key, value in _scan(connection, table):
+def _pairs(
+    connection: sqlite3.Connection, table: str, columns: str
+) -> Iterator[tuple[str, str]]:
+    for _, key, value in _scan(connection, table, columns):
         if isinstance(key, str) and isinstance(value, str):
             yield key, value
 
 
-def _scan(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+def _scan(
+    connection: sqlite3.Connection, table: str, columns: str
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table with their rowid; none where it is another table."""
     # A damaged page ends a scan; what lies behind it is reached from the
     # other end. An index may lie, so none is asked.
     for direction in ("ASC", "DESC"):
         try:
             yield from connection.execute(
-                f"SELECT rowid, * FROM {table} NOT INDEXED ORDER BY rowid {direction}"
+                f"SELECT rowid, {columns} FROM {table} NOT INDEXED"
+                f" ORDER BY rowid {direction}"
             )
         except sqlite3.DatabaseError as error:
             if refusals.is_passing(error):

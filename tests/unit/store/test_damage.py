@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, Store, StoreDamaged, schema
+from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 
@@ -301,3 +301,46 @@ def test_tables_that_are_not_ours_are_damage(store, state_path, file, make_lease
     store = reopened(state_path)
     assert len(store.damaged) == 1
     assert store.leases() == added
+
+
+@pytest.mark.parametrize("table", ["leases", "claims", "meta", "providers"])
+def test_a_table_that_lacks_a_column_is_damage(
+    store, state_path, file, make_lease, table
+):
+    store.add([make_lease(1)])
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"CREATE TABLE {table} (other TEXT)")
+        connection.execute(f"INSERT INTO {table} VALUES ('something')")
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
+    assert reopened(state_path).damaged == store.damaged
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_version_that_never_was_is_damage(
+    store, state_path, file, make_lease, version
+):
+    added = store.add([make_lease(1)])
+    execute(file, f"PRAGMA user_version = {version}")
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
+    assert store.leases() == added
+
+
+def test_a_write_ahead_log_of_another_copy_is_not_played_in(
+    store, state_path, file, make_lease, tmp_path
+):
+    added = store.add([make_lease(1)])
+    copy = tmp_path / "copy.sqlite"
+    shutil.copyfile(file, copy)
+    with contextlib.closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("DELETE FROM leases")
+        connection.commit()
+        log = pathlib.Path(f"{copy}-wal").read_bytes()
+    file.with_name(f"{file.name}-wal").write_bytes(log)
+    assert readonly.read(state_path, 1).leases == added
+    assert store.leases() == added
+    (aside,) = store.damaged
+    assert pathlib.Path(aside).read_bytes() == log
