@@ -29,6 +29,8 @@ from os_acc import exception, operations
 from os_acc.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.testing import HostSpec
+from tests.stress import flows
 from tests.stress.bench import Bench, plug
 from tests.stress.flows import (
     AUDIO,
@@ -102,6 +104,14 @@ class Flow:
     def check_done(self, bench: Bench, manager: Manager) -> None:
         """Make sure that a flow which reported success has done its work."""
         raise NotImplementedError
+
+
+def host(flow: Flow) -> HostSpec:
+    """The cards that a flow is about, and no others: it is copied often."""
+    names = {flow.elsewhere, flow.makes_vfs}.union(*map(members, flow.places))
+    return HostSpec(
+        tuple(each for each in flows.host().functions if each.address in names)
+    )
 
 
 def members(place: str) -> tuple[str, ...]:

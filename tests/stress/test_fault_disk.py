@@ -32,7 +32,7 @@ from os_acc import exception
 from os_acc.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import kernel as privsep_kernel
-from tests.stress import fault_flows, fault_trials, flows, processes
+from tests.stress import fault_flows, fault_trials, processes
 from tests.stress.bench import Bench, plug
 from tests.stress.fault_counts import Count, Counting
 from tests.stress.fault_flows import Flow, Kind
@@ -105,7 +105,7 @@ class Trial(NamedTuple):
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = FLOWS[request.param]
     bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(flows.host())
+    kernel = bench.build(fault_flows.host(flow))
     os.mkdir(_state(bench))
     with kernel.installed():
         pristine = kernel.snapshot()

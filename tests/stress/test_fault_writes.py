@@ -24,7 +24,7 @@ import traceback
 
 import pytest
 
-from tests.stress import fault_flows, fault_trials, flows
+from tests.stress import fault_flows, fault_trials
 from tests.stress.bench import Bench
 from tests.stress.fault_counts import Count, Counting
 from tests.stress.fault_trials import Effect, Stage
@@ -34,7 +34,7 @@ from tests.stress.fault_trials import Effect, Stage
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = fault_flows.FLOWS[request.param]
     bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(flows.host())
+    kernel = bench.build(fault_flows.host(flow))
     with kernel.installed():
         flow.dress(bench)
         pristine = kernel.snapshot()

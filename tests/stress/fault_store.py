@@ -1,0 +1,192 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A store with some tens of leases, and what may become of its file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from os_acc import exception, privsep
+from os_acc.manager import Manager
+from os_acc.objects.lease import Lease
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.store.leases import Store
+from os_acc.testing import HostSpec, hosts
+from tests.stress import processes
+from tests.stress.bench import Bench, plug
+
+NIC = "0000:3b:00.0"
+CONSUMERS = 16
+#: VFs of each consumer, and those that nobody has.
+EACH, FREE = 2, 3
+NEXT = "44444444-4444-4444-8444-444444444444"
+PAGE = 4096
+
+
+def build(bench: Bench) -> None:
+    """Plug many VFs of one card, and leave a few; for a process of its own."""
+    for context in (privsep.base, privsep.inspect):
+        context.set_client_mode(False)
+    count = CONSUMERS * EACH + FREE
+    nic = hosts.nic("0000:3b", 0, name="ens1f0", vfs=count, boot_vfs=count)
+    kernel = bench.build(HostSpec((nic,)))
+    with kernel.installed():
+        manager = bench.manager()
+        for number in range(CONSUMERS):
+            plug(manager, str(uuid.UUID(int=number + 1)), *[NIC] * EACH)
+            # As after weeks: a store that has been used.
+            manager.store.replace(manager.store.leases())
+
+
+def file_of(bench: Bench) -> pathlib.Path:
+    return pathlib.Path(bench.directory, "state", "os_acc.sqlite")
+
+
+def execute(file: pathlib.Path, *statements: str) -> None:
+    """Somebody opens the store with a tool of his."""
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+# -- damage -------------------------------------------------------------------
+
+#: What can become of a page.
+Damage = Callable[[bytes, random.Random], bytes]
+
+
+def zeroed(page: bytes, dice: random.Random) -> bytes:
+    return bytes(len(page))
+
+
+def noise(page: bytes, dice: random.Random) -> bytes:
+    return dice.randbytes(len(page))
+
+
+def one_bit(page: bytes, dice: random.Random) -> bytes:
+    bit = dice.randrange(len(page) * 8)
+    changed = bytearray(page)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+DAMAGES: Sequence[Damage] = (zeroed, noise, one_bit)
+
+
+def damage_page(file: pathlib.Path, number: int, damage: Damage) -> None:
+    """Change one page of a file, counted from 0; the same each time."""
+    content = file.read_bytes()
+    start = number * PAGE
+    page = content[start : start + PAGE]
+    damaged = damage(page, random.Random(number))
+    file.write_bytes(content[:start] + damaged + content[start + PAGE :])
+
+
+# -- a transaction that is cut off --------------------------------------------
+
+
+def interrupt(bench: Bench, action: Callable[[Store], object]) -> None:
+    """Kill a process at its commit, when a part of it is in the file.
+
+    What SQLite keeps in memory is a page, so that the others are written
+    before the commit: the journal is hot, and the file is half-way.
+    """
+    before = file_of(bench).read_bytes()
+
+    def die(statement: str) -> None:
+        if statement == "COMMIT":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def run() -> None:
+        store = Store.open(os.path.dirname(file_of(bench)), 10)
+        connect = sqlite3.connect
+
+        def connected(*args: object, **options: object) -> sqlite3.Connection:
+            connection = connect(*args, **options)
+            connection.execute("PRAGMA cache_size = 1")
+            connection.set_trace_callback(die)
+            return connection
+
+        sqlite3.connect = connected
+        action(store)
+
+    assert processes.call(run).killed
+    assert file_of(bench).read_bytes() != before, "nothing is in the file yet"
+    assert journal_of(bench).stat().st_size > PAGE
+
+
+def journal_of(bench: Bench) -> pathlib.Path:
+    return file_of(bench).with_name("os_acc.sqlite-journal")
+
+
+# -- what has to be true ------------------------------------------------------
+
+
+def originals(bench: Bench) -> tuple[Lease, ...]:
+    return Store.open(os.path.dirname(file_of(bench)), 10).leases()
+
+
+def check_serves(bench: Bench, leases: Sequence[Lease], *, whole: bool = False) -> None:
+    """Start, and plug: nothing that is leased is offered, what is free is.
+
+    :param leases: what was leased.
+    :param whole: whether all of them have to be there still.
+    """
+    privsep_kernel.current = bench.kernel
+    manager = bench.manager()
+    found = manager.store.leases()
+    known = {lease.uuid: lease for lease in leases}
+    for lease in found:
+        assert lease == known[lease.uuid], "a lease that never was"
+    if whole:
+        assert set(found) == set(leases), "a lease is lost"
+    lost = {a for lease in leases if lease not in found for a in lease.members}
+    if lost - set(manager.store.damaged_claims()):
+        assert manager.store.damaged, "leases are lost, and nobody is told"
+    check_offers(bench, manager, leases)
+
+
+def check_offers(bench: Bench, manager: Manager, leases: Sequence[Lease]) -> None:
+    taken = {str(address) for lease in leases for address in lease.members}
+    before = bench.kernel.snapshot()
+    with pytest.raises(exception.NoDeviceAvailable):
+        plug(manager, NEXT, *[NIC] * (FREE + 1))
+    entries = plug(manager, NEXT, *[NIC] * FREE)
+    got = {entry["pci_id"] for entry in entries}
+    assert not got & taken, "what is in use was given"
+    assert len(got) == FREE
+    assert manager.unplug({"uuid": NEXT}) == FREE
+    assert bench.kernel.snapshot() == before
+
+
+def files(bench: Bench) -> dict[str, bytes]:
+    """The store's files, by their names."""
+    found = file_of(bench).parent.glob("os_acc.sqlite*")
+    return {path.name: path.read_bytes() for path in found if path.is_file()}
+
+
+@contextlib.contextmanager
+def changing_nothing(bench: Bench) -> Iterator[None]:
+    before = files(bench)
+    yield
+    assert files(bench) == before

@@ -1,0 +1,397 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Whatever becomes of the store's file, nothing in use is given away.
+
+Either the library serves, and what is free is plugged; or it says which file
+it cannot use, and what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from oslo_privsep import capabilities
+
+from os_acc import exception
+from os_acc.manager import Manager
+from os_acc.objects.lease import Lease
+from os_acc.store import StoreDamaged, readonly, schema
+from tests.stress import fault_store, processes
+from tests.stress.bench import Bench, plug
+from tests.stress.fault_counts import Count, Counting
+from tests.stress.fault_store import (
+    DAMAGES,
+    NEXT,
+    NIC,
+    PAGE,
+    check_serves,
+    execute,
+    file_of,
+    journal_of,
+)
+
+
+@pytest.fixture(scope="module")
+def sound() -> Iterator[Bench]:
+    """A host with its store, to be copied."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="os-acc-", dir=memory) as directory:
+        bench = Bench(os.path.join(directory, "sound"))
+        ended = processes.call(lambda: fault_store.build(bench))
+        assert not ended.trouble, ended.trouble
+        yield bench
+
+
+@pytest.fixture
+def leases(sound: Bench) -> tuple[Lease, ...]:
+    return fault_store.originals(sound)
+
+
+@pytest.fixture
+def bench(sound: Bench, place: str) -> Bench:
+    return sound.copy(os.path.join(place, "bench"))
+
+
+Attempts = Sequence[tuple[str, Callable[[Bench], None]]]
+
+
+def survive(
+    sound: Bench,
+    place: str,
+    counting: Counting,
+    what: str,
+    attempts: Attempts,
+) -> None:
+    """Try each on a copy, in a process of its own."""
+    troubles = []
+    for number, (name, attempt) in enumerate(attempts):
+        bench = sound.copy(os.path.join(place, str(number)))
+        ended = processes.call(lambda bench=bench, attempt=attempt: attempt(bench))
+        if ended.trouble or ended.killed:
+            troubles.append(f"{name}:\n{ended.trouble or 'killed'}")
+        bench.remove()
+    tried = len(attempts)
+    counting(Count("a damaged store", what, tried, 1, tried, tried - len(troubles)))
+    assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
+
+
+def read(bench: Bench) -> None:
+    """Somebody who only looks is told, and changes nothing."""
+    state = os.path.dirname(file_of(bench))
+    with fault_store.changing_nothing(bench):
+        try:
+            readonly.read(state, 1)
+        except exception.StateUnavailable as error:
+            check_named(error)
+
+
+def check_named(error: exception.StateUnavailable) -> None:
+    assert "os_acc.sqlite" in error.message, repr(error)
+    assert error.hint, repr(error)
+
+
+def refusal_of(manager: Manager) -> StoreDamaged | None:
+    """Plug; why it was refused, if it was."""
+    try:
+        plug(manager, NEXT, NIC)
+    except StoreDamaged as error:
+        return error
+    return None
+
+
+def pages_of(file: pathlib.Path) -> range:
+    return range(file.stat().st_size // PAGE)
+
+
+def is_aside(bench: Bench, content: bytes) -> bool:
+    aside = fault_store.files(bench)
+    return any(kept == content for name, kept in aside.items() if ".damaged-" in name)
+
+
+# -- the file -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+def test_every_page_may_be_damaged_before_a_start(
+    sound: Bench, leases, place: str, counting: Counting, damage
+) -> None:
+    def attempt(number: int) -> Callable[[Bench], None]:
+        def run(bench: Bench) -> None:
+            fault_store.damage_page(file_of(bench), number, damage)
+            read(bench)
+            check_serves(bench, leases)
+
+        return run
+
+    pages = pages_of(file_of(sound))
+    attempts = [(f"page {number}", attempt(number)) for number in pages]
+    survive(sound, place, counting, f"a page {damage.__name__}, at start", attempts)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+def test_every_page_may_be_damaged_in_use(
+    sound: Bench, leases, place: str, counting: Counting, damage
+) -> None:
+    """The operation that finds out may fail; the one after it is served."""
+
+    def attempt(number: int) -> Callable[[Bench], None]:
+        def run(bench: Bench) -> None:
+            with bench.kernel.installed():
+                manager = bench.manager()
+                fault_store.damage_page(file_of(bench), number, damage)
+                before = bench.kernel.snapshot()
+                if (error := refusal_of(manager)) is not None:
+                    check_named(error)
+                    assert os.path.exists(error.path)
+                    assert bench.kernel.snapshot() == before
+                    plug(manager, NEXT, NIC)
+                assert manager.unplug({"uuid": NEXT}) == 1
+                fault_store.check_offers(bench, manager, leases)
+            check_serves(bench, leases)
+
+        return run
+
+    pages = pages_of(file_of(sound))
+    attempts = [(f"page {number}", attempt(number)) for number in pages]
+    survive(sound, place, counting, f"a page {damage.__name__}, in use", attempts)
+
+
+def test_the_tail_may_be_cut_off_anywhere(
+    sound: Bench, leases, place: str, counting: Counting
+) -> None:
+    size = file_of(sound).stat().st_size
+
+    def attempt(length: int) -> Callable[[Bench], None]:
+        def run(bench: Bench) -> None:
+            os.truncate(file_of(bench), length)
+            content = file_of(bench).read_bytes()
+            read(bench)
+            check_serves(bench, leases)
+            # To SQLite, bytes that are missing in the last page are zeros.
+            if length <= size - PAGE:
+                assert is_aside(bench, content), "not set aside"
+
+        return run
+
+    lengths = {0, 1, 15, 16, 99, 100, 512, PAGE - 1, PAGE, PAGE + 1, size - 1}
+    lengths |= {
+        page * PAGE - cut for page in range(2, size // PAGE, 5) for cut in (0, 7)
+    }
+    attempts = [(f"{each} bytes", attempt(each)) for each in sorted(lengths)]
+    survive(sound, place, counting, "a tail cut off", attempts)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no database", b"SQLite format 3\0", b"\xa5" * 65536, bytes(8192)],
+    ids=["empty", "text", "only the magic", "noise", "zeros"],
+)
+def test_what_is_no_database_is_set_aside(bench: Bench, leases, content) -> None:
+    file_of(bench).write_bytes(content)
+    read(bench)
+    check_serves(bench, leases)
+    assert is_aside(bench, content)
+
+
+# -- the schema ---------------------------------------------------------------
+
+TABLES = ("meta", "leases", "claims", "damaged", "events", "providers")
+
+
+def columns(bench: Bench) -> list[tuple[str, str]]:
+    with contextlib.closing(sqlite3.connect(file_of(bench))) as connection:
+        return [
+            (table, name)
+            for table in TABLES
+            for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")
+        ]
+
+
+def test_a_table_or_a_column_may_be_missing_or_have_another_name(
+    sound: Bench, leases, place: str, counting: Counting
+) -> None:
+    def attempt(*statements: str) -> Callable[[Bench], None]:
+        def run(bench: Bench) -> None:
+            with contextlib.closing(sqlite3.connect(file_of(bench))) as connection:
+                connection.isolation_level = None
+                # A column of a key or an index goes with its table made anew.
+                for statement in statements:
+                    connection.execute(statement)
+            content = file_of(bench).read_bytes()
+            read(bench)
+            check_serves(bench, leases)
+            assert is_aside(bench, content)
+
+        return run
+
+    attempts = [(f"no {table}", attempt(f"DROP TABLE {table}")) for table in TABLES]
+    for table, column in columns(sound):
+        rename = f"ALTER TABLE {table} RENAME COLUMN {column} TO other"
+        attempts.append((rename, attempt(rename)))
+        others = [
+            name
+            for place_, name in columns(sound)
+            if (place_, name) != (table, column) and place_ == table
+        ]
+        if others:
+            attempts.append(
+                (
+                    f"no {table}.{column}",
+                    attempt(
+                        f"CREATE TABLE less AS SELECT {', '.join(others)} FROM {table}",
+                        f"DROP TABLE {table}",
+                        f"ALTER TABLE less RENAME TO {table}",
+                    ),
+                )
+            )
+    survive(sound, place, counting, "a schema that is wrong", attempts)
+
+
+@pytest.mark.parametrize("version", [0, -1, -(2**31)])
+def test_a_version_that_never_was_is_damage(bench: Bench, leases, version) -> None:
+    execute(file_of(bench), f"PRAGMA user_version = {version}")
+    read(bench)
+    check_serves(bench, leases, whole=True)
+    assert fault_store.files(bench).keys() - {"os_acc.sqlite"}, "not set aside"
+
+
+@pytest.mark.parametrize("version", [len(schema.STEPS) + 1, 2**31 - 1])
+def test_a_newer_store_is_left_alone(bench: Bench, leases, version) -> None:
+    execute(file_of(bench), f"PRAGMA user_version = {version}")
+    with fault_store.changing_nothing(bench):
+        read(bench)
+        for _ in range(2):
+            with pytest.raises(exception.StoreTooNew, match="os_acc") as caught:
+                bench.boot()
+            check_named(caught.value)
+    execute(file_of(bench), f"PRAGMA user_version = {len(schema.STEPS)}")
+    check_serves(bench, leases, whole=True)
+
+
+# -- what is no file, or nobody's to read -------------------------------------
+
+
+def test_a_directory_in_its_place_is_told(bench: Bench, leases) -> None:
+    file = file_of(bench)
+    elsewhere = file.with_name("elsewhere")
+    file.rename(elsewhere)
+    file.mkdir()
+    with pytest.raises(exception.StateUnavailable) as caught:
+        bench.boot()
+    check_named(caught.value)
+    file.rmdir()
+    elsewhere.rename(file)
+    check_serves(bench, leases, whole=True)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o200, 0o400])
+def test_a_file_that_may_not_be_read_or_written_is_told(
+    bench: Bench, leases, mode
+) -> None:
+    file_of(bench).chmod(mode)
+
+    def start() -> None:
+        # Root may read a file of his whatever its mode is; without this he is
+        # as anybody else.
+        capabilities.drop_all_caps_except([], [], [])
+        with bench.kernel.installed(), pytest.raises(exception.StateUnavailable) as why:
+            bench.manager()
+        check_named(why.value)
+
+    ended = processes.call(start)
+    assert not ended.trouble, ended.trouble
+    file_of(bench).chmod(0o640)
+    check_serves(bench, leases, whole=True)
+
+
+# -- what lies beside it ------------------------------------------------------
+
+
+def test_a_journal_of_a_transaction_that_was_cut_off_is_played_back(
+    bench: Bench, leases
+) -> None:
+    fault_store.interrupt(bench, lambda store: store.delete(leases))
+    read(bench)
+    check_serves(bench, leases, whole=True)
+
+
+def test_a_journal_may_be_damaged(
+    sound: Bench, leases, place: str, counting: Counting
+) -> None:
+    """Then the file is half-way: what is not proven is told, none is given."""
+    cut_off = sound.copy(os.path.join(place, "cut off"))
+    fault_store.interrupt(cut_off, lambda store: store.delete(leases))
+    journal = journal_of(cut_off).read_bytes()
+
+    def attempt(content: bytes | None) -> Callable[[Bench], None]:
+        def run(bench: Bench) -> None:
+            journal_of(bench).unlink()
+            if content is not None:
+                journal_of(bench).write_bytes(content)
+            read(bench)
+            check_serves(bench, leases)
+
+        return run
+
+    lengths = {0, 1, 27, 28, 512, 513, 516, len(journal) - 1}
+    lengths |= set(range(1000, len(journal), len(journal) // 9))
+    attempts = [(f"cut at {each}", attempt(journal[:each])) for each in sorted(lengths)]
+    attempts.append(("gone", attempt(None)))
+    attempts.append(("zeros", attempt(bytes(len(journal)))))
+    for start in range(0, len(journal), len(journal) // 9):
+        for name, bad in (("zeros", bytes(64)), ("noise", b"\xa5" * 64)):
+            content = journal[:start] + bad + journal[start + 64 :]
+            attempts.append((f"{name} at {start}", attempt(content)))
+    survive(cut_off, place, counting, "a hot journal", attempts)
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("content", [b"", b"x", b"\xa5" * 8192, bytes(65536)])
+def test_what_somebody_left_beside_it_changes_nothing(
+    bench: Bench, leases, suffix, content
+) -> None:
+    file_of(bench).with_name(f"os_acc.sqlite{suffix}").write_bytes(content)
+    read(bench)
+    check_serves(bench, leases, whole=True)
+
+
+def test_a_write_ahead_log_of_an_older_copy_is_not_played_in(
+    bench: Bench, leases, place: str
+) -> None:
+    """Somebody had opened a copy in another mode, and copied all back."""
+    copy = pathlib.Path(place, "copy.sqlite")
+    shutil.copyfile(file_of(bench), copy)
+    with contextlib.closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("DELETE FROM leases")
+        connection.execute("DELETE FROM claims")
+        connection.commit()
+        log = pathlib.Path(f"{copy}-wal").read_bytes()
+    file_of(bench).with_name("os_acc.sqlite-wal").write_bytes(log)
+    read(bench)
+    check_serves(bench, leases, whole=True)
+
+
+def test_a_store_that_somebody_put_into_another_mode_is_read_whole(
+    bench: Bench, leases
+) -> None:
+    execute(file_of(bench), "PRAGMA journal_mode = WAL")
+    check_serves(bench, leases, whole=True)
