@@ -29,8 +29,6 @@ from os_acc.privsep.functions import VFIO_PCI
 from os_acc.privsep.outcome import Outcome, Result
 
 _GROUP_LIMIT = 2**31 - 1
-# Whatever is recorded here can still be exceeded by the store's 64 bits.
-_EPOCH_LIMIT = 2**62
 
 
 class Target(NamedTuple):
@@ -112,7 +110,7 @@ def _parse(
 ) -> tuple[Target, ...] | None:
     if (
         not functions.is_number(group, _GROUP_LIMIT)
-        or not functions.is_number(epoch, _EPOCH_LIMIT)
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
         or not isinstance(targets, tuple | list)
         or not targets

@@ -23,8 +23,6 @@ from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep.outcome import Outcome, Result
 
 _VF_LIMIT = 0xFFFF
-# Whatever is recorded here can still be exceeded by the store's 64 bits.
-_EPOCH_LIMIT = 2**62
 _AUTOPROBE = "sriov_drivers_autoprobe"
 
 
@@ -54,7 +52,7 @@ def set_num_vfs(
         address is None
         or not functions.is_identity(identity)
         or not functions.is_number(count, _VF_LIMIT)
-        or not functions.is_number(epoch, _EPOCH_LIMIT)
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
     ):
         return Result(Outcome.INVALID, errno.EINVAL)

@@ -45,6 +45,8 @@ from os_acc.privsep.outcome import Outcome, Result
 
 #: Where the locks lie: root's own, gone with the boot that they belong to.
 LOCKS = "run/os_acc"
+#: Whatever is recorded here can still be exceeded by the store's 64 bits.
+EPOCH_LIMIT = 2**62
 _POLL_SECONDS = 0.005
 # Two callers never want one device at the same time: whoever has the lock is
 # the child of a caller that is gone, or is stuck.
@@ -120,7 +122,9 @@ def _lock(
 
 def _epoch(fd: int) -> int:
     text = os.pread(fd, 20, 0).strip()
-    return int(text) if text.isdigit() else 0
+    number = int(text) if text.isdigit() else 0
+    # No call could exceed such a one: it is none of ours.
+    return number if number <= EPOCH_LIMIT else 0
 
 
 def _in_child(

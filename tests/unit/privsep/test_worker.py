@@ -166,7 +166,9 @@ def test_a_lower_epoch_than_one_that_was_seen_is_refused(fake):
         assert again.outcome == Outcome.OK
 
 
-@pytest.mark.parametrize("text", [b"", b"nonsense", b"-7", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "text", [b"", b"nonsense", b"-7", b"\xff\xfe", b"5" * 19, b"9" * 400]
+)
 def test_a_lock_file_that_says_no_epoch_has_seen_none(fake, text):
     worker.run([FIRST], 1, 30, lambda index: OK)
     with open(lock_path(fake, FIRST), "wb") as file:
