@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import machine, rows
-from benchmarks.kernel import devices, plugging, sysfs_discovery
+from benchmarks.kernel import devices, phases, plugging, sysfs_discovery
 from benchmarks.kernel.library import Library
 from benchmarks.kernel.writes import Recorder
 from tests.functional.kernel import inside, sysfs
@@ -90,6 +90,7 @@ def _measured(short: bool) -> Iterator[rows.Row]:
     bench = plugging.Bench(library, scripts)
     yield from plugging.rows(bench, 3 if short else 15)
     yield from plugging.write_rows(bench.writes | {"sriov_numvfs": made})
+    yield from phases.rows(library, 3 if short else 9)
     _say("measuring discovery")
     yield from sysfs_discovery.rows(crowds, _SIZES[:1] if short else _SIZES)
 

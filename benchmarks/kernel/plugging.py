@@ -110,8 +110,11 @@ class Bench:
             self._library.unplug(guest, amount)
         self._check_unplugged()
         return {
-            PLUG: (*plugged.told(), self._written(self._scripts[amount].plug)),
-            UNPLUG: (*unplugged.told(), self._written(self._scripts[amount].unplug)),
+            PLUG: (*plugged.told(amount), self._written(self._scripts[amount].plug)),
+            UNPLUG: (
+                *unplugged.told(amount),
+                self._written(self._scripts[amount].unplug),
+            ),
         }
 
     def _written(self, writes: Sequence[Write]) -> Count:

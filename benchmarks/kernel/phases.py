@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where the time of one plug and one unplug goes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+from oslo_privsep import comm
+
+from benchmarks import measure
+from benchmarks.kernel.library import Library
+from benchmarks.rows import Row, Unit
+from os_acc import inventory
+from os_acc.store.leases import Store
+
+NAME = "real-plug-phases"
+_HELPER = "calls of the helper, with the writes"
+_STORE = "transactions of the store"
+_HOST = "looking at the host"
+_REST = "all else"
+
+
+class _Clock:
+    """Adds up seconds by phase; what is within another phase counts there alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inner = [0.0]
+
+    def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, on this clock."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **more: Any) -> Any:
+            self._inner.append(0.0)
+            start = time.perf_counter()
+            try:
+                return function(*args, **more)
+            finally:
+                whole = time.perf_counter() - start
+                own = whole - self._inner.pop()
+                self.seconds[phase] = self.seconds.get(phase, 0.0) + own
+                self._inner[-1] += whole
+
+        return run
+
+
+def rows(library: Library, repetitions: int) -> Iterator[Row]:
+    """One VF, plugged and unplugged; the caller's thread waits for every phase."""
+    cycles = [_cycle(library) for _ in range(repetitions)]
+    for half, phases in (
+        ("plug", (_HELPER, _STORE, _HOST, _REST)),
+        ("unplug", (_HELPER, _STORE, _REST)),
+    ):
+        for phase in phases:
+            yield _row(f"{half}: {phase}", [each[half][phase] for each in cycles])
+
+
+def _cycle(library: Library) -> dict[str, dict[str, float]]:
+    with _watched() as plug:
+        guest = plug.timed(_REST, library.plug)(1)
+    with _watched() as unplug:
+        unplug.timed(_REST, library.unplug)(guest, 1)
+    return {"plug": plug.seconds, "unplug": unplug.seconds}
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[_Clock]:
+    clock = _Clock()
+    watched: list[tuple[object, str, str]] = [
+        (comm.ClientChannel, "send_recv", _HELPER),
+        (inventory, "take_stock", _HOST),
+        *((Store, name, _STORE) for name in _methods(Store)),
+    ]
+    with contextlib.ExitStack() as patches:
+        for owner, name, phase in watched:
+            function = clock.timed(phase, getattr(owner, name))
+            patches.enter_context(mock.patch.object(owner, name, function))
+        yield clock
+
+
+def _methods(owner: type) -> Iterator[str]:
+    for name, found in vars(owner).items():
+        if inspect.isfunction(found) and not name.startswith("_"):
+            yield name
+
+
+def _row(case: str, seconds: Sequence[float]) -> Row:
+    return Row(
+        benchmark=NAME,
+        case=case,
+        size=1,
+        things="VFs",
+        unit=Unit.SECONDS,
+        median=statistics.median(seconds),
+        spread=measure.spread(seconds),
+        samples=len(seconds),
+    )
