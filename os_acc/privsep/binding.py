@@ -18,6 +18,7 @@ a function that the next probe brings to the driver that was wanted.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -139,24 +140,46 @@ def _parse_target(group: int, target: object, fields: int) -> Target | None:
 def _guarded(step: Callable[..., Result], target: Target, *args: bool) -> Result:
     """Check that the function is what the caller believes, then do it."""
     try:
-        found = functions.identity(target.address)
-        if found is None:
-            return Result(Outcome.GONE, errno.ENODEV, "identity")
-        if found != target.identity:
-            return Result(Outcome.CHANGED, 0, "identity", _ids(found))
-        number = functions.group(target.address)
-        if number != target.group:
-            return Result(Outcome.CHANGED, 0, "iommu_group", str(number))
-        if functions.is_bridge(target.address):
-            return Result(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
-        return step(target, *args)
+        refusal = _mismatch(target)
+        if refusal is not None:
+            return refusal
+        result = step(target, *args)
     except OSError as error:
-        # A function that is pulled out in mid-step takes its files along.
-        if functions.identity(target.address) is None:
-            return Result(Outcome.GONE, errno.ENODEV, "identity")
-        return Result(
+        result = Result(
             Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
         )
+    # A function that is pulled out in mid-step takes its files along; and what
+    # was written may have gone to another one in its place.
+    found = functions.identity(target.address)
+    if found is None:
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
+    if found != target.identity:
+        _let_go(target.address)
+        return Result(Outcome.CHANGED, 0, "identity", _ids(found))
+    return result
+
+
+def _mismatch(target: Target) -> Result | None:
+    found = functions.identity(target.address)
+    if found is None:
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
+    if found != target.identity:
+        return Result(Outcome.CHANGED, 0, "identity", _ids(found))
+    number = functions.group(target.address)
+    if number != target.group:
+        return Result(Outcome.CHANGED, 0, "iommu_group", str(number))
+    if functions.is_bridge(target.address):
+        return Result(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
+    return None
+
+
+def _let_go(address: PciAddress) -> None:
+    """Leave a function that has just come to the host as it came."""
+    with contextlib.suppress(OSError):
+        if functions.override(address):
+            _set_override(address, "")
+            _unbind(address)
+            functions.probe(address)
 
 
 def _ids(found: tuple[int, ...]) -> str:

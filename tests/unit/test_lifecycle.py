@@ -23,9 +23,10 @@ import pytest
 
 from os_acc import bindings, exception
 from os_acc.objects.lease import LeaseState
+from os_acc.privsep import kernel as privsep_kernel
 from os_acc.store import Store, StoreDamaged
 from os_acc.store.locks import consumer_lock
-from os_acc.testing import FunctionSpec, HostSpec, hosts
+from os_acc.testing import FakeKernel, FunctionSpec, HostSpec, hosts
 from tests.unit.bench import EVERYTHING, Bench, instance, request, uuid_of
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
@@ -272,6 +273,26 @@ def test_another_card_at_the_address_is_another_device(bench):
     assert bench.unplug(1) == 1
     assert bench.kernel.writes() == writes
     assert bench.drivers(FPGA) == [None]
+
+
+def test_a_card_that_is_exchanged_before_the_first_write_is_not_given(
+    bench, monkeypatch
+):
+    """It was checked, and is another one when it is written to."""
+    before = bench.kernel.snapshot()
+
+    class Exchanging(FakeKernel):
+        def write(self, path: str, text: str) -> None:
+            if text == "vfio-pci" and FPGA in path:
+                self.swap(FPGA, (0x1234, 0x5678))
+            super().write(path, text)
+
+    selected, specs = request(bench.provider(FPGA))
+    monkeypatch.setattr(privsep_kernel, "current", Exchanging(bench.root))
+    with pytest.raises(exception.DeviceChanged, match="1234"):
+        bench.manager.plug(instance(1), selected, specs)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
 
 
 def test_a_card_that_is_pulled_out_ends_its_lease(bench):
