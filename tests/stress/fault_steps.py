@@ -1,0 +1,89 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Every step of a flow: what of it the host, or the store, gets to see.
+
+A step is a transaction of the store or a write to the kernel, wherever it is
+made: in the library, or in the helper's worker. It is seen before it happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.store.database import Database
+from os_acc.testing import FakeKernel
+
+_NUMBER = 8
+
+
+class Steps:
+    """Counts steps, in this process and in those that it forks.
+
+    For flows of one accelerator, whose steps come one after the other.
+
+    :param at: the step, counted from 1, before which something happens; 0: none.
+    """
+
+    def __init__(
+        self, root: str, at: int = 0, happens: Callable[[], object] = lambda: None
+    ) -> None:
+        self._root = root
+        self._at = at
+        self._happens = happens
+        # Shared with children.
+        self._count = mmap.mmap(-1, _NUMBER)
+        self._is_watched = False
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return int.from_bytes(self._count[:], "big")
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count what is done within."""
+        transaction = Database.transaction
+        steps = self
+
+        class Watched(FakeKernel):
+            def write(self, path: str, text: str) -> None:
+                steps._step()
+                super().write(path, text)
+
+        def watched(database: Database, **options: Any) -> Any:
+            steps._step()
+            return transaction(database, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Database, "transaction", watched)
+            patch.setattr(privsep_kernel, "current", Watched(self._root))
+            yield
+
+    def _step(self) -> None:
+        number = self.count + 1
+        self._count[:] = number.to_bytes(_NUMBER, "big")
+        if number == self._at:
+            self._happens()
+
+
+def kill_all() -> None:
+    """The power is cut: this process and its workers are gone."""
+    os.killpg(0, 9)

@@ -1,0 +1,199 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host changes under the library: another card, or another boot.
+
+Each flow is recorded once; then, before each of its steps, a function is
+exchanged for another one at its address, or the power is cut.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import kernel as privsep_kernel
+from tests.stress import fault_flows, fault_trials, inspection, processes
+from tests.stress.bench import Bench, plug, unfinished
+from tests.stress.fault_counts import Count, Counting
+from tests.stress.fault_flows import Flow
+from tests.stress.fault_steps import Steps, kill_all
+from tests.stress.fault_trials import NEXT, Stage
+from tests.stress.flows import AUDIO, GPU
+
+#: What is put in the place of the card: a card of another vendor.
+ANOTHER = (0x1002, 0x73BF)
+
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow
+    for flow in (
+        fault_flows.TakeCard(),
+        fault_flows.GiveBackCard(),
+        fault_flows.Reboot(),
+        fault_flows.Replay(),
+        fault_flows.SettleAtPlug(),
+        fault_flows.ReleaseQuarantined(),
+    )
+}
+
+
+@pytest.fixture(params=FLOWS)
+def stage(request: pytest.FixtureRequest, place: str) -> Stage:
+    flow = FLOWS[request.param]
+    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
+    kernel = bench.build(fault_flows.host(flow))
+    with kernel.installed():
+        pristine = kernel.snapshot()
+        flow.prepare(bench)
+    return Stage(flow, bench, pristine)
+
+
+def test_a_card_may_be_exchanged_at_any_step(
+    stage: Stage, place: str, counting: Counting
+) -> None:
+    count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
+
+    def attempt(number: int, address: str) -> Callable[[Bench], None]:
+        return lambda bench: _exchange(stage, bench, number, address)
+
+    attempts = {
+        f"step {number}, {address}": attempt(number, address)
+        for number in range(1, count + 1)
+        for address in (GPU, AUDIO)
+    }
+    troubles = _try(stage, place, attempts)
+    tried = len(attempts)
+    counting(
+        Count(
+            "a card exchanged", stage.flow.name, count, 2, tried, tried - len(troubles)
+        )
+    )
+    assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
+
+
+def test_the_power_may_be_cut_at_any_step(
+    stage: Stage, place: str, counting: Counting
+) -> None:
+    count = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
+
+    def attempt(number: int) -> Callable[[Bench], None]:
+        return lambda bench: _cut(stage, bench, number)
+
+    attempts = {f"step {each}": attempt(each) for each in range(1, count + 1)}
+    troubles = _try(stage, place, attempts)
+    tried = len(attempts)
+    counting(
+        Count("a power cut", stage.flow.name, count, 1, tried, tried - len(troubles))
+    )
+    assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
+
+
+def _try(
+    stage: Stage, place: str, attempts: Mapping[str, Callable[[Bench], None]]
+) -> list[str]:
+    troubles = []
+    for number, (name, attempt) in enumerate(attempts.items()):
+        bench = stage.bench.copy(os.path.join(place, str(number)))
+        ended = processes.call(lambda bench=bench, attempt=attempt: attempt(bench))
+        if ended.trouble or ended.killed:
+            troubles.append(f"{name}:\n{ended.trouble or 'killed'}")
+        bench.remove()
+    return troubles
+
+
+def _record(stage: Stage, bench: Bench) -> int:
+    steps = Steps(bench.root)
+    ended = processes.call(lambda: _act(stage.flow, bench, steps))
+    assert not ended.trouble, ended.trouble
+    assert ended.value is None
+    assert steps.count
+    return steps.count
+
+
+def _act(flow: Flow, bench: Bench, steps: Steps) -> exception.OsAccError | None:
+    privsep_kernel.current = bench.kernel
+    manager = None if flow.starts else flow.ready(bench)
+    try:
+        with steps.watched():
+            if manager is None:
+                bench.manager()
+            else:
+                flow.act(manager)
+    except exception.OsAccError as error:
+        return error
+    return None
+
+
+# -- another card -------------------------------------------------------------
+
+
+def _exchange(stage: Stage, bench: Bench, number: int, address: str) -> None:
+    flow, kernel = stage.flow, bench.kernel
+    steps = Steps(bench.root, number, lambda: kernel.swap(address, ANOTHER))
+    error = _act(flow, bench, steps)
+    assert steps.count >= number, "the step is not there any more"
+    manager = bench.manager()
+    if error is not None:
+        _check_named(error)
+    for lease in manager.store.leases():
+        ids = {str(each.address): each.identity.vendor for each in lease.prior}
+        if lease.state is LeaseState.HELD and ids[address] == ANOTHER[0]:
+            # It had been exchanged when it was chosen.
+            manager.plug({"uuid": lease.consumer}, None, None)
+            inspection.check_bound([lease], kernel)
+            continue
+        with pytest.raises(exception.OsAccError) as caught:
+            manager.plug({"uuid": lease.consumer}, None, None)
+        _check_named(caught.value)
+    assert plug(manager, NEXT, flow.elsewhere)
+    assert manager.unplug({"uuid": NEXT}) == 1
+    fault_trials.check_not_given_twice(manager, flow)
+    inspection.unplug_all(manager)
+    assert kernel.snapshot() == stage.pristine, (error, kernel.snapshot())
+    assert plug(manager, NEXT, GPU)
+    assert manager.unplug({"uuid": NEXT}) == 1
+    assert kernel.snapshot() == stage.pristine
+
+
+def _check_named(error: exception.OsAccError) -> None:
+    told = "\n".join((str(error), *getattr(error, "__notes__", ())))
+    # Another card is another provider: the one that was asked for is gone.
+    is_gone = isinstance(error, exception.DeviceGone | exception.NoDeviceAvailable)
+    assert GPU in told or AUDIO in told or is_gone, repr(error)
+
+
+# -- another boot -------------------------------------------------------------
+
+
+def _cut(stage: Stage, bench: Bench, number: int) -> None:
+    """What was recorded in another boot is void; what was held is made ready."""
+    flow, kernel = stage.flow, bench.kernel
+    steps = Steps(bench.root, number, kill_all)
+    assert processes.call(lambda: _act(flow, bench, steps)).killed
+    kernel.reboot()
+    privsep_kernel.current = kernel
+    count = len(kernel.writes())
+    manager = bench.manager()
+    assert kernel.writes()[count:] == [], "a fresh boot was written to"
+    assert kernel.snapshot() == stage.pristine
+    leases = manager.store.leases()
+    assert unfinished(leases) == []
+    held = [lease for lease in leases if lease.state is LeaseState.HELD]
+    for consumer in {lease.consumer for lease in held}:
+        manager.plug({"uuid": consumer}, None, None)
+    inspection.check_bound(held, kernel)
+    fault_trials.put_in_order(stage, bench)
