@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import os
 import socket
 from typing import Any, Self
 
 from oslo_config import cfg
 
-from os_acc import exception
+from os_acc import exception, hints
 
 GROUP = cfg.OptGroup(
     "os_acc",
@@ -30,6 +31,9 @@ GROUP = cfg.OptGroup(
     help="How os_acc finds accelerators, remembers who has them, and how "
     "long it waits for the host.",
 )
+
+# A day, in seconds. Without a limit some values are too large for the clock.
+_LONGEST = 86_400.0
 
 OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.MultiStrOpt(
@@ -65,18 +69,21 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "initialize_timeout",
         default=60.0,
         min=1.0,
+        max=_LONGEST,
         help="Seconds after which initialize() gives up.",
     ),
     cfg.FloatOpt(
         "plug_timeout",
         default=300.0,
         min=1.0,
+        max=_LONGEST,
         help="Seconds after which a plug gives up and goes back.",
     ),
     cfg.FloatOpt(
         "unplug_timeout",
         default=120.0,
         min=1.0,
+        max=_LONGEST,
         help="Seconds after which an unplug gives up; what it has not released "
         "stays leased.",
     ),
@@ -115,35 +122,63 @@ class Settings:
     def load(cls, conf: cfg.ConfigOpts) -> Self:
         """Read the options, and those of Nova's that may claim devices too.
 
-        :raises InvalidConfiguration: a value has the wrong type, or the state
-            would be wherever the service happens to be started.
+        :raises InvalidConfiguration: a value cannot be read or has the wrong
+            type, or the state would be wherever the service happens to be
+            started.
         """
         register(conf)
         try:
             group = conf[GROUP.name]
             return cls(
-                device_spec=tuple(group.device_spec),
-                enabled_plugins=tuple(group.enabled_plugins),
+                device_spec=tuple(group.device_spec or ()),
+                enabled_plugins=tuple(group.enabled_plugins or ()),
                 state_path=_absolute(group.state_path),
-                node_name=group.node_name or socket.gethostname(),
-                initialize_timeout=group.initialize_timeout,
-                plug_timeout=group.plug_timeout,
-                unplug_timeout=group.unplug_timeout,
-                write_timeout=group.write_timeout,
+                node_name=_name(group.node_name) or socket.gethostname(),
+                initialize_timeout=_seconds(group, "initialize_timeout"),
+                plug_timeout=_seconds(group, "plug_timeout"),
+                unplug_timeout=_seconds(group, "unplug_timeout"),
+                write_timeout=_seconds(group, "write_timeout"),
                 nova_device_spec=_nova_device_spec(conf),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),
                 nova_mdev_types=_nova_mdev_types(conf),
             )
-        except cfg.ConfigFileValueError as error:
+        # Besides wrong types: a "$name" that stands for no other option.
+        except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
 
 
 def _absolute(state_path: str | None) -> str:
-    if not state_path or not os.path.isabs(state_path):
+    if not state_path or not os.path.isabs(state_path) or not _is_path(state_path):
         raise exception.InvalidConfiguration(
-            f"[os_acc] state_path is {state_path!r}, not an absolute path"
+            f"[os_acc] state_path is {hints.shown(state_path)}, not an absolute path"
         )
     return state_path
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _name(node_name: str | None) -> str:
+    name = node_name or ""
+    if not name.isprintable():
+        raise exception.InvalidConfiguration(
+            f"[os_acc] node_name is {hints.shown(name)}, which Placement cannot show"
+        )
+    return name
+
+
+def _seconds(group: cfg.ConfigOpts.GroupAttr, name: str) -> float:
+    # oslo.config reads an empty value as None, and takes a nan for any number.
+    value: float | None = group[name]
+    if value is None or math.isnan(value):
+        raise exception.InvalidConfiguration(
+            f"[os_acc] {name} is {hints.shown(value)}, not a number of seconds"
+        )
+    return value
 
 
 def register(conf: cfg.ConfigOpts) -> None:

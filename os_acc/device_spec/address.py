@@ -170,5 +170,5 @@ def _pattern(name: str, text: object) -> re.Pattern[str]:
     except (re.error, OverflowError, RecursionError) as error:
         raise exception.InvalidDeviceSpec(
             f"{name} of the address is {hints.shown(text)}, "
-            f"not a regular expression: {error}"
+            f"not a regular expression: {hints.shown(str(error))}"
         ) from error

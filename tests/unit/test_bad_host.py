@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from pathlib import Path
@@ -187,6 +188,17 @@ def test_no_permission_on_the_state_is_told_before_anything_is_changed(
         ({"enabled_plugins": ["pcii"]}, exception.InvalidConfiguration, "pcii"),
         ({"state_path": ""}, exception.InvalidConfiguration, "''"),
         ({"state_path": "state"}, exception.InvalidConfiguration, "'state'"),
+        ({"state_path": "/\0"}, exception.InvalidConfiguration, "x00"),
+        ({"state_path": "/\ud800"}, exception.InvalidConfiguration, "ud800"),
+        ({"node_name": "\ud800"}, exception.InvalidConfiguration, "ud800"),
+        ({"node_name": "$nothing"}, exception.InvalidConfiguration, "nothing"),
+        ({"plug_timeout": None}, exception.InvalidConfiguration, "None"),
+        ({"write_timeout": math.nan}, exception.InvalidConfiguration, "nan"),
+        (
+            {"device_spec": ['{"address": {"bus": "9-\ud800", "slot": "[9-\ud800"}}']},
+            exception.InvalidDeviceSpec,
+            "ud800",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_meant_stops_the_start(
@@ -195,9 +207,19 @@ def test_an_option_that_cannot_be_meant_stops_the_start(
     bench = make_bench()
     monkeypatch.chdir(tmp_path)
     before = sorted(each.name for each in tmp_path.iterdir())
-    is_told(lambda: bench.restart(**options), kind, shown)
+    error = is_told(lambda: bench.restart(**options), kind, shown)
+    assert str(error).encode()
     assert bench.kernel.writes() == []
     assert sorted(each.name for each in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["initialize_timeout", "plug_timeout", "unplug_timeout", "write_timeout"]
+)
+@pytest.mark.parametrize("value", [math.inf, 1e300, 86_401.0])
+def test_no_deadline_is_further_than_the_clock_can_count(make_bench, name, value):
+    with pytest.raises(ValueError, match="less than or equal"):
+        make_bench().config(**{name: value})
 
 
 @pytest.mark.parametrize(
