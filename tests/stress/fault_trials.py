@@ -125,7 +125,7 @@ def record(stage: Stage, bench: Bench) -> list[Place]:
         manager = None if stage.flow.starts else stage.flow.ready(bench)
         stage.flow.begin(bench)
         count = len(bench.kernel.writes())
-        told, _ = _act(stage.flow, bench, manager)
+        told, _ = act(stage.flow, bench, manager)
         assert (told.error is not None) == stage.flow.fails, told
         writes = bench.kernel.writes()[count:]
     return places_of(writes, after_failure=stage.flow.fails)
@@ -159,7 +159,7 @@ class Trial:
         self.flow.begin(self.bench)
         count = len(self.kernel.writes())
         with _time_flies(self.kernel, self.effect):
-            told, manager = _act(self.flow, self.bench, manager)
+            told, manager = act(self.flow, self.bench, manager)
         self._check_struck(self.kernel.writes()[count:])
         if told.text:
             self._check_named(told)
@@ -298,7 +298,7 @@ def end(bench: Bench) -> None:
     worker._stuck.clear()
 
 
-def _act(flow: Flow, bench: Bench, manager: Manager | None) -> tuple[Told, Manager]:
+def act(flow: Flow, bench: Bench, manager: Manager | None) -> tuple[Told, Manager]:
     error = None
     with listening() as log:
         if manager is None:

@@ -1,0 +1,108 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A clock that jumps by years changes nothing: no step asks for the time of day.
+
+Deadlines are of the monotonic clock; what is written down for people, and the
+store's numbers, bear any time of day.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from os_acc import service
+from os_acc.store.leases import Store
+from tests.stress import fault_flows, fault_trials
+from tests.stress.bench import Bench
+from tests.stress.fault_flows import Flow, Kind
+from tests.stress.fault_trials import Stage
+
+_YEAR = 365 * 86400.0
+#: Where each next look at the clock finds it, in years from now.
+JUMPS = {
+    "to and fro": (0.0, 30.0, -20.0, 5.0, -50.0, 200.0),
+    "ever back": tuple(-year / 4 for year in range(200)),
+    "ever on": tuple(year / 4 for year in range(200)),
+}
+
+
+def jumping(years: tuple[float, ...]) -> Callable[[], float]:
+    """A clock that is somewhere else each time."""
+    start, jumps = time.time(), itertools.cycle(years)
+    return lambda: max(0.0, start + next(jumps) * _YEAR)
+
+
+@pytest.fixture(params=JUMPS)
+def _clock(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], float]:
+    now = jumping(JUMPS[request.param])
+    monkeypatch.setattr(time, "time", now)
+    monkeypatch.setattr(time, "time_ns", lambda: int(now() * 1e9))
+    # Whose default was the clock before.
+    opened = functools.partial(Store.open, clock=time.time_ns)
+    monkeypatch.setattr(service.Store, "open", opened)
+    return now
+
+
+@pytest.fixture(params=fault_flows.FLOWS)
+def flow(request: pytest.FixtureRequest) -> Flow:
+    return fault_flows.FLOWS[request.param]
+
+
+@pytest.fixture
+def stage(flow: Flow, place: str, _clock: object) -> Iterator[Stage]:
+    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
+    kernel = bench.build(fault_flows.host(flow))
+    with kernel.installed():
+        flow.dress(bench)
+        pristine = kernel.snapshot()
+        flow.prepare(bench)
+        yield Stage(flow, bench, pristine)
+
+
+def test_every_flow_does_its_work_under_a_clock_that_jumps(stage: Stage) -> None:
+    flow, bench = stage.flow, stage.bench
+    manager = None if flow.starts else flow.ready(bench)
+    flow.begin(bench)
+    told, manager = fault_trials.act(flow, bench, manager)
+    assert not told.text
+    flow.check_done(bench, manager)
+    epochs = [lease.epoch for lease in manager.store.leases()]
+    assert manager.store.next_epoch() > max(epochs, default=0)
+    assert flow.kind is not Kind.GIVE_BACK or not epochs
+    assert len(manager.store.events(100)) > 0 or flow.makes_vfs
+    fault_trials.put_in_order(stage, bench)
+
+
+def test_a_store_that_is_lost_while_the_clock_goes_back_catches_up(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has seen later numbers than the new store gives out."""
+    flow = fault_flows.TakeCard()
+    bench = Bench(os.path.join(place, "stage"))
+    kernel = bench.build(fault_flows.host(flow))
+    pristine = kernel.snapshot()
+    with kernel.installed():
+        fault_trials.put_in_order(Stage(flow, bench, pristine), bench)
+        os.unlink(os.path.join(bench.directory, "state", "os_acc.sqlite"))
+        past = functools.partial(Store.open, clock=lambda: 10**18)
+        monkeypatch.setattr(service.Store, "open", past)
+        fault_trials.put_in_order(Stage(flow, bench, pristine), bench)
