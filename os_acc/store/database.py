@@ -19,9 +19,11 @@ none is carried across a fork (https://www.sqlite.org/howtocorrupt.html,
 section 2.6), and none goes on writing into a file that another process has
 set aside. As nobody reads while somebody writes, a write-ahead log would buy
 nothing; with a rollback journal a committed row is in the file itself,
-whereas a damaged write-ahead log loses committed rows silently. ``EXTRA``
-makes the end of a transaction durable, not only its content
-(https://www.sqlite.org/pragma.html#pragma_synchronous).
+whereas a damaged write-ahead log loses committed rows silently. The journal
+stays where it is, its header overwritten at each commit: to make and remove a
+file each time takes twice as long, because the file system's own journal
+then has to reach the disk as well
+(https://www.sqlite.org/pragma.html#pragma_journal_mode).
 """
 
 from __future__ import annotations
@@ -138,7 +140,9 @@ class Database:
     @property
     def damaged(self) -> tuple[str, ...]:
         """Files that were set aside and that nobody has removed yet."""
-        return tuple(sorted(glob.glob(f"{glob.escape(self.path)}.damaged-*")))
+        found = set(glob.glob(f"{glob.escape(self.path)}.damaged-*"))
+        beside = {file + suffix for file in found for suffix in _COMPANIONS}
+        return tuple(sorted(found - beside))
 
     @contextlib.contextmanager
     def transaction(
@@ -276,14 +280,15 @@ class Database:
     ) -> tuple[str, salvage.Salvaged]:
         """A complete store under another name, so that none is half made."""
         fresh = f"{self.path}.new"
-        for suffix in ("", *_COMPANIONS):
-            pathlib.Path(fresh + suffix).unlink(missing_ok=True)
+        _remove(fresh, "", *_COMPANIONS)
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
         with _connect(fresh, deadline) as connection:
             schema.migrate(connection)
             connection.execute("BEGIN IMMEDIATE")
             with connection:
-                return fresh, salvage.write(connection, remains)
+                saved = salvage.write(connection, remains)
+        _remove(fresh, *_COMPANIONS)
+        return fresh, saved
 
     def _remains(self, deadline: float) -> salvage.Remains:
         try:
@@ -327,9 +332,14 @@ def _connect(
                 connection.execute("PRAGMA writable_schema = ON")
             # A damaged text must not make the rows around it unreadable.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA journal_mode = PERSIST")
+            connection.execute("PRAGMA synchronous = FULL")
             yield connection
+
+
+def _remove(path: str, *suffixes: str) -> None:
+    for suffix in suffixes:
+        pathlib.Path(path + suffix).unlink(missing_ok=True)
 
 
 def _sync(directory: str) -> None:

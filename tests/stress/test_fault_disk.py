@@ -213,7 +213,19 @@ def _may_be_recorded(trial: Trial, disk: Disk) -> bool:
     It cannot be deleted while the disk is full. Or the intent was recorded,
     and the disk has only refused what makes it outlive a power cut.
     """
-    return trial.stays or disk.writes[trial.number - 1].startswith("fsync directory")
+    return trial.stays or _is_the_end(disk.writes[: trial.number])
+
+
+def _is_the_end(writes: Sequence[str]) -> bool:
+    """Whether the last of these makes durable what has been committed.
+
+    SQLite has synced the file by then, and made its journal void.
+    """
+    *before, last = writes
+    syncs = [each for each in before if each.startswith("fsync")]
+    return last.startswith("fsync directory") or (
+        last == "fsync os_acc.sqlite-journal" and syncs[-1] == "fsync os_acc.sqlite"
+    )
 
 
 def _check_named(error: exception.OsAccError) -> None:
