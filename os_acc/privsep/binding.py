@@ -145,18 +145,30 @@ def _guarded(step: Callable[..., Result], target: Target, *args: bool) -> Result
             return refusal
         result = step(target, *args)
     except OSError as error:
-        result = Result(
-            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
-        )
-    # A function that is pulled out in mid-step takes its files along; and what
-    # was written may have gone to another one in its place.
+        result = _refused(error)
+    try:
+        return _exchange(target) or result
+    except OSError as error:
+        return _refused(error)
+
+
+def _refused(error: OSError) -> Result:
+    return Result(Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error))
+
+
+def _exchange(target: Target) -> Result | None:
+    """What has become of the function meanwhile, if it is another one.
+
+    One that is pulled out in mid-step takes its files along; and what was
+    written may have gone to another one in its place.
+    """
     found = functions.identity(target.address)
     if found is None:
         return Result(Outcome.GONE, errno.ENODEV, "identity")
     if found != target.identity:
         _let_go(target.address)
         return Result(Outcome.CHANGED, 0, "identity", _ids(found))
-    return result
+    return None
 
 
 def _mismatch(target: Target) -> Result | None:

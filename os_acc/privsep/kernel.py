@@ -61,6 +61,9 @@ class Kernel:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             return os.read(fd, 4096).decode("utf-8", "replace")
+        except OSError as error:
+            # Nor does read(2).
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(fd)
 

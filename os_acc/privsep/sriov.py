@@ -120,25 +120,29 @@ def _set_autoprobe(address: PciAddress, value: str) -> None:
 
 
 def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
-    found = functions.identity(address)
-    if found is None:
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
-    if found != identity:
-        return Result(Outcome.CHANGED, 0, "identity")
     try:
-        _put_back(address)
-        present = functions.count_vfs(address)
-        if present == count:
-            return Result(Outcome.OK)
-        if present and count:
-            return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
-        _create(address, count)
+        return _set_checked(address, identity, count)
     except _WithoutEffect as error:
         return Result(Outcome.NO_EFFECT, 0, _AUTOPROBE, error.observed)
     except OSError as error:
         return Result(
             Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
         )
+
+
+def _set_checked(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
+    found = functions.identity(address)
+    if found is None:
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
+    if found != identity:
+        return Result(Outcome.CHANGED, 0, "identity")
+    _put_back(address)
+    present = functions.count_vfs(address)
+    if present == count:
+        return Result(Outcome.OK)
+    if present and count:
+        return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
+    _create(address, count)
     # The kernel only warns when a driver made another number of them.
     present = functions.count_vfs(address)
     if present != count:

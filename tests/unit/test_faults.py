@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import errno
+import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -22,9 +24,9 @@ import pytest
 from os_acc import exception, operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import holders
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench, instance, uuid_of
+from os_acc.privsep import holders, kernel
+from os_acc.testing import FakeKernel, HostSpec, hosts
+from tests.unit.bench import Bench, instance, request, uuid_of
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
 DISK = "0000:d9:00.0"
@@ -214,6 +216,32 @@ def test_the_worker_that_dies_in_mid_write_is_a_failure_that_is_undone(bench):
     with pytest.raises(exception.HelperLost, match="worker was killed"):
         bench.plug(1, GPU)
     assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch, nth):
+    """Before the first write, and after the last one."""
+    before, provider, reads = bench.kernel.snapshot(), bench.provider(FPGA), shared()
+
+    class Unreadable(FakeKernel):
+        def read(self, path: str) -> str:
+            if path.endswith(f"{FPGA}/vendor"):
+                reads[0] += 1
+                if reads[0] == nth:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return super().read(path)
+
+    monkeypatch.setattr(kernel, "current", Unreadable(bench.root))
+    with pytest.raises(exception.HostStepFailed, match="vendor: EIO") as caught:
+        bench.manager.plug(instance(1), *request(provider))
+    assert caught.value.errno == errno.EIO
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def shared() -> mmap.mmap:
+    """A byte that forked workers count in as well."""
+    return mmap.mmap(-1, 1)
 
 
 # -- who holds it ------------------------------------------------------------

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 
 import pytest
@@ -22,7 +23,8 @@ from oslo_config import cfg
 
 from os_acc import service
 from os_acc.objects.lease import Owner
-from os_acc.testing import HostSpec, hosts
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import FakeKernel, HostSpec, hosts
 
 NIC, QAT = "0000:3b:00.0", "0000:d8:00.0"
 
@@ -132,6 +134,21 @@ def test_an_autoprobe_without_effect_is_found_and_put_right(
     state = bench.kernel.state(NIC)
     assert (state.numvfs, state.autoprobe) == (4, True)
     assert bench.drivers("0000:3b:02.0") == [None]
+
+
+def test_a_card_whose_identity_cannot_be_read_is_named(make_bench, caplog, monkeypatch):
+    bench = make_bench(device_spec=[spec(NIC, 4)])
+
+    class Unreadable(FakeKernel):
+        def read(self, path: str) -> str:
+            if path.endswith(f"{NIC}/device"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return super().read(path)
+
+    monkeypatch.setattr(privsep_kernel, "current", Unreadable(bench.root))
+    bench.restart()
+    assert f"{NIC}: device: EIO" in caplog.text
+    assert bench.kernel.writes() == []
 
 
 def test_vfs_are_made_only_where_they_are_asked_for(bench):

@@ -57,6 +57,13 @@ def test_links_are_not_followed(real, tmp_path):
     assert (tmp_path / "secret").read_text() == "secret"
 
 
+def test_a_read_that_fails_says_which(real):
+    """read(2) itself does not, as of an attribute of a device that is dead."""
+    with pytest.raises(IsADirectoryError) as caught:
+        real.read(real.path("sys/bus"))
+    assert caught.value.filename == real.path("sys/bus")
+
+
 def test_what_is_not_of_sysfs_is_not_written(real, tmp_path):
     """Every sysfs attribute lives on the one device number of sysfs."""
     elsewhere = "/dev/null"
