@@ -61,7 +61,12 @@ def load(tree: Transaction, name: str) -> DriverSpec:
 
 def bound(tree: Transaction, address: str) -> str | None:
     """The name of a function's driver."""
-    path = tree.follow(f"{functions.place(tree, address)}/driver")
+    return bound_at(tree, functions.place(tree, address))
+
+
+def bound_at(tree: Transaction, place: str) -> str | None:
+    """The name of the driver of the function with this directory."""
+    path = tree.follow(f"{place}/driver")
     return None if path is None else os.path.basename(path)
 
 
@@ -84,8 +89,12 @@ def forget_leaving(tree: Transaction) -> None:
 
 def override(tree: Transaction, address: str) -> str | None:
     """The driver that alone may take a function."""
-    path = f"{functions.place(tree, address)}/driver_override"
-    text = tree.read(path)
+    return override_at(tree, functions.place(tree, address))
+
+
+def override_at(tree: Transaction, place: str) -> str | None:
+    """The driver that alone may take the function with this directory."""
+    text = tree.read(f"{place}/driver_override")
     return None if text == functions.NO_OVERRIDE else text.removesuffix("\n")
 
 

@@ -435,8 +435,8 @@ def _state(tree: Transaction, address: str) -> FunctionState:
     is_pf = tree.exists(f"{path}/sriov_numvfs")
     return FunctionState(
         address=address,
-        driver=drivers.bound(tree, address),
-        driver_override=drivers.override(tree, address),
+        driver=drivers.bound_at(tree, path),
+        driver_override=drivers.override_at(tree, path),
         numvfs=int(tree.read(f"{path}/sriov_numvfs")) if is_pf else None,
         autoprobe=tree.read(f"{path}/sriov_drivers_autoprobe") == "1\n"
         if is_pf

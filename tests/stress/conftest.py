@@ -40,7 +40,11 @@ __all__ = [
 ]
 
 _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
-for _name, _examples, _steps in (("dev", 10, 30), ("stress", 60, 40)):
+for _name, _examples, _steps in (
+    ("dev", 10, 30),
+    ("stress", 60, 40),
+    ("shrink", 60, 40),
+):
     hypothesis.settings.register_profile(
         _name,
         max_examples=_examples,

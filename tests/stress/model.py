@@ -247,6 +247,11 @@ class Model(RuleBasedStateMachine):
         for state in self.kernel.snapshot():
             self.free.setdefault(state.address, state)
 
+    def _one_without(self, otherwise: str) -> str:
+        """A consumer that nothing is leased to, where there is one."""
+        leased = {lease.consumer for lease in self.leases}
+        return next((each for each in CONSUMERS if each not in leased), otherwise)
+
     def _leases(self, consumer: str, *, quarantined: bool = True) -> tuple[Lease, ...]:
         return tuple(
             lease

@@ -20,8 +20,14 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from os_acc import exception, operations
 from os_acc.manager import Manager
@@ -47,8 +53,17 @@ class Histories(Truths):
 
     # -- what callers do -----------------------------------------------------
 
-    @rule(consumer=consumers, picks=picks)
-    def plug(self, consumer: str, picks: list[int]) -> None:
+    @initialize(requests=st.lists(picks, max_size=len(CONSUMERS)))
+    def some_are_there(self, requests: list[list[int]]) -> None:
+        """A history in which nothing is ever plugged would be a dull one."""
+        for consumer, chosen in zip(CONSUMERS, requests, strict=False):
+            self._plug(consumer, chosen)
+
+    @rule(consumer=consumers, picks=picks, fresh=st.booleans())
+    def plug(self, consumer: str, picks: list[int], fresh: bool) -> None:
+        self._plug(self._one_without(consumer) if fresh else consumer, picks)
+
+    def _plug(self, consumer: str, picks: list[int]) -> None:
         providers = self.manager.providers()
         request = self._request(providers, picks)
         if request is None:
@@ -80,8 +95,10 @@ class Histories(Truths):
         else:
             self._plugged(consumer, self.requests[consumer], entries)
 
-    @rule(consumer=consumers)
-    def unplug(self, consumer: str) -> None:
+    @rule(consumer=consumers, pick=pick, that_has=st.booleans())
+    def unplug(self, consumer: str, pick: int, that_has: bool) -> None:
+        if that_has:
+            consumer = choose(self.holds, pick) or consumer
         leases = self._leases(consumer, quarantined=False)
         must = not self.faulty and self.guests.keys().isdisjoint(
             self._members(consumer)
@@ -128,6 +145,7 @@ class Histories(Truths):
         picks=picks,
         others=picks,
         leaves=st.booleans(),
+        fresh=st.booleans(),
     )
     def with_a_second_process(
         self,
@@ -136,8 +154,11 @@ class Histories(Truths):
         picks: list[int],
         others: list[int],
         leaves: bool,
+        fresh: bool,
     ) -> None:
         """Two services on one host, at the same time."""
+        if fresh:
+            consumer = self._one_without(consumer)
         providers = self.manager.providers()
         ours = self._request(providers, picks)
         theirs = self._request(providers, others)
@@ -197,7 +218,7 @@ class Histories(Truths):
         request = self._request(self.manager.providers(), picks)
         if request is None:
             return
-        had = {each: len(self._leases(each)) for each in (consumer, other)}
+        had = {each: len(self._held(each)) for each in (consumer, other)}
         actions: dict[str, Callable[[Manager], object]] = {
             "plug": lambda manager: manager.plug({"uuid": consumer}, *request),
             "unplug": lambda manager: manager.unplug({"uuid": consumer}),
@@ -311,7 +332,10 @@ class Histories(Truths):
 
 #: How many steps are made, by the profile of Hypothesis; spread over parts,
 #: so that several processes can share them.
-STEPS = {"stress": 50_000}
+STEPS = {"stress": 50_000, "shrink": 50_000}
+#: A history takes a second; to make it shorter, minutes. Who reads of a
+#: failure can have it done.
+_SLOW_PHASES = {"stress": {Phase.shrink, Phase.explain}}
 _FEW = 300
 _STEPS_OF_A_PART = 2_500
 _STEPS_OF_A_HISTORY = 100
@@ -329,6 +353,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_no_history_breaks_an_invariant(
     request: pytest.FixtureRequest, part: str, steps: int, seed: str, place: str
 ) -> None:
+    profile = request.config.getoption("--hypothesis-profile")
+    phases = set(Phase) - _SLOW_PHASES.get(profile, set())
     print(f"to have these histories again: --hypothesis-seed={seed}")
     counts = Counts()
     # Hypothesis may stop early; it is counted what has really been done.
@@ -337,6 +363,7 @@ def test_no_history_breaks_an_invariant(
         settings = hypothesis.settings(
             max_examples=-(-left // _STEPS_OF_A_HISTORY),
             stateful_step_count=min(left, _STEPS_OF_A_HISTORY),
+            phases=phases,
         )
 
         @hypothesis.seed(f"{seed}, {part}, {counts.histories}")
