@@ -82,6 +82,14 @@ class RootSide:
         """Signal a process."""
         os.kill(pid, number)
 
+    def look_at(self, pid: int) -> tuple[dict[str, str], str, list[str]]:
+        """What /proc tells of a process: status, working directory, open files."""
+        place = Path("/proc", str(pid))
+        lines = (place / "status").read_text().splitlines()
+        status = dict(line.split(":\t", 1) for line in lines)
+        files = [os.readlink(each) for each in (place / "fd").iterdir()]
+        return status, os.readlink(place / "cwd"), files
+
     def hold(self, *addresses: str) -> None:
         """Start a guest that holds functions."""
         self._guest = InnerGuest(self._qemu, addresses)

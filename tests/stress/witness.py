@@ -145,7 +145,10 @@ def _look(path: str) -> tuple[object, ...]:
     facts: tuple[object, ...] = (status.st_mode, status.st_ino, status.st_uid)
     if os.path.islink(path):
         return (*facts, os.readlink(path))
-    if os.path.isfile(path):
-        with open(path, "rb") as file:
-            return (*facts, status.st_mtime_ns, file.read())
-    return facts
+    if not os.path.isfile(path):
+        return facts
+    # Some attributes can only be written.
+    if not os.access(path, os.R_OK):
+        return (*facts, status.st_mtime_ns, status.st_size)
+    with open(path, "rb") as file:
+        return (*facts, status.st_mtime_ns, file.read())

@@ -37,7 +37,7 @@ from tests.behaviour.processes import helpers  # noqa: E402
 from tests.behaviour.real_host import SUDO, RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
 
-from . import lane  # noqa: E402
+from . import lane, privileges  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402
 
@@ -46,6 +46,7 @@ NOVA = Path("/etc/nova")
 NOVA_CONF = NOVA / "nova.conf"
 ROOTWRAP_CONF = NOVA / "rootwrap.conf"
 CLASS = "CUSTOM_ACCELERATOR_SSD"
+UNBIND = "/sys/bus/pci/drivers/vfio-pci/unbind"
 
 
 @pytest.fixture
@@ -142,6 +143,7 @@ def one_vf_is_plugged_and_unplugged(host: RealHost) -> None:
     before = host.snapshot()
     guest, (vf,) = plug(1)
     assert host.binding(vf) == VFIO
+    privileges.are_as_documented(host)
     assert os_acc.unplug(guest) == 1
     assert host.snapshot() == before
 
@@ -160,10 +162,40 @@ def one_vf_is_plugged_by_root(host: RealHost) -> None:
     one_vf_is_plugged_and_unplugged(host)
 
 
+def a_stuck_worker_has_no_more_than_its_helper(host: RealHost) -> None:
+    host.start(
+        {"address": host.places.pf, "num_vfs": 4},
+        write_timeout=host.short_write_timeout,
+    )
+    guest, (held,) = plug(1)
+    helper = privileges.the_helper(host, "base")
+    group = os.readlink(f"/sys/bus/pci/devices/{held}/iommu_group")
+    host.root_side.hand_over(f"/dev/vfio/{os.path.basename(group)}")
+    # A guest starts after the last look, so that the unbind blocks.
+    with (
+        host.once_found_free(lambda: host.root_side.hold(held)),
+        pytest.raises(exception.DevicesUnreleased),
+    ):
+        in_time(lambda: os_acc.unplug(guest))
+    (worker,) = helpers(host.options, "base") - {helper}
+    assert privileges.facts(host, worker) == {
+        **privileges.facts(host, helper),
+        "Open files": f"/run/os_acc/{held}, {UNBIND}, pipe",
+    }
+    host.let_go()
+    assert os_acc.unplug(guest) == 1
+
+
 def test_vfs_go_into_a_guest_and_come_back(
     run_as: Callable[..., None], ordinary_user: OrdinaryUser
 ) -> None:
     run_as(ordinary_user, vfs_go_into_a_guest_and_come_back, SUDO)
+
+
+def test_a_stuck_worker_has_no_more_than_its_helper(
+    run_as: Callable[..., None], ordinary_user: OrdinaryUser
+) -> None:
+    run_as(ordinary_user, a_stuck_worker_has_no_more_than_its_helper, SUDO)
 
 
 def test_the_sudoers_line_that_is_shipped_is_enough(

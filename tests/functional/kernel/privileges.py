@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What the manual says that a privileged process has, and what one has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from oslo_privsep import capabilities
+
+from tests.behaviour.processes import helpers
+from tests.behaviour.real_host import RealHost
+
+from . import lane
+
+_MANUAL = lane.CHECKOUT / "doc/source/admin/privileges.rst"
+_LAST = Path("/proc/sys/kernel/cap_last_cap")
+CONTEXTS = ("base", "inspect")
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """For each context the facts of the manual's table, by their names."""
+    table = _MANUAL.read_text().partition(".. list-table::")[2]
+    rows: list[list[str]] = []
+    for line in table.splitlines():
+        if match := re.fullmatch(r"   (\* -|  -) (.+)", line):
+            if match[1] == "* -":
+                rows.append([])
+            rows[-1].append(match[2].strip("`"))
+        elif line and not line.startswith(" "):
+            break
+    (_name, *contexts), *facts = rows
+    return {
+        context: {name: cells[index] for name, *cells in facts}
+        for index, context in enumerate(contexts)
+    }
+
+
+def facts(host: RealHost, pid: int) -> dict[str, str]:
+    """The same facts of a process."""
+    status, directory, files = host.root_side.look_at(pid)
+    return {
+        **{name: _words({*status[name].split()}) for name in ("Uid", "Gid")},
+        **{
+            name: _capabilities(int(status[name], 16))
+            for name in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd")
+        },
+        **{name: status[name] for name in ("NoNewPrivs", "Umask")},
+        "Working directory": directory,
+        "Open files": _words({re.sub(r":\[\d+\]$", "", file) for file in files}),
+    }
+
+
+def the_helper(host: RealHost, context: str) -> int:
+    """The process that serves a context, which has no worker now."""
+    (pid,) = helpers(host.options, context)
+    return pid
+
+
+def are_as_documented(host: RealHost) -> None:
+    """Compare both helpers of a host with the manual."""
+    table = documented()
+    assert set(table) == set(CONTEXTS)
+    for context in CONTEXTS:
+        assert facts(host, the_helper(host, context)) == table[context]
+
+
+def _capabilities(mask: int) -> str:
+    every = (1 << int(_LAST.read_text()) + 1) - 1
+    if mask == every:
+        return "all"
+    names = (name for bit, name in capabilities.CAPS_BYVALUE.items() if mask >> bit & 1)
+    return _words(names) or "none"
+
+
+def _words(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))
