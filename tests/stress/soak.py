@@ -182,7 +182,7 @@ class Tenant:
             os.unlink(self._mark(entry))
         count = self._manager.unplug({"uuid": instance.uuid})
         assert count == len(instance.entries)
-        self.deeds["plugged and unplugged"] += 1
+        self.deeds["plug and unplug cycles"] += 1
         self.deeds["devices"] += count
 
     def _use(self, entries: Iterable[dict[str, Any]]) -> None:

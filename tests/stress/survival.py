@@ -59,8 +59,8 @@ def survival(request: pytest.FixtureRequest) -> Survival:
         kills = tuple(ways[way] for way in Way)
         row = _Row(flow, len(points), kills, len(trials) - lost)
         request.node.user_properties.append((_KEY, dataclasses.astuple(row)))
-        counting.note(request.node, "crashes: points", row.points)
-        counting.note(request.node, "crashes: kills survived", row.survived)
+        counting.note(request.node, "crash: points", row.points)
+        counting.note(request.node, "crash: kills survived", row.survived)
 
     return note
 

@@ -68,7 +68,7 @@ def test_no_device_is_given_twice_and_none_is_lost(
         )
         deeds += done
     assert not seen.trouble, seen.trouble
-    assert deeds["plugged and unplugged"] == cycles
+    assert deeds["plug and unplug cycles"] == cycles
     assert deeds["refused for want of a device"]
     assert seen.value["looks from outside"]
     assert os.listdir(scene.in_use) == []
@@ -77,7 +77,7 @@ def test_no_device_is_given_twice_and_none_is_lost(
     assert not ended.trouble, ended.trouble
     assert kernel.snapshot() == pristine
     for deed, number in (deeds + seen.value).items():
-        counting.note(request.node, f"many at once: {deed}", number)
+        counting.note(request.node, f"soak: {deed}", number)
 
 
 def _share_out(whole: int, shares: int) -> list[int]:
