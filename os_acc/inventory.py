@@ -60,6 +60,11 @@ class Inventory:
     refused: tuple[Refused, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
 
+    @property
+    def has_unknown(self) -> bool:
+        """Whether something is prepared for a guest, and leased to none."""
+        return any(each.reason is Refusal.UNKNOWN_STATE for each in self.refused)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rules:
@@ -99,13 +104,15 @@ def take_stock(
     node_name: str,
     leased: frozenset[PciAddress],
     deadline: float = math.inf,
+    host: Host | None = None,
 ) -> Inventory:
     """Scan the host, judge what is named, and let the plugins choose.
 
+    :param host: what a scan has found already.
     :raises HostStepFailed: the host cannot be read at all.
     :raises DeviceStuck: the deadline has passed.
     """
-    host = pci.scan(root)
+    host = host or pci.scan(root)
     named = _match(rules.named, host)
     scene = eligibility.Scene(
         root=root,

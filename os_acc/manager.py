@@ -39,9 +39,11 @@ from os_acc import (
     selected_rp,
 )
 from os_acc.host import boot, vfio
+from os_acc.host.view import Host
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Selection, Wanted
 from os_acc.placement import snapshot, tree
@@ -161,18 +163,30 @@ class Manager:
         store = self.store.until(deadline)
         began = self._snapshots.begin()
         standing = store.standing()
-        stock = inventory.take_stock(
-            self.root,
-            self._rules,
-            self.plugins,
-            self.settings.node_name,
-            standing.leased,
-            deadline,
-        )
+        stock = self._judged(standing.leased, deadline)
+        if stock.has_unknown:
+            # What was leased while the host was read looks like nobody's.
+            before, standing = standing, store.standing()
+            if not standing.leased <= before.leased:
+                leased = before.leased | standing.leased
+                stock = self._judged(leased, deadline, stock.host)
         self._told.tell(stock)
         self._remember(stock, store)
         self._snapshots.note(began, standing, stock.providers.values())
         return stock, standing
+
+    def _judged(
+        self, leased: frozenset[PciAddress], deadline: float, host: Host | None = None
+    ) -> inventory.Inventory:
+        return inventory.take_stock(
+            self.root,
+            self._rules,
+            self.plugins,
+            self.settings.node_name,
+            leased,
+            deadline,
+            host,
+        )
 
     def _recount(self, deadline: float) -> None:
         """Let the snapshot know which leases there are after a failure."""

@@ -42,6 +42,8 @@ def make(
     to another number, and that takes them out of guests. The helper is asked
     all the same, because it may have been killed at the last step.
     """
+    if not rules.named.wants_vfs:
+        return
     host = pci.scan(root)
     for function in host.functions.values():
         tags = rules.named.match(function, host.netdevs, host.functions)

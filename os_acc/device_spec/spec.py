@@ -73,6 +73,11 @@ class DeviceSpec:
     entries: tuple[Entry, ...] = ()
     highest_domain: int = LIMITS["domain"]
 
+    @property
+    def wants_vfs(self) -> bool:
+        """Whether any entry asks for VFs to be made."""
+        return any(entry.tags.num_vfs is not None for entry in self.entries)
+
     def match(
         self,
         function: PciFunction,
@@ -91,7 +96,7 @@ class DeviceSpec:
             return None
         for entry in self.entries:
             if entry.matches(function, netdevs, functions):
-                if function.role is PciRole.VF:
+                if function.role is PciRole.VF and entry.tags.num_vfs is not None:
                     return dataclasses.replace(entry.tags, num_vfs=None)
                 return entry.tags
         return None

@@ -24,6 +24,8 @@ from concurrent import futures
 import pytest
 
 from os_acc import exception, inventory, operations
+from os_acc.host import pci
+from os_acc.host.view import Host
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from tests.unit.bench import instance, request, uuid_of
@@ -329,6 +331,21 @@ def test_two_services_share_one_host(bench):
     assert second.plug(instance(1), selected, specs) == entries
     assert second.unplug(instance(1)) == 1
     assert first.attached(None) == {}
+
+
+def test_what_is_leased_while_the_host_is_read_stays_on_offer(bench, monkeypatch):
+    offered = bench.manager.providers()
+    scan, beside = pci.scan, bench.restart()
+    selection = request(bench.provider(FPGA))
+
+    def and_plug(root: str) -> Host:
+        monkeypatch.setattr(pci, "scan", scan)
+        beside.plug(instance(1), *selection)
+        return scan(root)
+
+    monkeypatch.setattr(pci, "scan", and_plug)
+    assert bench.manager.providers() == offered
+    assert bench.plugged(1) == [FPGA]
 
 
 def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
