@@ -18,6 +18,7 @@ again immediately before, and after, every write.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
@@ -36,6 +37,9 @@ _IDENTITY = (
     "subsystem_device",
     "revision",
 )
+# ENODEV: it was pulled out between finding the attribute and reading it
+# (kernfs_get_active() in fs/kernfs/file.c).
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 _DEADLINE_LIMIT_MS = 600_000
 
 
@@ -97,8 +101,10 @@ def identity(address: PciAddress) -> tuple[int, ...] | None:
             int(kernel.current.read(os.path.join(place, name)), 16)
             for name in _IDENTITY
         )
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
 
 
 def is_bridge(address: PciAddress) -> bool:
