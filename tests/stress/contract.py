@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from os_acc.privsep import binding, holders, sriov
-from tests.stress.rubbish import Rubbish
+from tests.rubbish import Rubbish
 
 Arguments = tuple[Any, ...]
 Writes = frozenset[tuple[str, str]]
