@@ -37,6 +37,7 @@ import os
 import select
 import signal
 import time
+import zlib
 from collections.abc import Callable, Sequence
 
 from os_acc.objects.pci import PciAddress
@@ -51,6 +52,8 @@ _POLL_SECONDS = 0.005
 # Two callers never want one device at the same time: whoever has the lock is
 # the child of a caller that is gone, or is stuck.
 _LOCK_SECONDS = 2.0
+# Bytes that an epoch takes in a lock file: 20 digits, and a check of them.
+_RECORD = 30
 # Of what a job raised; the rest is in nobody's interest.
 _TEXT_LIMIT = 500
 _ENDINGS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
@@ -114,17 +117,23 @@ def _lock(
     if epoch < seen:
         return Result(Outcome.STALE, 0, "lock", str(seen))
     try:
-        os.pwrite(fd, b"%-20d" % epoch, 0)
+        os.pwrite(fd, _record(b"%020d" % epoch), 0)
     except OSError as error:
         return Result(Outcome.REFUSED, error.errno or errno.EIO, "lock")
     return None
 
 
 def _epoch(fd: int) -> int:
-    text = os.pread(fd, 20, 0).strip()
-    number = int(text) if text.isdigit() else 0
-    # No call could exceed such a one: it is none of ours.
-    return number if number <= EPOCH_LIMIT else 0
+    """The number in a lock file; 0 where it is not one of ours.
+
+    A high one that nobody has written would refuse every call from then on.
+    """
+    number, _, check = os.pread(fd, _RECORD, 0).partition(b" ")
+    return int(number) if _record(number) == b"%b %b" % (number, check) else 0
+
+
+def _record(number: bytes) -> bytes:
+    return b"%b %08x\n" % (number, zlib.crc32(number))
 
 
 def _in_child(

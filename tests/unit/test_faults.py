@@ -24,7 +24,8 @@ import pytest
 from os_acc import exception, operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import holders, kernel
+from os_acc.privsep import holders, kernel, worker
+from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit.bench import Bench, instance, request, uuid_of
 
@@ -347,15 +348,19 @@ def test_a_failure_to_go_back_is_told_with_its_cause(bench):
 # -- later operations come first ---------------------------------------------
 
 
+def let_the_host_see(epoch: int) -> None:
+    """As the last call that was for the FPGA."""
+    address = PciAddress.parse(FPGA)
+    worker.run([address], epoch, 30, lambda _index: Result(Outcome.OK))
+
+
 def test_a_store_that_counts_behind_the_host_catches_up(bench):
     """The store was lost and the clock went back."""
     before = bench.kernel.snapshot()
     ahead = bench.manager.store.next_epoch() + 10**12
     bench.plug(1, FPGA)
     bench.unplug(1)
-    lock = f"{bench.root}/run/os_acc/{FPGA}"
-    with open(lock, "r+b") as file:
-        file.write(b"%-20d" % ahead)
+    let_the_host_see(ahead)
     (entry,) = bench.plug(1, FPGA)
     (lease,) = bench.manager.store.leases()
     assert lease.epoch > ahead
@@ -367,8 +372,7 @@ def test_a_store_that_counts_behind_the_host_catches_up(bench):
 def test_a_failure_after_catching_up_is_still_recorded(bench):
     bench.plug(1, FPGA)
     ahead = bench.manager.store.next_epoch() + 10**12
-    with open(f"{bench.root}/run/os_acc/{FPGA}", "r+b") as file:
-        file.write(b"%-20d" % ahead)
+    let_the_host_see(ahead)
     bench.kernel.fail(FPGA, "unbind")
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)

@@ -167,7 +167,8 @@ def test_a_lower_epoch_than_one_that_was_seen_is_refused(fake):
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"nonsense", b"-7", b"\xff\xfe", b"5" * 19, b"9" * 400]
+    "text",
+    [b"", b"nonsense", b"-7", b"\xff\xfe", b"5" * 19, b"9" * 400, b"9" * 20 + b" 0"],
 )
 def test_a_lock_file_that_says_no_epoch_has_seen_none(fake, text):
     worker.run([FIRST], 1, 30, lambda index: OK)
