@@ -22,7 +22,7 @@ import hypothesis
 import pytest
 
 from os_acc import privsep
-from tests.stress import fault_counts, fuzzing, ground
+from tests.stress import fault_counts, ground
 from tests.stress import survival as survival_table
 from tests.stress.fault_counts import counting
 from tests.stress.fuzzing import fuzzed, seed
@@ -84,5 +84,5 @@ def _in_this_process() -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was tried and survived."""
-    for each in (fault_counts, fuzzing, survival_table):
+    for each in (fault_counts, survival_table):
         each.summarize(terminalreporter)

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.counting import note as note_figure
+
 _KEY = "faults tried"
 
 
@@ -54,6 +56,7 @@ def counting(request: pytest.FixtureRequest) -> Counting:
 
     def note(count: Count) -> None:
         request.node.user_properties.append((_KEY, dataclasses.astuple(count)))
+        note_figure(request.node, count.table, count.passed)
 
     return note
 

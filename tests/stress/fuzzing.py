@@ -10,22 +10,17 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What fuzzing tests share: their seed, and how many calls they have tried.
-
-A count travels in its test's report, so that it is whole however many
-processes the tests were spread over.
-"""
+"""What fuzzing tests share: their seed, and how many calls they have tried."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
 
-_KEY = "calls fuzzed"
+from tests import counting
 
 #: Note how many calls of a kind were tried in this test.
 Fuzzed = Callable[[str, int], None]
@@ -36,7 +31,7 @@ def fuzzed(request: pytest.FixtureRequest) -> Fuzzed:
     """Let the lines at the end of the run show what was tried."""
 
     def note(kind: str, number: int) -> None:
-        request.node.user_properties.append((_KEY, (kind, number)))
+        counting.note(request.node, f"fuzz: {kind}", number)
 
     return note
 
@@ -56,20 +51,3 @@ def told(seed: str, number: int, call: str) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"call {number} of --hypothesis-seed={seed}: {call}")
         raise
-
-
-def summarize(reporter: pytest.TerminalReporter) -> None:
-    """Write a line for each kind."""
-    numbers: collections.Counter[str] = collections.Counter()
-    for report in reporter.getreports("passed"):
-        # The report of a test's teardown has the properties once more.
-        if getattr(report, "when", "") != "call":
-            continue
-        for key, value in report.user_properties:
-            if key == _KEY:
-                kind, number = value
-                numbers[kind] += number
-    if numbers:
-        reporter.section("calls fuzzed")
-    for kind, number in numbers.items():
-        reporter.write_line(f"{kind}: {number}")
