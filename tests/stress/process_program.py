@@ -1,0 +1,66 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A service as an interpreter of its own, for how an interpreter ends.
+
+``HOW CONFIG ROOT CARD...``: it plugs the cards in a thread, and leaves its main
+thread as HOW says while the first write is under way. What came of the plug
+is the last line of its output.
+
+========== ===============================================================
+HOW
+========== ===============================================================
+daemon     a daemon thread plugs; the main thread comes to its end
+thread     an ordinary thread plugs; the main thread comes to its end
+executor   a thread of an executor plugs, as in nova-compute; SystemExit
+sigterm    the same; the handler of SIGTERM raises SystemExit, as that of
+           oslo.service does
+========== ===============================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from concurrent import futures
+
+from tests.stress.process_host import Host, attempt, plug
+
+
+def main(how: str, config: str, root: str, *cards: str) -> None:
+    """See the top of this module."""
+    host = Host(os.path.dirname(root))
+    manager = host.start(config)
+
+    def work() -> None:
+        tried = attempt(lambda: plug(manager, 1, *cards))
+        print(json.dumps([tried.value, tried.error, tried.seconds]), flush=True)
+
+    if how in ("daemon", "thread"):
+        threading.Thread(target=work, daemon=how == "daemon").start()
+    else:
+        pool = futures.ThreadPoolExecutor(1)
+        pool.submit(work)
+    host.kernel.wait_until_blocked()
+    if how == "sigterm":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        print("ready", flush=True)
+        signal.pause()
+    if how == "executor":
+        raise SystemExit(7)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,210 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Locks that the dead have left, with rubbish in them, and of those who stand still."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from os_acc import service
+from os_acc.manager import Manager
+from os_acc.privsep import worker
+from os_acc.store.database import Database
+from os_acc.store.locks import Locks, consumer_lock
+from os_acc.testing import Snapshot
+from tests.stress import processes
+from tests.stress.bench import request
+from tests.stress.process_host import (
+    CARDS,
+    GPU,
+    Host,
+    attempt,
+    check_in_time,
+    outcome,
+    plug,
+    state_of,
+    unplug,
+    uuid_of,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("survived")
+
+STORE_LOCK = "9-store"
+RUBBISH = (b"", b"\0\xff" * 100, b"9" * 400, b"4611686018427387904", b"-1\n")
+
+
+def hold_consumer(host: Host) -> None:
+    locks = Locks(os.path.join(host.state, "locks"))
+    with locks.hold([consumer_lock(uuid_of(1))], time.monotonic() + 60):
+        stand_still(host)
+
+
+def hold_store(host: Host) -> None:
+    """In the middle of a transaction that has written already."""
+    with Database(host.state, 60).transaction() as connection:
+        connection.execute("UPDATE meta SET epoch = epoch + 1")
+        stand_still(host)
+
+
+def hold_worker(host: Host) -> None:
+    """As the child of a helper does that is at work on the device."""
+    with open(worker_lock(host), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        stand_still(host)
+
+
+def stand_still(host: Host) -> None:
+    Path(host.directory, "held").touch()
+    signal.pause()
+
+
+def worker_lock(host: Host) -> str:
+    return os.path.join(host.root, worker.LOCKS, GPU)
+
+
+HOLDERS = (hold_consumer, hold_store, hold_worker)
+
+
+@contextmanager
+def held(host: Host, hold: Callable[[Host], None]) -> Iterator[processes.Child]:
+    """A process has this lock, and stands still with it."""
+    holder = processes.Child(lambda: hold(host))
+    wait_until(Path(host.directory, "held").exists)
+    try:
+        yield holder
+    finally:
+        holder.kill()
+        assert holder.wait().killed
+
+
+def plug_once(host: Host) -> None:
+    """Every lock file that there will be is there."""
+    host.run(lambda manager: (plug(manager, 1, GPU), unplug(manager, 1)))
+
+
+# -- of the dead -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hold", HOLDERS)
+def test_the_lock_of_a_killed_process_is_free(
+    host: Host, pristine: Snapshot, hold: Callable[[Host], None]
+) -> None:
+    plug_once(host)
+    with held(host, hold):
+        pass
+    tried = host.run(lambda manager: attempt(lambda: plug(manager, 1, GPU)))
+    assert tried.value == [GPU]
+    host.check_whole(pristine)
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH, ids=len)
+def test_rubbish_in_lock_files_is_in_nobodys_way(
+    host: Host, pristine: Snapshot, rubbish: bytes
+) -> None:
+    plug_once(host)
+    locks = Path(host.state, "locks")
+    names = {consumer_lock(uuid_of(1)), STORE_LOCK, *os.listdir(locks)}
+    for path in (*(locks / name for name in names), Path(worker_lock(host))):
+        path.write_bytes(rubbish)
+
+    def act(manager: Manager) -> tuple[list[str], int]:
+        return plug(manager, 1, GPU), unplug(manager, 1)
+
+    assert host.run(act) == ([GPU], 1)
+    host.check_whole(pristine)
+
+
+# -- of those who stand still ------------------------------------------------
+
+
+def test_who_stands_still_in_a_plug_keeps_one_instance_waiting(
+    host: Host, pristine: Snapshot
+) -> None:
+    def act(manager: Manager) -> None:
+        tried = attempt(lambda: plug(manager, 1, GPU))
+        assert tried.error == "LockTimeout"
+        check_in_time(tried, 1)
+        assert plug(manager, 2, GPU) == [GPU]
+
+    config = host.configure(plug_timeout=1.0)
+    with held(host, hold_consumer):
+        outcome(processes.Child(lambda: act(host.start(config))))
+    assert host.run(lambda manager: plug(manager, 1, CARDS[0])) == [CARDS[0]]
+    host.check_whole(pristine)
+
+
+def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
+    host: Host, pristine: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a transaction may wait: an operation's deadline is held."""
+    monkeypatch.setattr(service, "STORE_SECONDS", 600.0)
+    config = host.configure(plug_timeout=1.0, unplug_timeout=1.0)
+
+    def act(manager: Manager) -> None:
+        instance, wanted = {"uuid": uuid_of(1)}, request(manager, [GPU])
+        calls = (
+            lambda: manager.plug(instance, *wanted),
+            lambda: manager.unplug(instance),
+        )
+        with held(host, hold_store):
+            for call in calls:
+                tried = attempt(call)
+                assert tried.error == "StoreBusy"
+                check_in_time(tried, 1)
+        assert plug(manager, 1, GPU) == [GPU]
+
+    outcome(processes.Child(lambda: act(host.start(config))))
+    host.check_whole(pristine)
+
+
+def test_who_stands_still_with_a_device_keeps_that_device(
+    host: Host, pristine: Snapshot
+) -> None:
+    plug_once(host)
+
+    def act(manager: Manager) -> None:
+        with held(host, hold_worker):
+            tried = attempt(lambda: plug(manager, 1, GPU))
+            assert tried.error == "DeviceStuck"
+            check_in_time(tried, 60, 20)
+            assert plug(manager, 2, CARDS[0]) == [CARDS[0]]
+        assert plug(manager, 1, GPU) == [GPU]
+
+    host.run(act)
+    host.check_whole(pristine)
+
+
+def test_a_service_that_stands_still_is_not_overtaken(
+    host: Host, pristine: Snapshot
+) -> None:
+    """Stopped between its intent and its commit; it goes on afterwards."""
+    host.kernel.hang(GPU, "unbind")
+    stopped = host.service(lambda manager: attempt(lambda: plug(manager, 1, GPU)))
+    host.kernel.wait_until_blocked()
+    os.kill(stopped.pid, signal.SIGSTOP)
+    wait_until(lambda: state_of(stopped.pid) == "T")
+    host.kernel.lift()
+    assert host.recover() == [(GPU, "preparing")]
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert outcome(stopped).value == [GPU]
+    assert host.recover() == [(GPU, "held")]
+    host.check_whole(pristine)
