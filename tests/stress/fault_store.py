@@ -38,7 +38,7 @@ from tests.stress.bench import Bench, plug
 NIC = "0000:3b:00.0"
 CONSUMERS = 16
 #: VFs of each consumer, and those that nobody has.
-EACH, FREE = 2, 3
+EACH, FREE = 2, 1
 NEXT = "44444444-4444-4444-8444-444444444444"
 PAGE = 4096
 

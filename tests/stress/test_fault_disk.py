@@ -146,7 +146,8 @@ def test_the_disk_is_full_at_each_write(
 def _trials(writes: Sequence[str]) -> Iterator[Trial]:
     for number, (before, what) in enumerate(itertools.pairwise(["", *writes]), 1):
         yield Trial(number, True)
-        # SQLite writes a page in pieces; of these, the first is enough.
+        # SQLite writes a page in pieces, and one after the other; where only
+        # one write fails, the first of them is as good as any.
         if what != before:
             yield Trial(number, False)
 
