@@ -171,9 +171,10 @@ class Host:
         :param inspects: whether the context that only looks has a helper, too.
         """
         compute.configure(config)
-        privsep_kernel.current = self.kernel
         privsep.base.set_client_mode(True)
         privsep.inspect.set_client_mode(inspects)
+        if not inspects:
+            privsep_kernel.current = self.kernel
         return service.build(cfg.CONF, self.root, Owner.NOVA)
 
     def service(

@@ -1,0 +1,222 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Root's command beside the compute service, which is an ordinary user's.
+
+Where the tests run as root, the service becomes an ordinary user, and its
+helpers are started for it by root, as sudo would. Elsewhere service and
+command are the same user's: then nothing of root's can be left behind, and
+all else is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import privsep, unending
+from os_acc.cmd.app import OsAcc
+from os_acc.manager import Manager
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import Snapshot, helper
+from tests.stress import processes
+from tests.stress.process_host import (
+    CARDS,
+    GPU,
+    Attempt,
+    Host,
+    attempt,
+    check_in_time,
+    outcome,
+    plug,
+    unplug,
+    uuid_of,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("survived")
+
+_NOBODY = 65534
+# include/uapi/linux/prctl.h
+_PR_SET_DUMPABLE = 4
+#: What an ordinary user runs; it needs no Python, which may be root's alone.
+_ASK = """\
+cd "$(dirname "$0")"
+mkfifo "answer-$$"
+echo "$$ $*" > requests
+read status < "answer-$$"
+exit "$status"
+"""
+
+
+def become_ordinary() -> None:
+    """Be nobody from now on, as nova-compute is not root."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        # Whoever changes users loses its own /proc/self, unless it says this.
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)
+
+
+class Sudo:
+    """Starts what it is asked to, as who runs the tests.
+
+    :param directory: where it is asked.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir()
+        directory.chmod(0o777)
+        self._ask = directory / "ask"
+        self._ask.write_text(_ASK)
+        self._requests = directory / "requests"
+        os.mkfifo(self._requests)
+        self._requests.chmod(0o666)
+
+    def command(self, root: str) -> list[str]:
+        """A ``helper_command`` that asks."""
+        own = shlex.split(helper.command(root))
+        return ["/bin/sh", str(self._ask), *own]
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        child = processes.Child(self._serve)
+        try:
+            yield
+        finally:
+            child.kill()
+            child.wait()
+
+    def _serve(self) -> None:
+        # Open for writing as well: it never ends.
+        with open(os.open(self._requests, os.O_RDWR)) as requests:
+            for line in requests:
+                asker, *command = shlex.split(line)
+                status = subprocess.run(command, check=False).returncode
+                (self._directory / f"answer-{asker}").write_text(f"{status}\n")
+
+
+@pytest.fixture
+def config(host: Host, pristine: Snapshot) -> Iterator[Callable[..., str]]:
+    """Configuration files of the service, with somebody to start its helpers."""
+    Path(host.state).mkdir()
+    if os.geteuid() == 0:
+        os.chown(host.state, _NOBODY, _NOBODY)
+        for directory in (host.directory, os.path.dirname(host.directory)):
+            os.chmod(directory, 0o711)
+    sudo = Sudo(Path(host.directory, "sudo"))
+
+    def configure(**options: object) -> str:
+        return host.configure(*sudo.command(host.root), **options)
+
+    with sudo.serving():
+        yield configure
+
+
+def warm_up(host: Host) -> None:
+    """Import all that there is, while all of it can be read."""
+    spare = Host(os.path.join(host.directory, f"warm-{os.getpid()}"))
+    spare.build()
+    manager = spare.start(spare.configure())
+    plug(manager, 1, GPU)
+    unplug(manager, 1)
+    for context in (privsep.base, privsep.inspect):
+        context.stop()
+
+
+def command(host: Host, config: str, *words: str) -> processes.Child:
+    """``os-acc`` as whoever runs the tests; its exit status and output."""
+
+    def run() -> tuple[int, str]:
+        warm_up(host)
+        privsep_kernel.current = host.kernel
+        for context in (privsep.base, privsep.inspect):
+            context.set_client_mode(True)
+        said = io.StringIO()
+        app = OsAcc(root=host.root, stdout=said, stderr=said)
+        return app.run(["--config-file", config, *words]), said.getvalue()
+
+    return processes.Child(run)
+
+
+def provider_of(manager: Manager, card: str) -> str:
+    for provider in manager.providers():
+        if str(provider.device.address) == card:
+            return provider.uuid
+    raise LookupError(card)
+
+
+def test_roots_command_beside_an_ordinary_users_service(
+    host: Host, pristine: Snapshot, config: Callable[..., str]
+) -> None:
+    before = config()
+    mine = host.configure(unplug_timeout=2.0)
+    told = Path(host.directory, "told")
+    told.mkdir()
+    told.chmod(0o777)
+
+    def serve() -> list[Attempt]:
+        warm_up(host)
+        become_ordinary()
+        manager = host.start(before, inspects=True)
+        tried = [attempt(lambda: plug(manager, 1, CARDS[0]))]
+        stuck = unending.begin(attempt, lambda: plug(manager, 3, GPU))
+        (told / "provider").write_text(provider_of(manager, CARDS[1]))
+        wait_until((told / "over").exists)
+        tried += [
+            stuck.result(),
+            # What root plugged is the service's to unplug, and the other way.
+            attempt(lambda: unplug(manager, 2)),
+            attempt(lambda: plug(manager, 1, CARDS[0])),
+            attempt(lambda: unplug(manager, 1)),
+        ]
+        return tried
+
+    host.kernel.hang(GPU, "unbind")
+    service = processes.Child(serve)
+    host.kernel.wait_until_blocked()
+    wait_until((told / "provider").exists)
+    provider = (told / "provider").read_text()
+
+    # Root unplugs what the service has, plugs another, and is told to wait.
+    status, said = outcome(command(host, mine, "unplug", uuid_of(1)))
+    assert status == 0, said
+    plugging = ("plug", "--instance", uuid_of(2), "--provider", provider)
+    status, said = outcome(command(host, mine, *plugging))
+    assert status == 0, said
+    assert CARDS[1] in said
+    refused = attempt(lambda: outcome(command(host, mine, "unplug", uuid_of(3))))
+    status, said = refused.value
+    assert (status, "not free in time" in said) == (1, True), said
+    check_in_time(refused, 2)
+
+    host.kernel.lift()
+    (told / "over").touch()
+    first, stuck, *others = outcome(service)
+    assert (first.value, stuck.value) == ([CARDS[0]], [GPU])
+    assert [each.value for each in others] == [1, [CARDS[0]], 1]
+    # Nothing of root's is in the way of the service.
+    owner = os.stat(host.state).st_uid
+    for place, directories, files in os.walk(host.state):
+        for name in (*directories, *files):
+            assert os.lstat(os.path.join(place, name)).st_uid == owner, name
+    host.check_whole(pristine)
