@@ -15,18 +15,21 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 from benchmarks import (
     confirm,
+    cycles,
     delays,
     discovery,
     imports,
+    phases,
+    plug,
     provider_tree,
     ready,
     rows,
+    slow_host,
     udev,
     workers,
 )
@@ -40,6 +43,8 @@ HOST: tuple[Benchmark, ...] = (
     ready.BENCHMARK,
     confirm.BENCHMARK,
     provider_tree.BENCHMARK,
+    plug.BENCHMARK,
+    plug.PHASES,
     workers.BENCHMARK,
 )
 #: What is measured in a virtual machine, by a command of its own.
@@ -47,8 +52,9 @@ KERNEL = "kernel"
 
 #: What at least has to come out of it: benchmark and case.
 _KERNEL_CASES = {
-    ("real-plug", "plug and unplug"),
-    ("real-plug", "plug and unplug, one request"),
+    ("real-plug", cycles.BOTH),
+    ("real-plug", cycles.ONE_REQUEST),
+    *(("real-plug-phases", case) for case, _ in phases.cases()),
     ("real-discovery", discovery.SCAN),
     ("real-pyudev", udev.FACTS),
     *((delays.WRITE, each) for each in delays.ATTRIBUTES),
@@ -65,7 +71,7 @@ def measure_kernel(plan: Plan) -> rows.Place:
 
     :raises Incomplete: it did not.
     """
-    path = os.path.join(plan.output, "kernel.json")
+    path = slow_host.kernel_results(plan)
     command = [sys.executable, "-m", "benchmarks.kernel", "--output", path]
     ended = subprocess.run(
         [*command, *(["--short"] if plan.short else [])], check=False

@@ -23,6 +23,8 @@ from benchmarks.rows import Place
 
 DIRECTORY = os.path.join("doc", "source", "contributor", "benchmarks")
 _RESULTS = "results.json"
+#: All that is known, in the form of :mod:`benchmarks.rows`.
+RESULTS = os.path.join(DIRECTORY, _RESULTS)
 
 
 def write(measured: Sequence[Place], directory: str = DIRECTORY) -> None:

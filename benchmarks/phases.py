@@ -26,16 +26,19 @@ from unittest import mock
 from oslo_privsep import comm
 
 from benchmarks import measure
-from benchmarks.kernel.library import Library
+from benchmarks.cycles import PLUG, UNPLUG, Library
 from benchmarks.rows import Row, Unit
 from os_acc import inventory
 from os_acc.store.leases import Store
 
-NAME = "real-plug-phases"
 _HELPER = "calls of the helper, with the writes"
 _STORE = "transactions of the store"
 _HOST = "looking at the host"
 _REST = "all else"
+_PHASES = {
+    PLUG: (_HELPER, _STORE, _HOST, _REST),
+    UNPLUG: (_HELPER, _STORE, _REST),
+}
 
 
 class _Clock:
@@ -63,15 +66,25 @@ class _Clock:
         return run
 
 
-def rows(library: Library, repetitions: int) -> Iterator[Row]:
+def rows(benchmark: str, library: Library, repetitions: int) -> Iterator[Row]:
     """One VF, plugged and unplugged; the caller's thread waits for every phase."""
+    _cycle(library)
     cycles = [_cycle(library) for _ in range(repetitions)]
-    for half, phases in (
-        ("plug", (_HELPER, _STORE, _HOST, _REST)),
-        ("unplug", (_HELPER, _STORE, _REST)),
-    ):
+    for half, phases in _PHASES.items():
         for phase in phases:
-            yield _row(f"{half}: {phase}", [each[half][phase] for each in cycles])
+            seconds = [each[half][phase] for each in cycles]
+            yield _row(benchmark, _case(half, phase), seconds)
+
+
+def cases() -> set[tuple[str, int]]:
+    """The case and size of each row."""
+    return {
+        (_case(half, phase), 1) for half, phases in _PHASES.items() for phase in phases
+    }
+
+
+def _case(half: str, phase: str) -> str:
+    return f"{half}: {phase}"
 
 
 def _cycle(library: Library) -> dict[str, dict[str, float]]:
@@ -79,7 +92,7 @@ def _cycle(library: Library) -> dict[str, dict[str, float]]:
         guest = plug.timed(_REST, library.plug)(1)
     with _watched() as unplug:
         unplug.timed(_REST, library.unplug)(guest, 1)
-    return {"plug": plug.seconds, "unplug": unplug.seconds}
+    return {PLUG: plug.seconds, UNPLUG: unplug.seconds}
 
 
 @contextlib.contextmanager
@@ -103,9 +116,9 @@ def _methods(owner: type) -> Iterator[str]:
             yield name
 
 
-def _row(case: str, seconds: Sequence[float]) -> Row:
+def _row(benchmark: str, case: str, seconds: Sequence[float]) -> Row:
     return Row(
-        benchmark=NAME,
+        benchmark=benchmark,
         case=case,
         size=1,
         things="VFs",

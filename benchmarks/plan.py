@@ -33,10 +33,12 @@ class Plan:
 
     :ivar short: only show that everything still runs.
     :ivar output: the directory for what one benchmark hands to another.
+    :ivar kernel: whether the real kernel is measured in this run, before the rest.
     """
 
     short: bool
     output: str
+    kernel: bool = False
 
     def sizes(self, *full: int) -> tuple[int, ...]:
         """All sizes, or the smallest one alone."""

@@ -62,7 +62,7 @@ def _row(plan: Plan, manager: Manager, cards: int, case: str) -> Row:
         fresh, cards, lambda tree: manager.update_provider_tree(tree, _NODE)
     )
     pairs = measure.paired(
-        subject, _work(fresh, cards, lambda tree: _replay(tree, calls)), plan.times(31)
+        subject, _work(fresh, cards, lambda tree: _replay(tree, calls)), plan.times(21)
     )
     return measure.row(
         pairs,

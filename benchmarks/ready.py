@@ -92,7 +92,7 @@ def _started(plan: Plan, bench: Bench) -> Row:
     pairs = measure.alternating(
         lambda: _in_child(lambda: _start(bench)),
         lambda: _in_child(_two_pythons),
-        plan.times(11),
+        plan.times(7),
     )
     return measure.row(
         pairs,

@@ -56,7 +56,7 @@ def measured(plan: Plan) -> Iterator[Row]:
             FakeKernel.build(root, host.of(size))
             _as_udev_wants_it(root)
             output = os.path.join(directory, "rows.json")
-            _in_namespace(root, size, plan.times(15), output)
+            _in_namespace(root, size, plan.times(11), output)
             (place,) = rows.load(output)
             yield from place.rows
 

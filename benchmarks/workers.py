@@ -15,26 +15,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
-from oslo_config import cfg
-
-from benchmarks import delays, documentation, measure, rows, slow_helper
-from benchmarks.plan import Benchmark, Plan, scratch
+from benchmarks import measure, slow_host
+from benchmarks.discovery import EVERYTHING
+from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Aim, Bound, Row, Unit
-from os_acc import privsep
 from os_acc.manager import Manager
 from os_acc.testing import FunctionSpec, HostSpec
-from tests.stress.bench import Bench, request
+from tests.stress.bench import request
 
 NAME = "workers"
 DISK, MEMORY = "plug and unplug", "plug and unplug, the store in memory"
@@ -50,49 +45,14 @@ Request = tuple[dict[str, Any], dict[str, str]]
 def measured(plan: Plan) -> Iterator[Row]:
     """Ever more threads of one service, each with devices of its own."""
     for case in (DISK, MEMORY):
-        with scratch() as directory, _bench(plan, directory, case) as bench:
+        host = HostSpec(tuple(_device(each) for each in _addresses()))
+        with slow_host.made(plan, host, EVERYTHING, on_disk=case == DISK) as bench:
             before = bench.kernel.snapshot()
             manager = bench.manager()
             requests = [request(manager, [address]) for address in _addresses()]
             for workers in plan.sizes(*reversed(_WORKERS)):
                 yield _row(plan, manager, requests, case, workers)
             assert bench.kernel.snapshot() == before, "a device was left behind"
-
-
-@contextlib.contextmanager
-def _bench(plan: Plan, directory: str, case: str) -> Iterator[Bench]:
-    bench = Bench(os.path.join(directory, "bench"))
-    bench.build(HostSpec(tuple(_device(each) for each in _addresses())))
-    seconds = os.path.join(directory, "seconds.json")
-    delays.save(seconds, _seconds(plan))
-    os.makedirs(plan.output, exist_ok=True)
-    contexts = (privsep.base, privsep.inspect)
-    # On a host, each commit waits for a disk.
-    place = os.path.abspath(plan.output if case == DISK else directory)
-    with tempfile.TemporaryDirectory(dir=place) as state:
-        os.symlink(state, os.path.join(bench.directory, "state"))
-        cfg.CONF([], default_config_files=[], default_config_dirs=[])
-        for context in contexts:
-            command = slow_helper.command(bench.root, seconds)
-            cfg.CONF.set_override("helper_command", command, context.cfg_section)
-        try:
-            yield bench
-        finally:
-            for context in contexts:
-                context.stop()
-                cfg.CONF.clear_override("helper_command", context.cfg_section)
-
-
-def _seconds(plan: Plan) -> dict[str, float]:
-    """As measured in this run, else as the documentation has it."""
-    for directory in (plan.output, documentation.DIRECTORY):
-        for name in ("kernel.json", "results.json"):
-            path = os.path.join(directory, name)
-            if os.path.exists(path):
-                seconds = delays.measured(rows.load(path))
-                if seconds:
-                    return seconds
-    raise delays.Unknown("no results say how long the kernel takes for a write")
 
 
 def _addresses() -> list[str]:

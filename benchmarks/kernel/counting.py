@@ -10,83 +10,30 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""How often one call of the library asks its helper, and waits for the disk."""
+"""What one call of the library costs, its waits for the disk included."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
-from oslo_privsep import comm
-
-from benchmarks.rows import Aim, Count
+from benchmarks import counting
+from benchmarks.counting import Counted
 
 _TRACING = Path("/sys/kernel/tracing")
 _EVENTS = ("sys_enter_fsync", "sys_enter_fdatasync")
 _COMM = Path("/proc/self/comm")
 #: What this process is called meanwhile, and with it each thread it starts.
 _NAME = "os-acc-counted"
-_ROUND_TRIPS = Aim(2)
-
-
-@dataclasses.dataclass(slots=True)
-class Counted:
-    """What happened while it was counted."""
-
-    round_trips: int = 0
-    transactions: int = 0
-    fsyncs: int = 0
-
-    def told(self, devices: int) -> tuple[Count, ...]:
-        """For the table; the aim is one device's."""
-        aim = _ROUND_TRIPS if devices == 1 else None
-        return (
-            Count("round trips", self.round_trips, aim),
-            Count("transactions", self.transactions),
-            Count("fsyncs", self.fsyncs),
-        )
 
 
 @contextlib.contextmanager
-def counting() -> Iterator[Counted]:
-    """Count what this process does until the end of the block."""
-    counted = Counted()
-    with _round_trips(counted), _transactions(counted), _fsyncs(counted):
+def counting_syncs() -> Iterator[Counted]:
+    """As :func:`benchmarks.counting.counting`, with fsync(2) and fdatasync(2)."""
+    with counting.counting() as counted, _fsyncs(counted):
         yield counted
-
-
-@contextlib.contextmanager
-def _round_trips(counted: Counted) -> Iterator[None]:
-    real = comm.ClientChannel.send_recv
-
-    def send_recv(channel: comm.ClientChannel, *args: Any, **more: Any) -> Any:
-        counted.round_trips += 1
-        return real(channel, *args, **more)
-
-    with mock.patch.object(comm.ClientChannel, "send_recv", send_recv):
-        yield
-
-
-@contextlib.contextmanager
-def _transactions(counted: Counted) -> Iterator[None]:
-    real = sqlite3.connect
-
-    def note(statement: str) -> None:
-        counted.transactions += statement.startswith("BEGIN")
-
-    def connect(*args: Any, **more: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = real(*args, **more)
-        connection.set_trace_callback(note)
-        return connection
-
-    with mock.patch.object(sqlite3, "connect", connect):
-        yield
 
 
 @contextlib.contextmanager

@@ -21,8 +21,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import machine, rows
-from benchmarks.kernel import devices, phases, plugging, sysfs_discovery
+from benchmarks import cycles, machine, phases, rows
+from benchmarks.kernel import devices, plugging, sysfs_discovery
 from benchmarks.kernel.library import Library
 from benchmarks.kernel.writes import Recorder
 from tests.functional.kernel import inside, sysfs
@@ -31,6 +31,7 @@ _MODULES = ("virtio_blk", "ext4")
 _MOUNT = Path("/var/tmp/disk")
 _SIZES = (64, 256, 1024)
 _SETTLED_SECONDS = 60.0
+_PHASES = "real-plug-phases"
 
 
 def _mounted_disk() -> Path:
@@ -85,12 +86,12 @@ def _measured(short: bool) -> Iterator[rows.Row]:
     library = Library(small, state / "os_acc")
     library.start(helper=False)
     recorder = Recorder(Path("/var/tmp/writes"))
-    scripts = {size: plugging.record(library, recorder, size) for size in (1, 4)}
+    scripts = {size: plugging.record(library, recorder, size) for size in cycles.SIZES}
     library.start(helper=True)
     bench = plugging.Bench(library, scripts)
-    yield from plugging.rows(bench, 3 if short else 15)
+    yield from plugging.TABLE.rows(bench, 3 if short else 15)
     yield from plugging.write_rows(bench.writes | {"sriov_numvfs": made})
-    yield from phases.rows(library, 3 if short else 9)
+    yield from phases.rows(_PHASES, library, 3 if short else 9)
     _say("measuring discovery")
     yield from sysfs_discovery.rows(crowds, _SIZES[:1] if short else _SIZES)
 

@@ -1,0 +1,87 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How often one call of the library asks its helper, and its store."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from oslo_privsep import comm
+
+from benchmarks.rows import Aim, Count
+
+_ROUND_TRIPS = Aim(2)
+
+
+@dataclasses.dataclass(slots=True)
+class Counted:
+    """What happened while it was counted.
+
+    :ivar fsyncs: None where nobody can see them.
+    """
+
+    round_trips: int = 0
+    transactions: int = 0
+    fsyncs: int | None = None
+
+    def told(self, devices: int) -> tuple[Count, ...]:
+        """For the table; the aim is one device's."""
+        aim = _ROUND_TRIPS if devices == 1 else None
+        told = (
+            Count("round trips", self.round_trips, aim),
+            Count("transactions", self.transactions),
+        )
+        if self.fsyncs is None:
+            return told
+        return (*told, Count("fsyncs", self.fsyncs))
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Counted]:
+    """Count what this process does until the end of the block."""
+    counted = Counted()
+    with _round_trips(counted), _transactions(counted):
+        yield counted
+
+
+@contextlib.contextmanager
+def _round_trips(counted: Counted) -> Iterator[None]:
+    real = comm.ClientChannel.send_recv
+
+    def send_recv(channel: comm.ClientChannel, *args: Any, **more: Any) -> Any:
+        counted.round_trips += 1
+        return real(channel, *args, **more)
+
+    with mock.patch.object(comm.ClientChannel, "send_recv", send_recv):
+        yield
+
+
+@contextlib.contextmanager
+def _transactions(counted: Counted) -> Iterator[None]:
+    real = sqlite3.connect
+
+    def note(statement: str) -> None:
+        counted.transactions += statement.startswith("BEGIN")
+
+    def connect(*args: Any, **more: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = real(*args, **more)
+        connection.set_trace_callback(note)
+        return connection
+
+    with mock.patch.object(sqlite3, "connect", connect):
+        yield

@@ -1,0 +1,143 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Plug and unplug of VFs, on a fake kernel that takes as long as the real one.
+
+In the virtual machine all that is computed takes some twenty times as long,
+and what a device itself takes, its reset above all, does not. Here nothing is
+emulated.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+
+from benchmarks import phases, slow_host
+from benchmarks.cycles import SIZES, Bench, Script, Table
+from benchmarks.delays import SlowKernel
+from benchmarks.leased import VFS
+from benchmarks.plan import Benchmark, Plan
+from benchmarks.rows import Row
+from os_acc.manager import Manager
+from os_acc.testing import FakeKernel, FunctionSpec, HostSpec, SriovSpec
+from os_acc.testing.writes import Outcome, Write
+
+NAME, _PHASES = "plug", "plug-phases"
+_FLOOR = "the same writes to the same fake kernel"
+_TABLES = (
+    Table(NAME, _FLOOR),
+    Table(NAME, _FLOOR, ", the store in memory", full=False),
+)
+_CARDS = 10
+_VFS = 4
+
+
+def rows(plan: Plan) -> Iterator[Row]:
+    """With the store on a disk, and in memory."""
+    for table in _TABLES:
+        with slow_host.made(plan, _host(), VFS, on_disk=table.full) as made:
+            library = _Library(made.manager())
+            scripts = {size: _script(library, made.kernel, size) for size in SIZES}
+            slow = SlowKernel(made.root, slow_host.measured(plan))
+            yield from table.rows(_Bench(library, scripts, slow), plan.times(15))
+
+
+def phase_rows(plan: Plan) -> Iterator[Row]:
+    """Where the time of one VF goes, with the store on a disk."""
+    with slow_host.made(plan, _host(), VFS, on_disk=True) as made:
+        library = _Library(made.manager())
+        yield from phases.rows(_PHASES, library, plan.times(15))
+
+
+def _host() -> HostSpec:
+    return HostSpec(tuple(_card(number) for number in range(_CARDS)))
+
+
+def _card(number: int) -> FunctionSpec:
+    # No driver has the VFs: so the library makes them itself.
+    return FunctionSpec(
+        f"0000:{number + 0x10:02x}:00.0",
+        vendor=0x10EE,
+        product=0x5000,
+        class_code=0x120000,
+        driver="xclmgmt",
+        sriov=SriovSpec(_VFS, 0x5001, offset=1, boot_vfs=_VFS),
+    )
+
+
+class _Library:
+    """The library, with the VFs of one card."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self._provider = manager.providers()[0]
+
+    def plug(self, amount: int) -> dict[str, str]:
+        """Plug VFs for a new instance; what it is called."""
+        guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
+        specs = {f"resources1:{self._provider.device.resource_class}": str(amount)}
+        entries = self._manager.plug(guest, {"uuid": self._provider.uuid}, specs)
+        assert len(entries) == amount, entries
+        return guest
+
+    def unplug(self, guest: dict[str, str], amount: int) -> None:
+        """Give back all of an instance."""
+        released = self._manager.unplug(guest)
+        assert released == amount, f"{released} of {amount} released"
+
+
+def _script(library: _Library, kernel: FakeKernel, amount: int) -> Script[Write]:
+    """See what the helper writes: the fake kernel notes it."""
+    before = len(kernel.writes())
+    guest = library.plug(amount)
+    plug = kernel.writes(before)
+    library.unplug(guest, amount)
+    unplug = kernel.writes(before + len(plug))
+    assert {each.outcome for each in (*plug, *unplug)} == {Outcome.DONE}, "refused"
+    return Script(tuple(plug), tuple(unplug))
+
+
+class _Bench(Bench[Write]):
+    """The library with its helper, and the slow kernel written to from here."""
+
+    def __init__(
+        self, library: _Library, scripts: dict[int, Script[Write]], kernel: SlowKernel
+    ) -> None:
+        super().__init__(library, scripts)
+        self._kernel = kernel
+        self._before = kernel.snapshot()
+
+    def _replay(self, writes: Sequence[Write], amount: int) -> None:
+        for each in writes:
+            self._kernel.write(os.path.join(self._kernel.root, each.path), each.text)
+
+    def _check_plugged(self, amount: int) -> None:
+        found = self._kernel.snapshot()
+        ours = [each for each in found if each.driver == "vfio-pci"]
+        assert len(ours) == amount, f"{len(ours)} of {amount} with vfio-pci"
+        others = set(found) - set(ours)
+        assert others <= set(self._before), "another function was changed"
+
+    def _check_unplugged(self) -> None:
+        assert self._kernel.snapshot() == self._before, "a device was left behind"
+
+
+BENCHMARK = Benchmark(
+    NAME,
+    lambda plan: tuple(rows(plan)),
+    lambda _plan: {case for table in _TABLES for case in table.cases()},
+)
+PHASES = Benchmark(
+    _PHASES, lambda plan: tuple(phase_rows(plan)), lambda _plan: phases.cases()
+)

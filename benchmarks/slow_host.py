@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A fake host whose kernel takes as long as the real one did, and its helper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+from oslo_config import cfg
+
+from benchmarks import delays, documentation, rows, slow_helper
+from benchmarks.plan import Plan, scratch
+from os_acc import privsep
+from os_acc.testing import HostSpec
+from tests.stress.bench import Bench
+
+_SECONDS = "seconds.json"
+_CONTEXTS = (privsep.base, privsep.inspect)
+
+
+@contextlib.contextmanager
+def made(
+    plan: Plan, host: HostSpec, device_spec: str, *, on_disk: bool
+) -> Iterator[Bench]:
+    """A host with a privileged helper of its own for each context.
+
+    :param on_disk: each commit waits for a disk, as on a host; False: the store
+        is in memory.
+    """
+    with scratch() as directory:
+        bench = Bench(os.path.join(directory, "bench"), (device_spec,))
+        bench.build(host)
+        seconds = os.path.join(directory, _SECONDS)
+        delays.save(seconds, measured(plan))
+        os.makedirs(plan.output, exist_ok=True)
+        place = os.path.abspath(plan.output if on_disk else directory)
+        with tempfile.TemporaryDirectory(dir=place) as state:
+            os.symlink(state, os.path.join(bench.directory, "state"))
+            with _helped(slow_helper.command(bench.root, seconds)):
+                yield bench
+
+
+@contextlib.contextmanager
+def _helped(command: str) -> Iterator[None]:
+    cfg.CONF([], default_config_files=[], default_config_dirs=[])
+    for context in _CONTEXTS:
+        cfg.CONF.set_override("helper_command", command, context.cfg_section)
+    try:
+        yield
+    finally:
+        for context in _CONTEXTS:
+            context.stop()
+            cfg.CONF.clear_override("helper_command", context.cfg_section)
+
+
+def kernel_results(plan: Plan) -> str:
+    """The file with what was measured on the real kernel in a run."""
+    return os.path.join(plan.output, "kernel.json")
+
+
+def measured(plan: Plan) -> dict[str, float]:
+    """Seconds of each write, as measured in this run, else as documented."""
+    path = kernel_results(plan) if plan.kernel else documentation.RESULTS
+    if seconds := delays.measured(rows.load(path)):
+        return seconds
+    raise delays.Unknown(f"{path} does not say how long the kernel takes for a write")
