@@ -20,6 +20,7 @@ from collections.abc import Iterable
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from benchmarks.rows import Place, Row, Unit
 
@@ -47,20 +48,24 @@ def draw(places: Iterable[Place], directory: str) -> list[str]:
     drawn = []
     for place in places:
         for name in dict.fromkeys(row.benchmark for row in place.rows):
-            rows = [row for row in place.rows if row.benchmark == name]
-            if _grows(rows):
+            rows = _growing([row for row in place.rows if row.benchmark == name])
+            if rows:
                 path = os.path.join(directory, f"{name}.svg")
                 _draw(name, rows, path)
                 drawn.append(path)
     return drawn
 
 
-def _grows(rows: list[Row]) -> bool:
-    return len({row.size for row in rows}) > 1
+def _growing(rows: list[Row]) -> list[Row]:
+    """Those whose case was measured in more than one size."""
+    sizes: dict[str, set[int]] = {}
+    for row in rows:
+        sizes.setdefault(row.case, set()).add(row.size)
+    return [row for row in rows if len(sizes[row.case]) > 1]
 
 
 def _draw(name: str, rows: list[Row], path: str) -> None:
-    figure = Figure(figsize=(7, 4.2), facecolor=_GROUND, layout="constrained")
+    figure = Figure(facecolor=_GROUND, layout="constrained")
     axes = figure.add_subplot(facecolor=_GROUND)
     sizes = sorted({row.size for row in rows})
     for number, case in enumerate(dict.fromkeys(row.case for row in rows)):
@@ -73,10 +78,13 @@ def _draw(name: str, rows: list[Row], path: str) -> None:
     per_second = rows[0].unit is Unit.PER_SECOND
     axes.set_ylabel("each second" if per_second else "milliseconds")
     axes.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.4)))
     axes.set_title(name, color=_INK)
     axes.grid(color=_LINES, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")
+    told, _ = axes.get_legend_handles_labels()
+    figure.set_size_inches(7, 3.6 + 0.2 * len(told))
+    figure.legend(loc="outside lower left", frameon=False, fontsize="small")
     figure.savefig(
         path, format="svg", metadata={"Date": None, "Creator": None}, facecolor=_GROUND
     )
