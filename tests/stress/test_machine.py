@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -167,8 +168,11 @@ class Histories(Truths):
         if ours is None or theirs is None:
             return
 
+        ready, tell = os.pipe()
+
         def work() -> list[Any] | None:
             manager = self.bench.boot()
+            os.write(tell, b".")
             try:
                 if leaves:
                     manager.unplug({"uuid": other})
@@ -178,6 +182,10 @@ class Histories(Truths):
                 return None
 
         child = processes.Child(work)
+        os.close(tell)
+        # So that both are at work at the same time.
+        os.read(ready, 1)
+        os.close(ready)
         self.plug_beside(consumer, ours)
         ended = child.wait()
         assert not ended.trouble, ended.trouble
@@ -345,7 +353,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     profile = metafunc.config.getoption("--hypothesis-profile")
     steps = STEPS.get(profile, _FEW)
     parts = -(-steps // _STEPS_OF_A_PART)
-    names = [f"part {number} of {parts}" for number in range(1, parts + 1)]
+    names = [f"part-{number}-of-{parts}" for number in range(1, parts + 1)]
     shares = [(name, steps // parts) for name in names]
     metafunc.parametrize(("part", "steps"), shares, ids=names)
 
