@@ -54,8 +54,7 @@ class Truths(Model):
     def __init__(self, ground: str, counts: Counts) -> None:
         super().__init__(ground)
         self._counts = counts
-        # What is as it has to be before the first step is no step.
-        self._steps = -1
+        self._steps = 0
 
     @invariant()
     def all_is_as_it_has_to_be(self) -> None:
