@@ -19,8 +19,10 @@ memory, and looking at the host again is left to a thread.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection
 
 from oslo_log import log
@@ -36,6 +38,18 @@ LOG = log.getLogger(__name__)
 #: is by default (``[DEFAULT] update_resources_interval``).
 MAX_AGE = 60.0
 
+_each_snapshots: weakref.WeakSet[Snapshots] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    # No thread of the parent's is in the child: none ends its look there, nor
+    # lets go of a guard.
+    for each in _each_snapshots:
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
 
 class Snapshots:
     """Keeps what was seen last, of the host and of the leases.
@@ -49,13 +63,18 @@ class Snapshots:
     def __init__(self, look: Callable[[], object]) -> None:
         self._look = look
         self._numbers = itertools.count(1)
-        # Neither is ever waited for by whoever asks.
-        self._guard = threading.Lock()
-        self._looking = threading.Lock()
         self._due = 0.0
         self._offered: tuple[int, Collection[Provider]] = (0, ())
         self._standing = (0, Standing())
         self._newest: tuple[Capacity, ...] = ()
+        self.forget()
+        _each_snapshots.add(self)
+
+    def forget(self) -> None:
+        """Know of no look that is under way."""
+        # Neither is ever waited for by whoever asks.
+        self._guard = threading.Lock()
+        self._looking = threading.Lock()
 
     def begin(self) -> int:
         """The number of a reading that begins now."""

@@ -14,7 +14,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,6 +71,18 @@ class ProviderTree(Protocol):
         """Take away some of a provider's traits."""
 
 
+_writers: weakref.WeakSet[TreeWriter] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    # A thread that the child does not have may have been writing.
+    for each in _writers:
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
 class TreeWriter:
     """Writes into the trees that Nova passes, and remembers what it wrote.
 
@@ -77,10 +91,15 @@ class TreeWriter:
 
     def __init__(self, node_name: str) -> None:
         self._node_name = node_name
-        # Held by those who write into a tree, and by nobody else.
-        self._lock = threading.Lock()
         self._traits: dict[str, frozenset[str]] = {}
         self._told: set[str] = set()
+        self.forget()
+        _writers.add(self)
+
+    def forget(self) -> None:
+        """Know of nobody who is writing."""
+        # Held by those who write into a tree, and by nobody else.
+        self._lock = threading.Lock()
 
     def write(
         self,

@@ -28,11 +28,13 @@ from stevedore import ExtensionManager
 
 from os_acc import bindings, deadlines, exception, inventory, plugins, service, unending
 from os_acc.objects.lease import LeaseState
+from os_acc.placement import snapshot
 from os_acc.plugins import calls
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 from tests.unit.acme import NeverReturns
 from tests.unit.bench import instance, request
+from tests.unit.placement.nova import Nova
 
 FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:e3:00.0"
 
@@ -283,3 +285,28 @@ def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
     with mine._guard:
         assert in_child(lambda: mine.call(30, str) == "")
     assert mine.hangs
+
+
+def test_a_forked_child_waits_for_no_look_of_its_parent(monkeypatch):
+    monkeypatch.setattr(snapshot, "MAX_AGE", -1.0)
+    looked = threading.Event()
+    snapshots = snapshot.Snapshots(looked.set)
+
+    def asks() -> bool:
+        snapshots.newest()
+        return looked.wait(30)
+
+    with snapshots._looking:
+        assert in_child(asks)
+
+
+def test_a_forked_child_plugs_and_tells_it_whatever_its_parent_was_at(bench):
+    arguments = request(bench.provider(FPGA))
+    manager, nova = bench.manager, Nova()
+
+    def plugs() -> bool:
+        manager.plug(instance(1), *arguments)
+        return bool(nova.cycle(manager.update_provider_tree))
+
+    with manager._snapshots._guard, manager._tree._lock:
+        assert in_child(plugs)
