@@ -47,6 +47,8 @@ _CUSTOM = re.compile("CUSTOM_.")
 # A plugin only reads, and discovery is part of each plug.
 _DISCOVER_SECONDS = 10.0
 
+_MAYBE_UNKNOWN = frozenset({Refusal.UNKNOWN_STATE, Refusal.NOT_ISOLATED})
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inventory:
@@ -62,8 +64,11 @@ class Inventory:
 
     @property
     def has_unknown(self) -> bool:
-        """Whether something is prepared for a guest, and leased to none."""
-        return any(each.reason is Refusal.UNKNOWN_STATE for each in self.refused)
+        """Whether something may be prepared for a guest, and leased to none.
+
+        Of a device that is not isolated this may be what is in its way.
+        """
+        return any(each.reason in _MAYBE_UNKNOWN for each in self.refused)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -243,10 +243,8 @@ class Manager:
         held = self._settled(instance.uuid, deadline)
         if selection is None:
             return self._recorded(instance, held, deadline)
-        if held:
-            wanted = matching.match_groups(request, selection, self._ours)
-            if _is_of(held, _digest(wanted)):
-                return self._again(held, deadline)
+        if held and self._confirms(held, request, selection):
+            return self._again(held, deadline)
         # What this process has not seen yet may be ours as well.
         look = self._look(deadline)
         wanted = matching.match_groups(request, selection, self._ours)
@@ -259,6 +257,17 @@ class Manager:
                 "request"
             )
         return self._again(held, deadline)
+
+    def _confirms(
+        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
+    ) -> bool:
+        """Whether leases answer a request, as far as this is known by now."""
+        try:
+            wanted = matching.match_groups(request, selection, self._ours)
+        except (exception.ProviderNotFound, exception.InvalidSelectedProvider) as error:
+            LOG.debug("the host is looked at first: %s", error)
+            return False
+        return _is_of(held, _digest(wanted))
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """What a consumer holds, with nothing unfinished beside it.

@@ -31,7 +31,7 @@ from os_acc.objects.pci import PciAddress
 from tests.unit.bench import instance, request, uuid_of
 
 GPU, FPGA, BARE = "0000:17:00.0", "0000:5e:00.0", "0000:e3:00.0"
-NIC = "0000:3b:00.0"
+NIC, AUDIO = "0000:3b:00.0", "0000:17:00.1"
 FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
 
 
@@ -57,14 +57,19 @@ def test_the_same_request_again_looks_at_its_own_devices_only(bench, monkeypatch
     assert bench.manager.plug(instance(1), *arguments) == entries
 
 
-def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench):
+@pytest.mark.parametrize("one", [False, True])
+def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench, one):
     card = bench.kernel.hot_unplug(FPGA)
     first = bench.restart()
     bench.kernel.hot_plug(card)
-    bench.restart()
-    entries = bench.plug(1, FPGA)
+    second = bench.restart()
+    provider = bench.provider(FPGA)
+    selected, specs = request(provider)
+    if one:
+        selected = {"uuid": provider.uuid}
+    entries = second.plug(instance(1), selected, specs)
     # This one was started before there was such a card.
-    assert first.plug(instance(1), *request(bench.provider(FPGA))) == entries
+    assert first.plug(instance(1), selected, specs) == entries
 
 
 def test_the_same_request_again_repairs_what_does_not_hold_any_more(bench):
@@ -346,6 +351,29 @@ def test_what_is_leased_while_the_host_is_read_stays_on_offer(bench, monkeypatch
     monkeypatch.setattr(pci, "scan", and_plug)
     assert bench.manager.providers() == offered
     assert bench.plugged(1) == [FPGA]
+
+
+def test_what_is_half_way_to_a_guest_while_the_host_is_read_stays_on_offer(
+    make_bench, monkeypatch
+):
+    bench = make_bench(
+        device_spec=[f'{{"address": "{AUDIO}", "allow_no_reset": true}}']
+    )
+    offered = bench.manager.providers()
+    scan, beside = pci.scan, bench.restart()
+    selection = request(bench.provider(AUDIO))
+
+    def amid_a_plug(root: str) -> Host:
+        monkeypatch.setattr(pci, "scan", scan)
+        before = scan(root)
+        beside.plug(instance(1), *selection)
+        gpu = PciAddress.parse(GPU)
+        half = {**before.functions, gpu: scan(root).functions[gpu]}
+        return dataclasses.replace(before, functions=half)
+
+    monkeypatch.setattr(pci, "scan", amid_a_plug)
+    assert bench.manager.providers() == offered
+    assert bench.plugged(1) == [AUDIO]
 
 
 def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
