@@ -18,7 +18,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +55,16 @@ from os_acc.store.locks import Locks, consumer_lock
 
 LOG = log.getLogger(__name__)
 
+_managers: weakref.WeakSet[Manager] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    for each in _managers:
+        each.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
 
 class Manager:
     """Serves the public API once everything under it is ready.
@@ -86,6 +98,12 @@ class Manager:
         self._ours = store.providers()
         self._snapshots = snapshot.Snapshots(self.take_stock)
         self._tree = tree.TreeWriter(settings.node_name)
+        _managers.add(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: wait for none of the parent's threads."""
+        self._snapshots.forget()
+        self._tree.forget()
 
     # -- what Nova calls ---------------------------------------------------
 

@@ -19,10 +19,8 @@ memory, and looking at the host again is left to a thread.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection
 
 from oslo_log import log
@@ -37,18 +35,6 @@ LOG = log.getLogger(__name__)
 #: Seconds after which whoever asks begins a new look. Nova's own cycle, as it
 #: is by default (``[DEFAULT] update_resources_interval``).
 MAX_AGE = 60.0
-
-_each_snapshots: weakref.WeakSet[Snapshots] = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    # No thread of the parent's is in the child: none ends its look there, nor
-    # lets go of a guard.
-    for each in _each_snapshots:
-        each.forget()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
 
 
 class Snapshots:
@@ -68,10 +54,9 @@ class Snapshots:
         self._standing = (0, Standing())
         self._newest: tuple[Capacity, ...] = ()
         self.forget()
-        _each_snapshots.add(self)
 
     def forget(self) -> None:
-        """Know of no look that is under way."""
+        """Know of no look that is under way: in a forked child there is none."""
         # Neither is ever waited for by whoever asks.
         self._guard = threading.Lock()
         self._looking = threading.Lock()

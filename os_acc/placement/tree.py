@@ -14,9 +14,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -71,18 +69,6 @@ class ProviderTree(Protocol):
         """Take away some of a provider's traits."""
 
 
-_writers: weakref.WeakSet[TreeWriter] = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    # A thread that the child does not have may have been writing.
-    for each in _writers:
-        each.forget()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
-
-
 class TreeWriter:
     """Writes into the trees that Nova passes, and remembers what it wrote.
 
@@ -94,10 +80,9 @@ class TreeWriter:
         self._traits: dict[str, frozenset[str]] = {}
         self._told: set[str] = set()
         self.forget()
-        _writers.add(self)
 
     def forget(self) -> None:
-        """Know of nobody who is writing."""
+        """Know of nobody who is writing: in a forked child nobody is."""
         # Held by those who write into a tree, and by nobody else.
         self._lock = threading.Lock()
 

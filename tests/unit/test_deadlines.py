@@ -287,16 +287,17 @@ def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
     assert mine.hangs
 
 
-def test_a_forked_child_waits_for_no_look_of_its_parent(monkeypatch):
+def test_a_forked_child_waits_for_no_look_of_its_parent(bench, monkeypatch):
     monkeypatch.setattr(snapshot, "MAX_AGE", -1.0)
-    looked = threading.Event()
-    snapshots = snapshot.Snapshots(looked.set)
+    manager, nova, looked = bench.manager, Nova(), threading.Event()
+    monkeypatch.setattr(manager._snapshots, "_look", looked.set)
 
     def asks() -> bool:
-        snapshots.newest()
+        nova.cycle(manager.update_provider_tree)
         return looked.wait(30)
 
-    with snapshots._looking:
+    manager.take_stock()
+    with manager._snapshots._looking:
         assert in_child(asks)
 
 
