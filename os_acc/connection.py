@@ -107,7 +107,7 @@ class Connection:
             ):
                 until = time.monotonic() + START_SECONDS
                 start = self._start = Start(futures.Future(), until)
-                threading.Thread(target=self._run, args=(start,), daemon=True).start()
+                self._begin(start)
             return start
 
     def ask(
@@ -158,24 +158,43 @@ class Connection:
                 self._context.channel = None
                 LOG.warning("the next call starts another %s", self._context.pypath)
 
+    def _begin(self, start: Start) -> None:
+        try:
+            threading.Thread(target=self._run, args=(start,), daemon=True).start()
+        except RuntimeError as error:
+            self._fail(start, error)
+
     def _run(self, start: Start) -> None:
         try:
-            channel = None if self._runs() else self._context.connect()
+            if not self._runs():
+                self._use(start, self._context.connect())
         # ValueError: a helper_command with a quotation mark that nobody closes.
-        except (OSError, ValueError, cfg.Error, daemon.FailedToDropPrivileges) as error:
-            failure = exception.HelperUnavailable(
-                f"the privileged helper {self._context.pypath} does not start: {error}"
-            )
-            failure.__cause__ = error
-            start.over.set_exception(failure)
-            return
-        if channel is not None:
-            self._use(start, channel)
-        start.over.set_result(None)
+        # RuntimeError: no more threads.
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+            cfg.Error,
+            daemon.FailedToDropPrivileges,
+        ) as error:
+            self._fail(start, error)
+        else:
+            start.over.set_result(None)
+
+    def _fail(self, start: Start, error: Exception) -> None:
+        failure = exception.HelperUnavailable(
+            f"the privileged helper {self._context.pypath} does not start: {error}"
+        )
+        failure.__cause__ = error
+        start.over.set_exception(failure)
 
     def _use(self, start: Start, channel: daemon.RootwrapClientChannel) -> None:
         _limit_sending(channel)
-        threading.Thread(target=_watch, args=(channel,), daemon=True).start()
+        try:
+            threading.Thread(target=_watch, args=(channel,), daemon=True).start()
+        except RuntimeError:
+            _shut(channel)
+            raise
         with self._context.guard:
             if start is self._start and not self._runs():
                 self._context.channel = channel

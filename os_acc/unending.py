@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import ParamSpec, TypeVar
 
+from os_acc import exception
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _In = TypeVar("_In")
@@ -36,13 +38,20 @@ _In = TypeVar("_In")
 def begin(
     function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> futures.Future[_T]:
-    """Begin a call; its result, or what it raises, comes with the future."""
+    """Begin a call; its result, or what it raises, comes with the future.
+
+    :raises DeviceStuck: the service has as many threads as it may have.
+    """
     answer: futures.Future[_T] = futures.Future()
-    threading.Thread(
-        target=_run,
-        args=(answer, functools.partial(function, *args, **kwargs)),
-        daemon=True,
-    ).start()
+    call = functools.partial(function, *args, **kwargs)
+    thread = threading.Thread(target=_run, args=(answer, call), daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise exception.DeviceStuck(
+            f"what may never return cannot be begun: {error}",
+            hint="look at the limits of the service's threads (TasksMax, ulimit -u)",
+        ) from error
     return answer
 
 
@@ -70,8 +79,7 @@ def side_by_side(
             if interruption is not None:
                 for answer, _ in _drain(waiting):
                     answer.set_exception(interruption)
-            for _ in range(min(workers, len(waiting))):
-                begin(work)
+            _begin_some(work, min(workers, len(waiting)))
             futures.wait(answers)
             break
         except BaseException as error:  # noqa: BLE001 - raised when all have ended
@@ -79,6 +87,17 @@ def side_by_side(
     if interruption is not None:
         raise interruption
     return [answer.result() for answer in answers]
+
+
+def _begin_some(work: Callable[[], None], count: int) -> None:
+    """Begin it so many times; once here and now where no thread can be had."""
+    for begun in range(count):
+        try:
+            begin(work)
+        except exception.DeviceStuck:
+            if not begun:
+                work()
+            return
 
 
 def _drain(waiting: collections.deque[_T]) -> Iterator[_T]:

@@ -111,7 +111,7 @@ class Snapshots:
         self._due = time.monotonic() + MAX_AGE
         try:
             unending.begin(self._look_once)
-        except RuntimeError as error:
+        except exception.DeviceStuck as error:
             self._looking.release()
             LOG.warning("no thread can look at the host: %s", error)
 

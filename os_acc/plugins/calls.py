@@ -89,6 +89,7 @@ class Calls:
 
         :raises PluginFailed: it raised something, did not return in time, or
             hangs in an earlier call.
+        :raises DeviceStuck: there is no thread for it.
         """
         if self.hangs:
             raise exception.PluginFailed(

@@ -216,6 +216,35 @@ def test_a_start_that_hangs_is_given_up_for_another(channels, monkeypatch):
     assert privsep.inspect.channel is used
 
 
+def no_more_threads(monkeypatch, allowed):
+    """Let so many threads start, and no more."""
+    start, left = threading.Thread.start, [None] * allowed
+
+    def limited(thread):
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2], ids=["start", "reader", "watch"])
+def test_a_start_without_a_thread_fails_at_once_and_is_tried_again(
+    channels, monkeypatch, allowed
+):
+    link = connection.Connection(privsep.inspect)
+    with monkeypatch.context() as limited:
+        no_more_threads(limited, allowed)
+        start = link.start()
+        with pytest.raises(exception.HelperUnavailable, match="new thread"):
+            start.wait(time.monotonic() + PATIENCE)
+    # What was begun is ended: nobody would ever use it.
+    assert all(has_ended(channel) for channel in channels)
+    link.start().wait(time.monotonic() + PATIENCE)
+    assert privsep.inspect.channel is channels[-1]
+
+
 def test_a_forked_child_leaves_the_helper_to_its_parent(link, channels):
     """It keeps no end of it open, and shuts down none."""
     readable, writable = os.pipe()

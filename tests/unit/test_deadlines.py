@@ -255,6 +255,52 @@ def test_threads_that_are_left_behind_keep_no_interpreter_from_ending():
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", program) == 0
 
 
+# -- no more threads -----------------------------------------------------------
+
+
+@contextlib.contextmanager
+def no_thread() -> Iterator[None]:
+    """The service has as many threads as it may have."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        yield
+
+
+def test_without_a_thread_a_plug_is_refused_for_now(bench):
+    arguments = request(bench.provider(FPGA))
+    before = bench.kernel.snapshot()
+    with (
+        no_thread(),
+        pytest.raises(exception.DeviceStuck, match="new thread") as caught,
+    ):
+        bench.manager.plug(instance(1), *arguments)
+    assert caught.value.retryable
+    assert bench.kernel.snapshot() == before
+    assert not bench.manager.store.leases()
+
+
+def test_without_a_thread_what_is_done_side_by_side_is_done_in_turn():
+    with no_thread():
+        done = unending.side_by_side(range(5), lambda each: -each, 3)
+    assert done == [0, -1, -2, -3, -4]
+
+
+def test_an_unplug_without_a_thread_ends_when_there_is_one(bench):
+    bench.plug(1, FPGA, OTHER_FPGA)
+    with (
+        no_thread(),
+        pytest.raises(exception.DevicesUnreleased, match="new thread"),
+    ):
+        bench.unplug(1)
+    states = {lease.state for lease in bench.manager.store.leases()}
+    assert states == {LeaseState.RELEASING}
+    assert bench.unplug(1) == 2
+
+
 # -- a forked child ----------------------------------------------------------
 
 

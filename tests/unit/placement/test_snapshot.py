@@ -165,10 +165,10 @@ def test_a_look_that_fails_leaves_what_was_seen(old, ended, caplog, failure):
 
 
 def test_without_a_thread_to_look_what_was_seen_is_served(old, monkeypatch, caplog):
-    def begin(*_args):
+    def start(_thread):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(unending, "begin", begin)
+    monkeypatch.setattr(threading.Thread, "start", start)
     snapshots = snapshot.Snapshots(never)
     snapshots.note(snapshots.begin(), Standing(), [BEFORE])
     assert [units(snapshots) for _ in range(2)] == [(1, 0)] * 2
