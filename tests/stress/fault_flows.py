@@ -216,11 +216,14 @@ class GiveBackOdd(GiveBack):
 
     name = "give back to an unlikely driver"
     places = (FPGA,)
+    # Whose driver it is.
+    elsewhere = NIC
 
     def dress(self, bench: Bench) -> None:
-        write(bench, FPGA, "driver_override", "nouveau")
+        write(bench, FPGA, "driver_override", "ice")
         probe(bench, FPGA)
         write(bench, FPGA, "driver_override", "\n")
+        assert bench.kernel.state(FPGA).driver == "ice"
 
 
 class GiveBackSeveral(GiveBack):

@@ -30,6 +30,7 @@ from os_acc import exception, privsep
 from os_acc.manager import Manager
 from os_acc.objects.lease import Lease
 from os_acc.privsep import kernel as privsep_kernel
+from os_acc.store import codec
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, hosts
 from tests.stress import processes
@@ -102,6 +103,21 @@ def damage_page(file: pathlib.Path, number: int, damage: Damage) -> None:
     file.write_bytes(content[:start] + damaged + content[start + PAGE :])
 
 
+def damage_records(
+    file: pathlib.Path, leases: Sequence[Lease], dice: random.Random
+) -> None:
+    """Change one bit of each lease's record, and leave the rest whole."""
+    content = file.read_bytes()
+    for lease in leases:
+        record = codec.encode(lease).encode()
+        assert record in content
+        changed = bytearray(record)
+        # It stays text.
+        changed[dice.randrange(len(record))] ^= 1 << dice.randrange(7)
+        content = content.replace(record, changed)
+    file.write_bytes(content)
+
+
 # -- a transaction that is cut off --------------------------------------------
 
 
@@ -118,7 +134,7 @@ def interrupt(bench: Bench, action: Callable[[Store], object]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def run() -> None:
-        store = Store.open(os.path.dirname(file_of(bench)), 10)
+        store = open_store(bench)
         connect = sqlite3.connect
 
         def connected(*args: object, **options: object) -> sqlite3.Connection:
@@ -142,8 +158,12 @@ def journal_of(bench: Bench) -> pathlib.Path:
 # -- what has to be true ------------------------------------------------------
 
 
+def open_store(bench: Bench) -> Store:
+    return Store.open(os.path.dirname(file_of(bench)), 10)
+
+
 def originals(bench: Bench) -> tuple[Lease, ...]:
-    return Store.open(os.path.dirname(file_of(bench)), 10).leases()
+    return open_store(bench).leases()
 
 
 def check_serves(bench: Bench, leases: Sequence[Lease], *, whole: bool = False) -> None:

@@ -53,15 +53,6 @@ class Rekey(fault_flows.GiveBackCard):
         assert lease.state is LeaseState.HELD
 
 
-class FirstStart(Flow):
-    name = "the first initialize"
-    kind = Kind.TAKE
-    starts = True
-
-    def check_done(self, bench: Bench, manager: Manager) -> None:
-        assert manager.providers()
-
-
 FLOWS: Mapping[str, Flow] = {
     flow.name: flow
     for flow in (
@@ -71,7 +62,6 @@ FLOWS: Mapping[str, Flow] = {
         fault_flows.Reboot(),
         fault_flows.NumVfs(),
         Rekey(),
-        FirstStart(),
     )
 }
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import random
 import shutil
 import sqlite3
 import tempfile
@@ -173,6 +174,27 @@ def test_every_page_may_be_damaged_in_use(
     survive(sound, place, counting, f"a page {damage.__name__}, in use", attempts)
 
 
+def test_every_record_may_be_wrong_in_one_bit(
+    sound: Bench, leases, place: str, counting: Counting
+) -> None:
+    """SQLite sees nothing wrong; each is told, and blocks its devices."""
+
+    def attempt(seed: int) -> Callable[[Bench], None]:
+        def run(bench: Bench) -> None:
+            fault_store.damage_records(file_of(bench), leases, random.Random(seed))
+            read(bench)
+            check_serves(bench, leases)
+            store = fault_store.open_store(bench)
+            assert store.leases() == ()
+            members = {each for lease in leases for each in lease.members}
+            assert set(store.damaged_claims()) == members
+
+        return run
+
+    attempts = [(f"seed {seed}", attempt(seed)) for seed in range(8)]
+    survive(sound, place, counting, "a bit of each record", attempts)
+
+
 def test_the_tail_may_be_cut_off_anywhere(
     sound: Bench, leases, place: str, counting: Counting
 ) -> None:
@@ -224,16 +246,24 @@ def columns(bench: Bench) -> list[tuple[str, str]]:
         ]
 
 
+def without_a_column(bench: Bench) -> Iterator[tuple[str, ...]]:
+    """Statements that take a column away, whether a key needs it or not."""
+    for table, column in columns(bench):
+        others = [each for of, each in columns(bench) if of == table and each != column]
+        if others:
+            yield (
+                f"CREATE TABLE less AS SELECT {', '.join(others)} FROM {table}",
+                f"DROP TABLE {table}",
+                f"ALTER TABLE less RENAME TO {table}",
+            )
+
+
 def test_a_table_or_a_column_may_be_missing_or_have_another_name(
     sound: Bench, leases, place: str, counting: Counting
 ) -> None:
-    def attempt(*statements: str) -> Callable[[Bench], None]:
+    def attempt(statements: Sequence[str]) -> Callable[[Bench], None]:
         def run(bench: Bench) -> None:
-            with contextlib.closing(sqlite3.connect(file_of(bench))) as connection:
-                connection.isolation_level = None
-                # A column of a key or an index goes with its table made anew.
-                for statement in statements:
-                    connection.execute(statement)
+            execute(file_of(bench), *statements)
             content = file_of(bench).read_bytes()
             read(bench)
             check_serves(bench, leases)
@@ -241,26 +271,13 @@ def test_a_table_or_a_column_may_be_missing_or_have_another_name(
 
         return run
 
-    attempts = [(f"no {table}", attempt(f"DROP TABLE {table}")) for table in TABLES]
-    for table, column in columns(sound):
-        rename = f"ALTER TABLE {table} RENAME COLUMN {column} TO other"
-        attempts.append((rename, attempt(rename)))
-        others = [
-            name
-            for place_, name in columns(sound)
-            if (place_, name) != (table, column) and place_ == table
-        ]
-        if others:
-            attempts.append(
-                (
-                    f"no {table}.{column}",
-                    attempt(
-                        f"CREATE TABLE less AS SELECT {', '.join(others)} FROM {table}",
-                        f"DROP TABLE {table}",
-                        f"ALTER TABLE less RENAME TO {table}",
-                    ),
-                )
-            )
+    changes: list[Sequence[str]] = [[f"DROP TABLE {table}"] for table in TABLES]
+    changes += [
+        [f"ALTER TABLE {table} RENAME COLUMN {column} TO other"]
+        for table, column in columns(sound)
+    ]
+    changes += without_a_column(sound)
+    attempts = [("; ".join(each), attempt(each)) for each in changes]
     survive(sound, place, counting, "a schema that is wrong", attempts)
 
 
