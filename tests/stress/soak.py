@@ -39,7 +39,7 @@ from os_acc.testing import FakeKernel, HostSpec, helper, hosts
 from tests.stress import bench, sight
 
 #: What a service that does not come to its end is given, in seconds.
-PATIENCE = 420
+PATIENCE = 900
 DEVICES = 64
 
 _VFIO = "vfio-pci"
