@@ -59,7 +59,7 @@ for _name, _examples, _steps in (
 @pytest.fixture(scope="session")
 def own_ground() -> Iterator[str]:
     """What this process has in memory, where there is any."""
-    with ground.own() as directory:
+    with ground.own(ground.memory()) as directory:
         yield directory
 
 

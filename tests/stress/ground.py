@@ -31,10 +31,14 @@ from collections.abc import Iterator
 _PREFIX = "os-acc-stress-"
 
 
+def memory() -> str:
+    """Where directories lie in memory, or where temporary ones lie."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+
+
 @contextlib.contextmanager
-def own() -> Iterator[str]:
+def own(above: str) -> Iterator[str]:
     """A directory of this process, for as long as the context lasts."""
-    above = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     clear(above)
     directory, lock = _make(above)
     try:

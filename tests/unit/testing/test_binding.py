@@ -55,6 +55,14 @@ def test_a_newline_clears_an_override(sysfs):
     assert sysfs.get(FPGA, "driver_override") == "(null)\n"
 
 
+def test_the_oldest_writes_can_be_left_out(kernel, sysfs):
+    sysfs.to_vfio(FPGA)
+    count = len(kernel.writes())
+    sysfs.unbind(FPGA)
+    assert kernel.writes(count) == kernel.writes()[count:]
+    assert [write.text for write in kernel.writes(count)] == [FPGA]
+
+
 def test_a_write_of_no_bytes_never_reaches_the_driver_core(sysfs):
     sysfs.set(FPGA, "driver_override", "vfio-pci")
     sysfs.set(FPGA, "driver_override", "")
