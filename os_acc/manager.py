@@ -333,27 +333,56 @@ class Manager:
         if not wanted:
             return ()
         vfio.vfio_ready(self.root)
-        stock, standing = look
         while True:
             # What is taken meanwhile, the store refuses.
-            chosen = choice.choose(wanted, stock.providers, standing.taken)
-            leases = [
-                dataclasses.replace(
-                    self._lease(instance, each, digest, stock, deadline),
-                    request_size=len(chosen),
-                )
-                for each in chosen
-            ]
+            leases = self._drafted(instance, wanted, digest, look, deadline)
             try:
                 return self.life.establish(leases, deadline)
             except (AlreadyLeased, exception.DeviceUnsettled) as error:
                 # Another plug was faster, and each round somebody gets a
                 # device; or the host is still busy with a new device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
-                stock, standing = self._look(deadline)
-                gone = {each.provider_uuid for each in wanted} - set(stock.providers)
+                look = self._look(deadline)
+                gone = {each.provider_uuid for each in wanted} - set(look[0].providers)
                 if gone or time.monotonic() >= deadline:
                     raise
+
+    def _drafted(
+        self,
+        instance: InstanceInfo,
+        wanted: Sequence[Wanted],
+        digest: str,
+        look: tuple[inventory.Inventory, Standing],
+        deadline: float,
+    ) -> list[Lease]:
+        """Leases on free devices, past those of which the kernel says nothing.
+
+        :raises DeviceStuck: there are too few others.
+        """
+        stock, standing = look
+        taken = standing.taken
+        stuck: exception.DeviceStuck | None = None
+        while True:
+            try:
+                chosen = choice.choose(wanted, stock.providers, taken)
+            except exception.NoDeviceAvailable as error:
+                if stuck is None:
+                    raise
+                raise stuck from error
+            try:
+                return [
+                    dataclasses.replace(
+                        self._lease(instance, each, digest, stock, deadline),
+                        request_size=len(chosen),
+                    )
+                    for each in chosen
+                ]
+            except exception.DeviceStuck as error:
+                # Without an address it is the time that is over.
+                if not error.address:
+                    raise
+                LOG.warning("%s chooses another device: %s", instance.uuid, error)
+                taken, stuck = taken | {PciAddress.parse(error.address)}, error
 
     def _lease(
         self,

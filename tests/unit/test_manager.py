@@ -19,11 +19,12 @@ import copy
 import dataclasses
 import os
 import sqlite3
+import threading
 from concurrent import futures
 
 import pytest
 
-from os_acc import exception, inventory, operations
+from os_acc import bindings, exception, inventory, operations
 from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.objects.lease import LeaseState
@@ -395,6 +396,32 @@ def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
     assert len(taken) == 3
     assert entry["pci_id"] in taken
     assert all(each.state is LeaseState.HELD for each in mine.store.leases())
+
+
+def test_a_device_of_which_the_kernel_says_nothing_is_passed_over(
+    make_bench, monkeypatch
+):
+    bench = make_bench(device_spec=[FOUR_VFS])
+    provider = bench.provider(NIC)
+    stuck, second, *others = (handle.address for handle in provider.device.handles)
+    read, gate = pci.read_binding, threading.Event()
+
+    def read_unless_stuck(root: str, address: PciAddress) -> pci.Binding | None:
+        if address == stuck:
+            gate.wait()
+        return read(root, address)
+
+    monkeypatch.setattr(pci, "read_binding", read_unless_stuck)
+    monkeypatch.setattr(bindings, "_READ_SECONDS", 2.0)
+    arguments = request(provider)
+    try:
+        bench.manager.plug(instance(1), *arguments)
+        assert bench.plugged(1) == [str(second)]
+        with pytest.raises(exception.DeviceStuck, match=str(stuck)):
+            bench.manager.plug(instance(2), *request(provider, amount=1 + len(others)))
+        assert bench.plugged(2) == []
+    finally:
+        gate.set()
 
 
 def test_no_guest_starts_with_a_part_of_its_devices(bench):
