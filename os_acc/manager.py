@@ -118,8 +118,9 @@ class Manager:
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             try:
                 leases = self._plug(instance, selection, request, deadline)
-            except exception.OsAccError:
-                self._recount(deadline)
+            except exception.OsAccError as error:
+                if (why := self._recount(deadline)) is not None:
+                    error.add_note(f"nor can the leases be counted: {why}")
                 raise
         return [entries.entry(lease) for lease in leases]
 
@@ -138,10 +139,14 @@ class Manager:
             released = self.life.release(leases, deadline)
             # A unit counts the same whether it is leased or free; one that has
             # failed does not, nor does a lease whose device has vanished.
+            why = None
             if released.failed or not self._snapshots.offers(released.done):
-                self._recount(deadline)
+                why = self._recount(deadline)
         if released.failed:
-            raise _unreleased(instance.uuid, released)
+            failure = _unreleased(instance.uuid, released)
+            if why is not None:
+                failure.add_note(f"nor can the leases be counted: {why}")
+            raise failure
         return len(released.done)
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
@@ -206,16 +211,20 @@ class Manager:
             host,
         )
 
-    def _recount(self, deadline: float) -> None:
-        """Let the snapshot know which leases there are after a failure."""
+    def _recount(self, deadline: float) -> exception.StateUnavailable | None:
+        """Let the snapshot know which leases there are after a failure.
+
+        What keeps it from that is returned: the failure is more important.
+        """
         began = self._snapshots.begin()
         try:
             standing = self.store.until(deadline).standing()
         except exception.StateUnavailable as error:
-            LOG.debug("the leases are counted later: %s", error)
+            LOG.warning("the leases are counted later: %s", error)
             self._snapshots.expire()
-        else:
-            self._snapshots.note(began, standing)
+            return error
+        self._snapshots.note(began, standing)
+        return None
 
     def _remember(self, stock: inventory.Inventory, store: Store) -> None:
         """Know every provider again whose device has vanished: it is ours."""
@@ -224,7 +233,8 @@ class Manager:
         }
         if not offered.items() <= self._ours.items():
             store.remember_providers(offered)
-            self._ours = {**self._ours, **offered}
+            # In place: two threads that find a new card each keep both.
+            self._ours.update(offered)
 
     def providers(self) -> tuple[Provider, ...]:
         """See :func:`os_acc.providers`."""
@@ -338,10 +348,15 @@ class Manager:
             leases = self._drafted(instance, wanted, digest, look, deadline)
             try:
                 return self.life.establish(leases, deadline)
-            except (AlreadyLeased, exception.DeviceUnsettled) as error:
-                # Another plug was faster, and each round somebody gets a
-                # device; or the host is still busy with a new device.
+            except AlreadyLeased as error:
+                # Another plug was faster; each round somebody gets a device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
+                look = (look[0], self.store.until(deadline).standing())
+                if time.monotonic() >= deadline:
+                    raise
+            except exception.DeviceUnsettled as error:
+                # The host is still busy with a new device.
+                LOG.debug("%s looks again: %s", instance.uuid, error)
                 look = self._look(deadline)
                 gone = {each.provider_uuid for each in wanted} - set(look[0].providers)
                 if gone or time.monotonic() >= deadline:

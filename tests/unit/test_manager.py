@@ -21,6 +21,7 @@ import os
 import sqlite3
 import threading
 from concurrent import futures
+from pathlib import Path
 
 import pytest
 
@@ -127,6 +128,17 @@ def test_an_amount_is_so_many_accelerators(make_bench):
     assert bench.plugged(2) == []
     assert bench.unplug(1) == 3
     assert len(bench.plug(2, NIC, amount=4)) == 4
+
+
+def test_a_store_that_is_damaged_in_a_plug_that_fails_is_told_of(bench, monkeypatch):
+    def establish(*_arguments: object) -> None:
+        Path(bench.state_path, "os_acc.sqlite").write_bytes(b"no database")
+        raise exception.DeviceStuck("it takes too long")
+
+    monkeypatch.setattr(bench.manager.life, "establish", establish)
+    with pytest.raises(exception.DeviceStuck) as caught:
+        bench.plug(1, FPGA)
+    assert "damaged" in "".join(caught.value.__notes__)
 
 
 def test_nothing_recorded_cannot_be_made_ready_again(bench):
