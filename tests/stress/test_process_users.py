@@ -169,7 +169,7 @@ def test_roots_command_beside_an_ordinary_users_service(
     host: Host, pristine: Snapshot, config: Callable[..., str]
 ) -> None:
     before = config()
-    mine = host.configure(unplug_timeout=2.0)
+    mine, hasty = host.configure(), host.configure(unplug_timeout=2.0)
     told = Path(host.directory, "told")
     told.mkdir()
     told.chmod(0o777)
@@ -204,7 +204,7 @@ def test_roots_command_beside_an_ordinary_users_service(
     status, said = outcome(command(host, mine, *plugging))
     assert status == 0, said
     assert CARDS[1] in said
-    refused = attempt(lambda: outcome(command(host, mine, "unplug", uuid_of(3))))
+    refused = attempt(lambda: outcome(command(host, hasty, "unplug", uuid_of(3))))
     status, said = refused.value
     assert (status, "not free in time" in said) == (1, True), said
     check_in_time(refused, 2)
