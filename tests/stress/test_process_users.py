@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cliff.formatters import table
 
 from os_acc import privsep, unending
 from os_acc.cmd.app import OsAcc
@@ -139,6 +140,8 @@ def warm_up(host: Host) -> None:
     manager = spare.start(spare.configure())
     plug(manager, 1, GPU)
     unplug(manager, 1)
+    # What a table's cells are measured with comes with the first table.
+    table.prettytable.PrettyTable(["x"]).get_string()
     for context in (privsep.base, privsep.inspect):
         context.stop()
 
