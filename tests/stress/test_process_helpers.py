@@ -95,7 +95,7 @@ def test_a_helper_that_never_comes_keeps_initialize_no_longer_than_allowed(
 def test_many_stuck_devices_keep_nobody_else_waiting(
     host: Host, pristine: Snapshot
 ) -> None:
-    """Three times as many writes never return as the helper has threads."""
+    """Twice as many writes never return as the helper has threads."""
     stuck, others = CARDS[:12], CARDS[12:20]
     for card in stuck:
         host.kernel.hang(card, "driver_override")
@@ -109,12 +109,12 @@ def test_many_stuck_devices_keep_nobody_else_waiting(
         served = [attempt(lambda: plug(manager, 50, GPU))]
         return every[:12], every[12:] + served
 
-    config = host.configure(threads=4, write_timeout=1.0, plug_timeout=30.0)
+    config = host.configure(threads=6, write_timeout=2.0, plug_timeout=60.0)
     failed, served = outcome(processes.Child(lambda: plug_all(host.start(config))))
     assert {each.error for each in failed} <= {"DeviceStuck", "HelperLost"}
-    assert [each.value for each in served] == [*([card] for card in others), [GPU]]
+    assert [each.value for each in served] == [*([card] for card in others), [GPU]], served
     for each in failed + served:
-        check_in_time(each, 30, 1)
+        check_in_time(each, 60, 2)
     host.kernel.lift()
     host.check_whole(pristine)
 
@@ -166,12 +166,12 @@ def test_a_stopped_helper_costs_one_caller_its_time_and_is_replaced(
         assert {host.kernel.state(GPU), host.kernel.state(AUDIO)} <= set(pristine)
         return [*tried, attempt(lambda: unplug(manager, 2))]
 
-    config = host.configure(write_timeout=1.0, plug_timeout=20.0)
+    config = host.configure(write_timeout=3.0, plug_timeout=30.0)
     lost, served, back = outcome(processes.Child(lambda: stopped(host.start(config))))
     assert lost.error == "HelperLost"
-    check_in_time(lost, 20, 1)
+    check_in_time(lost, 30, 3)
     assert served.value == [CARDS[0]]
-    check_in_time(served, 20)
+    check_in_time(served, 30)
     assert back.value == 1
     host.check_whole(pristine)
 
@@ -191,13 +191,13 @@ def test_an_unplug_that_finds_its_helper_stopped_is_done_by_the_next(
         assert host.kernel.state(GPU).driver == VFIO
         return tried
 
-    config = host.configure(write_timeout=1.0, unplug_timeout=20.0)
+    config = host.configure(write_timeout=3.0, unplug_timeout=30.0)
     lost, back, served = outcome(processes.Child(lambda: stopped(host.start(config))))
     assert lost.error == "DevicesUnreleased"
     assert "does not answer" in lost.text
     assert (back.value, served.value) == (2, [GPU])
     for each in (lost, back):
-        check_in_time(each, 20)
+        check_in_time(each, 30)
     host.check_whole(pristine)
 
 
@@ -221,14 +221,14 @@ def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
         wait_until(lambda: silent not in host.helpers())
         return [*tried, attempt(lambda: plug(manager, 1, GPU))]
 
-    config = host.configure(write_timeout=1.0, plug_timeout=20.0)
+    config = host.configure(write_timeout=3.0, plug_timeout=30.0)
     tried = outcome(processes.Child(lambda: stopped(host.start(config))))
     lost, busy, other, again = tried
     assert lost.error == "HelperLost"
     assert busy.error == "DeviceStuck"
     assert (other.value, again.value) == ([CARDS[0]], [GPU])
     for each in tried:
-        check_in_time(each, 20, 1)
+        check_in_time(each, 30, 3)
     host.check_whole(pristine)
 
 
@@ -240,13 +240,13 @@ def test_who_looks_for_holders_may_be_stopped_as_well(
         os.kill(silent, signal.SIGSTOP)
         return [attempt(lambda: plug(manager, 1, GPU)) for _ in range(2)]
 
-    config = host.configure(write_timeout=1.0, plug_timeout=20.0)
+    config = host.configure(write_timeout=3.0, plug_timeout=30.0)
     child = processes.Child(lambda: stopped(host.start(config, inspects=True)))
     lost, served = outcome(child)
     assert lost.error == "HelperLost"
     assert served.value == [GPU]
     for each in (lost, served):
-        check_in_time(each, 20, 1)
+        check_in_time(each, 30, 3)
     host.check_whole(pristine)
 
 
