@@ -42,16 +42,17 @@ def set_num_vfs(
     epoch: int,
     milliseconds: int,
 ) -> tuple[str, int, str, str]:
-    """Give a PF exactly this many VFs, where it has none; or take all away.
+    """Give a PF exactly this many VFs, where it has none.
 
     The kernel does not go from one number to another, only through 0, and
-    0 takes the VFs out of guests: a PF that has VFs is refused.
+    0 takes the VFs out of guests: a PF that has VFs is refused, and so is 0.
     """
     address = functions.parse_address(parts)
     if (
         address is None
         or not functions.is_identity(identity)
         or not functions.is_number(count, _VF_LIMIT)
+        or not count
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
     ):
@@ -140,7 +141,7 @@ def _set_checked(address: PciAddress, identity: tuple[int, ...], count: int) -> 
     present = functions.count_vfs(address)
     if present == count:
         return Result(Outcome.OK)
-    if present and count:
+    if present:
         return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
     _create(address, count)
     # The kernel only warns when a driver made another number of them.

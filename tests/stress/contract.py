@@ -262,7 +262,7 @@ SET_NUM_VFS = EntryPoint(
     lambda parts, identity, count, epoch, milliseconds: (
         _is_place(parts)
         and _is_identity(identity)
-        and _is_number(count, 0, 0xFFFF)
+        and _is_number(count, 1, 0xFFFF)
         and _is_told(0, epoch, milliseconds)
     ),
     lambda arguments: [arguments[:2]],

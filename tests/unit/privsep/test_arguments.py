@@ -186,6 +186,10 @@ def test_an_identity_is_five_numbers(untouchable, identity):
     assert is_refused(set_num_vfs(identity=identity))
 
 
+def test_no_call_takes_virtual_functions_away():
+    assert is_refused(set_num_vfs(count=0))
+
+
 @pytest.mark.parametrize(
     "targets",
     [
