@@ -186,7 +186,7 @@ def test_an_identity_is_five_numbers(untouchable, identity):
     assert is_refused(set_num_vfs(identity=identity))
 
 
-def test_no_call_takes_virtual_functions_away():
+def test_no_call_takes_virtual_functions_away(untouchable):
     assert is_refused(set_num_vfs(count=0))
 
 
@@ -217,7 +217,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple),
     max_leaves=12,
 )
-ANSWERS = {str(outcome) for outcome in Outcome}
 
 
 @settings(
