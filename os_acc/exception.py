@@ -300,3 +300,114 @@ class HelperLost(HostError):
     """The privileged helper ended or went silent during a call."""
 
     retryable = True
+
+
+# -- bitstreams -------------------------------------------------------------
+
+
+class BitstreamError(OsAccError):
+    """The bitstream that a request asks for is not one to be programmed."""
+
+
+class ImageNotFound(BitstreamError):
+    """No image is what the request asks for, or none that os_acc may see."""
+
+
+class ImageAmbiguous(BitstreamError):
+    """Several images are what the request asks for.
+
+    Which of them is meant is not for os_acc to guess.
+    """
+
+    default_hint = "name one by its id, or take the property from the others"
+
+
+class ImageMismatch(BitstreamError):
+    """The image is built for another region, vendor or board."""
+
+
+class ImageRefused(BitstreamError):
+    """The operator's policy does not let this image be programmed."""
+
+    default_hint = "see [os_acc_bitstreams] for what is allowed"
+
+
+class ImageInvalid(BitstreamError):
+    """The image is not what it has to be: hash, size, header or signature."""
+
+    default_hint = "upload it anew; it was not programmed"
+
+
+class ImageServiceUnavailable(BitstreamError):
+    """Where the images come from does not answer."""
+
+    retryable = True
+
+
+class CacheFull(BitstreamError):
+    """The image does not fit into the cache of bitstreams."""
+
+    default_hint = (
+        "free space below [os_acc] state_path, or raise [os_acc_bitstreams] cache_size"
+    )
+
+
+class NotProgrammable(BitstreamError):
+    """The device has no region that can be programmed."""
+
+
+class RegionInUse(BitstreamError):
+    """A guest has a function of the region, which holds something else."""
+
+    retryable = True
+    default_hint = "it can be programmed when that guest has ended"
+
+
+class ProgrammingFailed(HostError):
+    """The hardware has not taken a bitstream; the region holds nothing known.
+
+    :ivar errors: what the FPGA manager reports, in its own words
+        (Documentation/ABI/testing/sysfs-class-fpga-manager, ``status``).
+    """
+
+    default_hint = "the region is not given out before it has been programmed anew"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        address: str = "",
+        errno: int = 0,
+        hint: str = "",
+        errors: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, address=address, errno=errno, hint=hint)
+        self.errors = tuple(errors)
+
+
+class ProgrammingOperationError(ProgrammingFailed):
+    """The FPGA manager reports ``reconfig operation error``."""
+
+
+class ProgrammingCrcError(ProgrammingFailed):
+    """The FPGA manager reports ``reconfig CRC error``."""
+
+
+class ProgrammingIncompatible(ProgrammingFailed):
+    """The FPGA manager reports ``reconfig incompatible image``."""
+
+
+class ProgrammingProtocolError(ProgrammingFailed):
+    """The FPGA manager reports ``reconfig IP protocol error``."""
+
+
+class ProgrammingFifoOverflow(ProgrammingFailed):
+    """The FPGA manager reports ``reconfig fifo overflow error``."""
+
+
+class ProgrammingTimedOut(ProgrammingFailed):
+    """The kernel has given up waiting for the hardware, which reports nothing."""
+
+
+class FunctionMismatch(ProgrammingFailed):
+    """The region was programmed, and holds another function than it should."""

@@ -1,0 +1,70 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where images come from: one small interface, several places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from os_acc.objects.image import Image
+
+
+class Source(Protocol):
+    """A place that has images.
+
+    Every deadline is one of ``time.monotonic()``. Whatever a source says of
+    an image is the source's word: nothing of it is proved here.
+    """
+
+    def image(self, image_id: str, deadline: float) -> Image:
+        """One image by its id.
+
+        :raises ImageNotFound: there is none, or none that we may see.
+        :raises ImageServiceUnavailable: the source does not answer in time.
+        """
+
+    def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
+        """Every image that has all of these, whatever its status.
+
+        :param filters: ``name``, ``tag``, or the name of a property, and
+            the exact value that it has to have.
+        :raises ImageServiceUnavailable: the source does not answer in time.
+        """
+
+    def data(
+        self, image: Image, offset: int, deadline: float
+    ) -> AbstractContextManager[Data]:
+        """The file of an image, from an offset on where the source can.
+
+        :raises ImageNotFound: it is gone, or has no data.
+        :raises ImageServiceUnavailable: the source does not answer; also
+            while it is read, when the connection is dropped.
+        """
+
+
+class Data(Protocol):
+    """A file on its way here.
+
+    :ivar offset: where it really begins: 0 where the source cannot begin
+        elsewhere.
+    """
+
+    offset: int
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The file in pieces of at most a mebibyte.
+
+        :raises ImageServiceUnavailable: the connection was dropped.
+        """

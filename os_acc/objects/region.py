@@ -1,0 +1,49 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The parts of FPGAs that are programmed as one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.objects.pci import PciAddress, PciIdentity
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Region:
+    """A part of an FPGA which is programmed without disturbing the others.
+
+    :ivar card: the function through which the host programs it.
+    :ivar identity: of that function.
+    :ivar number: which region of the card it is (DFL: the number of its port).
+    :ivar interface_id: canonical UUID of what a bitstream for it has to be
+        built for (DFL: ``compat_id``); None: it cannot be programmed.
+    :ivar function_id: canonical UUID of what it holds (DFL: ``afu_id``);
+        None: nothing is known of it.
+    """
+
+    card: PciAddress
+    identity: PciIdentity
+    number: int
+    interface_id: str | None
+    function_id: str | None
+
+    @property
+    def key(self) -> str:
+        """Its name in the store: it goes with the card, and stays there."""
+        place = self.identity.serial or str(self.card)
+        product = f"{self.identity.vendor:04x}_{self.identity.product:04x}"
+        return f"{product}_{place}_{self.number}"
+
+    def __str__(self) -> str:
+        return f"region {self.number} of {self.card}"
