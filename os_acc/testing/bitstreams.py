@@ -1,0 +1,119 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Bitstream files as the vendors' tools write them, for tests."""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+#: What a file of OPAE's packager begins with, and ``magic-no`` in it.
+GBS_GUID: Final = b"XeonFPGA\xb7GBSv001"
+GBS_MAGIC: Final = 0x1D1F8680
+#: What a file of xclbinutil begins with; kinds of its sections.
+XCLBIN_MAGIC: Final = b"xclbin2\0"
+XCLBIN_BITSTREAM: Final = 0
+XCLBIN_MCS: Final = 12
+
+PAYLOAD: Final = bytes(range(256)) * 16
+
+
+def gbs_metadata(interface_id: str, *function_ids: str) -> dict[str, Any]:
+    """The metadata that OPAE's packager writes, for others to change."""
+    return {
+        "version": 1,
+        "platform-name": "DCP",
+        "afu-image": {
+            "power": 0,
+            "clock-frequency-high": 40,
+            "clock-frequency-low": 20.0,
+            "afu-top-interface": {"class": "ccip_std_afu"},
+            "magic-no": GBS_MAGIC,
+            "interface-uuid": interface_id,
+            "accelerator-clusters": [
+                {
+                    "name": f"afu{number}",
+                    "total-contexts": 1,
+                    "accelerator-type-uuid": function_id,
+                }
+                for number, function_id in enumerate(function_ids)
+            ],
+        },
+    }
+
+
+def gbs(interface_id: str, function_id: str, payload: bytes = PAYLOAD) -> bytes:
+    """A green bitstream with one function.
+
+    :param interface_id: UUID of the regions that it is built for.
+    :param function_id: UUID of what it implements.
+    :param payload: what the hardware is given.
+    """
+    return gbs_of(gbs_metadata(interface_id, function_id), payload)
+
+
+def gbs_of(metadata: Mapping[str, Any] | bytes, payload: bytes = PAYLOAD) -> bytes:
+    """A green bitstream with any metadata."""
+    if not isinstance(metadata, bytes):
+        metadata = json.dumps(metadata).encode()
+    return GBS_GUID + struct.pack("<I", len(metadata)) + metadata + payload
+
+
+def xclbin(
+    interface_id: str | None,
+    payload: bytes = PAYLOAD,
+    *,
+    more: Sequence[tuple[int, bytes]] = (),
+    mode: int = 1,
+    major: int = 2,
+    shell: str = "xilinx_u250_gen3x16_xdma_4_1_202210_1",
+) -> bytes:
+    """An AMD/Xilinx axlf container.
+
+    :param interface_id: UUID of the partition that it is built for; None: it
+        does not say.
+    :param payload: its bitstream section.
+    :param more: kind and content of further sections.
+    :param mode: ``XCLBIN_MODE``: 0 flat, 1 partial, others.
+    """
+    sections = [(XCLBIN_BITSTREAM, payload), *more]
+    beginning = 456 + 40 * len(sections)
+    table, contents = b"", b""
+    for number, (kind, content) in enumerate(sections):
+        contents += bytes(-(beginning + len(contents)) % 8)
+        offset = beginning + len(contents)
+        name = f"section{number}".encode()
+        table += struct.pack("<I16s4xQQ", kind, name, offset, len(content))
+        contents += content
+    interface = uuid.UUID(interface_id).bytes if interface_id else bytes(16)
+    header = struct.pack(
+        "<QQQHBBHH16s64s16s16sI4x",
+        beginning + len(contents),
+        1_700_000_000,
+        0,
+        0,
+        major,
+        0,
+        mode,
+        0,
+        interface,
+        shell.encode(),
+        uuid.uuid5(uuid.NAMESPACE_OID, shell).bytes,
+        b"",
+        len(sections),
+    )
+    front = XCLBIN_MAGIC + struct.pack("<i28s256sQ", -1, b"\xff" * 28, bytes(256), 1)
+    return front + header + table + contents
