@@ -194,9 +194,11 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     from oslo_privsep import priv_context
 
     from os_acc import plugins
+    from os_acc.bitstreams import options as bitstreams
 
     return [
         (GROUP, list(OPTIONS)),
+        (bitstreams.GROUP, list(bitstreams.OPTIONS)),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
         *plugins.list_opts(),
     ]

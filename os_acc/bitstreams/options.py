@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The options of where bitstreams come from and where they are kept."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from typing import Self
+
+from oslo_config import cfg
+
+from os_acc import exception, hints
+
+GROUP = cfg.OptGroup(
+    "os_acc_bitstreams",
+    title="Bitstreams of os_acc",
+    help="Where the images come from that FPGAs are programmed with, which of "
+    "them may be, and how many of them are kept on this host.",
+)
+
+_GIB = 2**30
+
+OPTIONS: tuple[cfg.Opt, ...] = (
+    cfg.StrOpt(
+        "source",
+        default="glance",
+        choices=[
+            ("glance", "the Image service; see [os_acc_glance]"),
+            (
+                "directory",
+                "a directory of this host: a file for each image, and "
+                "beside it its properties in JSON",
+            ),
+        ],
+        help="Where the images of bitstreams are.",
+    ),
+    cfg.StrOpt(
+        "directory",
+        default="/var/lib/os_acc/images",
+        help="The directory with the images, where source is directory. Nobody "
+        "but those who may decide what FPGAs are programmed with may be able to "
+        "write there.",
+    ),
+    cfg.IntOpt(
+        "cache_size",
+        default=10 * _GIB,
+        min=1,
+        help="Bytes that the images below [os_acc] state_path may take. Where "
+        "there is no space for another one, those go that were not used for the "
+        "longest time; never one that is in use.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of this group as typed values.
+
+    :ivar source: ``glance`` or ``directory``.
+    :ivar directory: absolute path.
+    :ivar cache_size: bytes.
+    """
+
+    source: str
+    directory: str
+    cache_size: int
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Read the options.
+
+        :raises InvalidConfiguration: a value cannot be read or is of no use.
+        """
+        register(conf)
+        try:
+            group = conf[GROUP.name]
+            return cls(
+                source=_source(group.source),
+                directory=_directory(group.directory),
+                cache_size=_bytes(group.cache_size),
+            )
+        except cfg.Error as error:
+            raise exception.InvalidConfiguration(str(error)) from error
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options; a second time changes nothing."""
+    # ConfigOpts copies a group, but not what is registered in it.
+    conf.register_group(copy.deepcopy(GROUP))
+    conf.register_opts(OPTIONS, group=GROUP.name)
+
+
+def _source(value: str | None) -> str:
+    if not value:
+        raise exception.InvalidConfiguration(
+            f"[{GROUP.name}] source is empty", hint="it is glance or directory"
+        )
+    return value
+
+
+def _directory(value: str | None) -> str:
+    # oslo.config reads an empty value as None.
+    if not value or not os.path.isabs(value) or "\0" in value:
+        raise exception.InvalidConfiguration(
+            f"[{GROUP.name}] directory is {hints.shown(value)}, not an absolute path"
+        )
+    return value
+
+
+def _bytes(value: int | None) -> int:
+    if value is None:
+        raise exception.InvalidConfiguration(
+            f"[{GROUP.name}] cache_size is empty, not a number of bytes"
+        )
+    return value

@@ -1,0 +1,101 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Digests of images, by which the files in the cache are named."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from typing import Self
+
+from os_acc import exception, hints
+from os_acc.objects.image import Image
+
+#: Hexadecimal digits of each algorithm that is trusted. MD5 and SHA-1 are
+#: not: two images can be made that have the same one.
+LENGTHS = {
+    "blake2b": 128,
+    "blake2s": 64,
+    "sha256": 64,
+    "sha384": 96,
+    "sha512": 128,
+    "sha3_256": 64,
+    "sha3_384": 96,
+    "sha3_512": 128,
+}
+
+_FILE_NAME = re.compile(r"([a-z0-9_]+)-([0-9a-f]+)", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Digest:
+    """What an image's bytes have to hash to.
+
+    :ivar algorithm: one of :data:`LENGTHS`, as :func:`hashlib.new` takes it.
+    :ivar value: hexadecimal, lower case.
+    """
+
+    algorithm: str
+    value: str
+
+    @classmethod
+    def of(cls, image: Image) -> Self:
+        """The digest of an image (Glance's ``os_hash_algo``, ``os_hash_value``).
+
+        :raises ImageInvalid: it has none, or none that proves anything.
+        """
+        algorithm, value = image.hash_algo, image.hash_value
+        if not algorithm or not value:
+            raise exception.ImageInvalid(
+                f"image {image} has no hash",
+                hint="it needs os_hash_algo and os_hash_value, which Glance sets"
+                " when an image is uploaded",
+            )
+        if algorithm not in LENGTHS:
+            raise exception.ImageInvalid(
+                f"the hash of image {image} is of {hints.shown(algorithm)}, which"
+                " proves nothing",
+                hint=f"it has to be one of {', '.join(LENGTHS)}: see"
+                " hashing_algorithm in Glance, and upload the image anew",
+            )
+        found = cls.of_file_name(f"{algorithm}-{value}")
+        if found is None:
+            raise exception.ImageInvalid(
+                f"the hash of image {image}, {hints.shown(value)}, is not"
+                f" {LENGTHS[algorithm]} digits as those of {algorithm} are"
+            )
+        return found
+
+    @classmethod
+    def of_file_name(cls, name: str) -> Self | None:
+        """The digest by which a file is named; None if it is by none."""
+        found = _FILE_NAME.fullmatch(name)
+        if found is None:
+            return None
+        algorithm, value = found.groups()
+        if LENGTHS.get(algorithm) != len(value):
+            return None
+        return cls(algorithm, value)
+
+    @property
+    def file_name(self) -> str:
+        """The name of the image's file in the cache."""
+        return f"{self.algorithm}-{self.value}"
+
+    def new(self) -> hashlib._Hash:
+        """A fresh hash of this algorithm."""
+        return hashlib.new(self.algorithm)
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {self.value}"

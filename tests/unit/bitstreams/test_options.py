@@ -1,0 +1,69 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The options of bitstreams, and values of them that are of no use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.bitstreams import options
+
+
+def load(place: Path, *lines: str) -> options.Settings:
+    """The settings that a configuration file with these lines has."""
+    path = place / "os-acc.conf"
+    path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
+    conf = cfg.ConfigOpts()
+    conf([f"--config-file={path}"], default_config_files=[], default_config_dirs=[])
+    return options.Settings.load(conf)
+
+
+def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert settings.source == "glance"
+    assert settings.cache_size == 10 * 2**30
+
+
+def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
+    lines = ("source = directory", "directory = /srv/images", "cache_size = 5")
+    settings = load(tmp_path, *lines)
+    assert settings == load(tmp_path, *lines)
+    assert settings.source == "directory"
+    assert settings.directory == "/srv/images"
+    assert settings.cache_size == 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "source = elsewhere",
+        "source =",
+        "directory = images",
+        "directory =",
+        "cache_size = much",
+        "cache_size = 0",
+        "cache_size =",
+    ],
+)
+def test_a_value_of_no_use_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(exception.InvalidConfiguration, match=line.partition(" ")[0]):
+        load(tmp_path, line)
+
+
+def test_a_name_that_stands_for_no_option_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(exception.InvalidConfiguration, match="nothing"):
+        load(tmp_path, "directory = $nothing")
