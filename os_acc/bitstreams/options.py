@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""The options of where bitstreams come from and where they are kept."""
+"""The options of where bitstreams come from, which may be used, where they are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import dataclasses
 import os
 from typing import Self
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from os_acc import exception, hints
 
@@ -60,6 +60,65 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="Bytes that the images below [os_acc] state_path may take. Where "
         "there is no space for another one, those go that were not used for the "
         "longest time; never one that is in use.",
+    ),
+    cfg.ListOpt(
+        "allowed_projects",
+        default=[],
+        help="The ids of the projects whose images may be programmed, whatever "
+        "their visibility. Whoever can upload images in one of them decides what "
+        "FPGAs are programmed with.",
+    ),
+    cfg.BoolOpt(
+        "allow_public",
+        default=True,
+        help="Whether public images of other projects may be programmed as well. "
+        "Glance lets administrators alone publish an image, unless its policy "
+        "publicize_image has been changed. Community and shared images never "
+        "count as public.",
+    ),
+    cfg.IntOpt(
+        "max_image_size",
+        default=_GIB,
+        min=1,
+        help="Bytes that an image may have. A larger one is refused before it is "
+        "downloaded.",
+    ),
+    cfg.ListOpt(
+        "disk_formats",
+        default=["raw"],
+        help="The disk formats (as Glance calls them) that images may have.",
+    ),
+    cfg.ListOpt(
+        "container_formats",
+        default=["bare"],
+        help="The container formats (as Glance calls them) that images may have.",
+    ),
+    cfg.ListOpt(
+        "file_formats",
+        item_type=types.String(choices=["gbs", "xclbin", "raw"]),
+        default=["gbs", "xclbin"],
+        help="What the files may be: gbs (of OPAE), xclbin (of AMD/Xilinx), or "
+        "raw, which is anything else. A raw file cannot say what it is built for: "
+        "its property region_uuid is believed instead.",
+    ),
+    cfg.StrOpt(
+        "signature",
+        default="off",
+        choices=[
+            ("off", "signatures are not looked at"),
+            ("required", "an image without a good signature is refused"),
+        ],
+        help="Whether images have to be signed, with Glance's properties "
+        "img_signature, img_signature_hash_method, img_signature_key_type and "
+        "img_signature_certificate_uuid.",
+    ),
+    cfg.StrOpt(
+        "certificates",
+        default="/etc/os_acc/certificates",
+        help="The directory with the certificates of those who may sign images, "
+        "each in a file <certificate uuid>.pem, and of the authorities that "
+        "issued these. Nobody but those who may decide what FPGAs are programmed "
+        "with may be able to write there.",
     ),
 )
 
