@@ -19,7 +19,7 @@ import errno
 import uuid
 
 from os_acc.objects import pci
-from os_acc.testing import drivers, functions, holders, records, sriov
+from os_acc.testing import dfl, drivers, functions, holders, records, sriov
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
@@ -47,6 +47,7 @@ def reboot(tree: Transaction) -> None:
         tree.drop(name)
     holders.forget(tree)
     drivers.forget_leaving(tree)
+    dfl.forget(tree)
     _boot(tree, host, plugged)
 
 
@@ -58,6 +59,7 @@ def hot_plug(tree: Transaction, function: FunctionSpec) -> None:
 def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -> None:
     _teach(tree, function)
     functions.add(tree, function, functions.numbers(tree), group=group)
+    dfl.power_on(tree, function)
     drivers.attach(tree, function.address)
     if function.sriov and function.sriov.boot_vfs:
         sriov.make_vfs(tree, function, function.sriov.boot_vfs)
@@ -78,6 +80,7 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
     if functions.vfs(tree, address):
         sriov.remove_vfs(tree, address)
     drivers.detach(tree, address)
+    dfl.power_off(tree, address)
     functions.remove(tree, address)
     return function
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 
-from os_acc.testing import functions, holders, records
+from os_acc.testing import dfl, functions, holders, records
 from os_acc.testing.specs import DriverSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
@@ -181,6 +181,8 @@ def detach(tree: Transaction, address: str) -> None:
     function = functions.spec(tree, address)
     if name == function.driver:
         functions.hide_devices(tree, path, function.devices)
+    if name == dfl.DRIVER:
+        dfl.hide(tree, address)
 
 
 def _matches(tree: Transaction, address: str, driver: DriverSpec) -> bool:
@@ -223,6 +225,8 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     tree.link(f"{DRIVERS}/{driver.name}/{address}", path)
     if driver.name == function.driver:
         functions.show_devices(tree, path, function.devices)
+    if driver.name == dfl.DRIVER:
+        dfl.show(tree, address)
     return 0
 
 

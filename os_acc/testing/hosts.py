@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from os_acc.testing.dfl_specs import DflSpec
 from os_acc.testing.specs import (
     FunctionSpec,
     HostSpec,
@@ -181,6 +182,41 @@ def fpga(bus: str, numa_node: int = -1) -> FunctionSpec:
     )
 
 
+#: The interface that the FPGA cards below have, and what they hold at first.
+DFL_INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
+DFL_FUNCTION = "d8424dc4-a4a3-c413-f89e-433683f9040b"
+
+
+def dfl(
+    bus: str,
+    numa_node: int = -1,
+    *,
+    functions: tuple[str, ...] = (DFL_FUNCTION,),
+    interface_id: str = DFL_INTERFACE,
+    reconfigurable: bool = True,
+    vfs: int = 0,
+) -> FunctionSpec:
+    """An FPGA card on the kernel's DFL driver, as Intel's PAC D5005.
+
+    :param functions: what each of its ports holds after power-on.
+    :param interface_id: what bitstreams have to be built for; '': it does not
+        say.
+    :param vfs: how many of its ports can be given away as VFs.
+    """
+    return FunctionSpec(
+        f"{bus}:00.0",
+        _INTEL,
+        0x0B2B,
+        0x120000,
+        "dfl-pci",
+        subsystem_vendor=_INTEL,
+        subsystem_product=0x138D,
+        numa_node=numa_node,
+        sriov=SriovSpec(vfs, 0x0B2C, "dfl-pci", offset=1) if vfs else None,
+        dfl=DflSpec(functions, interface_id, reconfigurable),
+    )
+
+
 def boot_display(address: str = "0000:03:00.0") -> FunctionSpec:
     """The display of the host's own console."""
     return FunctionSpec(
@@ -220,6 +256,24 @@ def two_socket_host() -> HostSpec:
         ),
         mounts=("/dev/nvme0n1p1 / ext4 rw,relatime 0 0", "proc /proc proc rw 0 0"),
         swaps=("/dev/nvme0n1p2",),
+    )
+
+
+def fpga_host() -> HostSpec:
+    """FPGA cards on the kernel's DFL driver, of every kind.
+
+    3b:00.0 and 5e:00.0 have one port and no VFs; af:00.0 has two ports that
+    become VFs; b1:00.0 cannot be programmed; d8:00.0 does not say for what
+    bitstreams have to be built.
+    """
+    return HostSpec(
+        (
+            dfl("0000:3b", 0),
+            dfl("0000:5e", 0),
+            dfl("0000:af", 1, functions=(DFL_FUNCTION, DFL_FUNCTION), vfs=2),
+            dfl("0000:b1", 1, reconfigurable=False),
+            dfl("0000:d8", 1, interface_id=""),
+        )
     )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.objects import pci
+from os_acc.testing.dfl_specs import DflSpec
 
 #: A driver's or a device's (vendor, product).
 Ids = tuple[int, int]
@@ -129,6 +130,7 @@ class FunctionSpec:
     :ivar reset_methods: empty: it cannot be reset alone.
     :ivar devices: what its host driver makes out of it.
     :ivar attributes: further attribute files, (name, text).
+    :ivar dfl: what it has for dfl-pci; None: it is no such card.
     :raises InvalidPciAddress: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
     """
@@ -151,6 +153,7 @@ class FunctionSpec:
     sriov: SriovSpec | None = None
     devices: tuple[ClassDevice, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
+    dfl: DflSpec | None = None
 
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import string
 
-from os_acc.testing import drivers, functions
+from os_acc.testing import dfl, drivers, functions
 from os_acc.testing.specs import FunctionSpec, SriovSpec
 from os_acc.testing.tree import Transaction
 
@@ -42,6 +42,8 @@ def set_numvfs(tree: Transaction, address: str, text: str) -> None:
     elif there:
         raise drivers.refuse(errno.EBUSY, address)
     else:
+        if name == dfl.DRIVER:
+            dfl.check_released(tree, address, wanted)
         make_vfs(tree, functions.spec(tree, address), wanted)
 
 

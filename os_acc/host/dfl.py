@@ -1,0 +1,201 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""FPGA cards on the kernel's Device Feature List driver, dfl-pci.
+
+Documentation/fpga/dfl.rst, Documentation/ABI/testing/sysfs-platform-dfl-fme,
+-port, sysfs-class-fpga-manager, -region. Below the directory of the PCI
+function lies (drivers/fpga of Linux 6.1)::
+
+    fpga_region/region0/            the card; its compat_id is always missing
+        dfl-fme.0/                  ports_num, dev
+            dfl-fme-mgr.0/fpga_manager/fpga0/    state, status
+            dfl-fme-region.0/fpga_region/region1/    compat_id; one a port
+        dfl-port.0/                 id, afu_id, dev
+
+The FME's children are there where the card has partial reconfiguration. A
+port that was released for a VF is no longer there; once the VF is bound to
+dfl-pci, it is below the VF's directory, with the same ``id``. Nothing that is
+read here takes the FME's lock, which a card that is being programmed holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator
+
+from os_acc.exception import HostStepFailed
+from os_acc.host.attributes import link_address, names, number, read_text
+from os_acc.host.function import DEVICES
+from os_acc.objects.pci import PciAddress
+
+DRIVER = "dfl-pci"
+
+_FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
+_PORT = re.compile(r"dfl-port\.[0-9]{1,9}", re.ASCII)
+_MANAGER = re.compile(r"dfl-fme-mgr\.[0-9]{1,9}", re.ASCII)
+_REGION = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
+_VIRTFN = re.compile(r"virtfn[0-9]{1,5}", re.ASCII)
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+# What is read from a card that does not answer, or says nothing.
+_NOBODY = frozenset({"0" * 32, "f" * 32})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DflPort:
+    """A port: what a bitstream is written to, and a guest is given.
+
+    :ivar number: its number on the card (``id``), by which it is programmed.
+    :ivar name: of its device and its node below ``/dev``.
+    :ivar function: the PCI function that has it: the card, or a VF of it.
+    :ivar function_id: canonical UUID of what it holds (``afu_id``); None:
+        nothing is known, as while it is programmed, or after that has failed.
+    """
+
+    number: int
+    name: str
+    function: PciAddress
+    function_id: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DflCard:
+    """An FPGA card, by its FPGA Management Engine.
+
+    :ivar fme: the name of its FME's device, and of the node below ``/dev``.
+    :ivar ports_num: how many ports the card has, whoever has them now.
+    :ivar ports: those that dfl-pci has, by number.
+    :ivar manager: the name of its FPGA manager; None: it has no partial
+        reconfiguration.
+    :ivar manager_state: what that does, in the kernel's words; '' without.
+    :ivar interface_id: canonical UUID that bitstreams for it have to be built
+        for (``compat_id``, the same for all ports: it is the manager's);
+        None: it cannot be programmed.
+    """
+
+    address: PciAddress
+    fme: str
+    ports_num: int
+    ports: tuple[DflPort, ...]
+    manager: str | None
+    manager_state: str
+    interface_id: str | None
+
+    def port(self, number: int) -> DflPort | None:
+        """The port of this number, if dfl-pci has it."""
+        return next((port for port in self.ports if port.number == number), None)
+
+
+def read_card(root: str, address: PciAddress) -> DflCard | None:
+    """The card that is programmed through a function.
+
+    :returns: None where dfl-pci has not made an FME of it: the function has
+        another driver or none, is a VF, or is gone.
+    :raises HostStepFailed: the kernel refuses, or says what nobody understands.
+    """
+    try:
+        return _read_card(root, address)
+    except HostStepFailed as error:
+        raise HostStepFailed(
+            f"{address}: {error.message}", address=str(address), errno=error.errno
+        ) from error
+
+
+def _read_card(root: str, address: PciAddress) -> DflCard | None:
+    place = os.path.join(root, DEVICES, str(address))
+    fmes = list(_below(place, _FME))
+    if not fmes:
+        return None
+    fme = fmes[0]
+    manager = next(_class_devices(fme, _MANAGER, "fpga_manager"), None)
+    ports = [*_ports(place, address)]
+    for vf in _vfs(place):
+        ports += _ports(os.path.join(root, DEVICES, str(vf)), vf)
+    # Last: without it the FME has gone, and other absences mean nothing.
+    ports_num = read_text(f"{fme}/ports_num")
+    if ports_num is None:
+        return None
+    return DflCard(
+        address=address,
+        fme=os.path.basename(fme),
+        ports_num=number(ports_num, "ports_num"),
+        ports=tuple(sorted(ports, key=lambda port: port.number)),
+        manager=manager and os.path.basename(manager),
+        manager_state=(manager and read_text(f"{manager}/state")) or "",
+        interface_id=_interface_id(fme),
+    )
+
+
+def _interface_id(fme: str) -> str | None:
+    found = {
+        _uuid(read_text(f"{region}/compat_id"), "compat_id")
+        for region in _class_devices(fme, _REGION, "fpga_region")
+    }
+    # All show their one manager's. Were they to differ, nothing would tell
+    # which of them is which port's.
+    return found.pop() if len(found) == 1 else None
+
+
+def _ports(place: str, function: PciAddress) -> Iterator[DflPort]:
+    for path in _below(place, _PORT):
+        own = read_text(f"{path}/id")
+        # None: it was released meanwhile.
+        if own is not None:
+            yield DflPort(
+                number(own, "id"), os.path.basename(path), function, _function(path)
+            )
+
+
+def _function(port: str) -> str | None:
+    try:
+        return _uuid(read_text(f"{port}/afu_id"), "afu_id")
+    except HostStepFailed as error:
+        # afu_id_show(): the port is held in reset.
+        if error.errno == errno.EBUSY:
+            return None
+        raise
+
+
+def _uuid(text: str | None, what: str) -> str | None:
+    if text is None or text in _NOBODY:
+        return None
+    if _ID.fullmatch(text) is None:
+        raise HostStepFailed(f"{what} says {text[:80]!r}, not an id")
+    return str(uuid.UUID(hex=text))
+
+
+def _below(place: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """The devices that dfl-pci has made of a function, by their names."""
+    for region in names(f"{place}/fpga_region"):
+        for name in names(f"{place}/fpga_region/{region}"):
+            if pattern.fullmatch(name):
+                yield f"{place}/fpga_region/{region}/{name}"
+
+
+def _class_devices(fme: str, pattern: re.Pattern[str], kind: str) -> Iterator[str]:
+    for name in names(fme):
+        if pattern.fullmatch(name):
+            yield from (
+                f"{fme}/{name}/{kind}/{own}" for own in names(f"{fme}/{name}/{kind}")
+            )
+
+
+def _vfs(place: str) -> Iterator[PciAddress]:
+    for name in names(place):
+        if _VIRTFN.fullmatch(name):
+            address = link_address(f"{place}/{name}")
+            if address is not None:
+                yield address

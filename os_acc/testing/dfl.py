@@ -1,0 +1,292 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What dfl-pci makes of a card, and what the card holds (drivers/fpga).
+
+Two things are kept for each card: what its hardware holds, until it loses
+power; and what the driver knows, until it lets go of the card.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import itertools
+import os
+import uuid
+
+from os_acc.testing import functions, records
+from os_acc.testing.specs import FunctionSpec
+from os_acc.testing.tree import PRIVATE, Transaction
+
+DRIVER = "dfl-pci"
+_STATE = f"{PRIVATE}/dfl"
+_HARDWARE = f"{_STATE}/hardware"
+_MADE = f"{_STATE}/made"
+_PLATFORM = "sys/bus/platform/devices"
+_MAJORS = {"dfl-fme": 241, "dfl-port": 242}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Port:
+    """A port as the driver of the card or VF knows it.
+
+    :ivar disabled: how often it was disabled and not enabled again.
+    :ivar released: its device was taken away for a VF.
+    """
+
+    number: int
+    name: str
+    disabled: int = 0
+    released: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+    """What dfl-pci has made of a function.
+
+    :ivar card: the function that is programmed; a VF's is its PF.
+    :ivar fme, manager: empty for a VF, or without the feature.
+    :ivar state, status: the FPGA manager's, as it shows them.
+    """
+
+    card: str
+    place: str
+    ports: tuple[Port, ...]
+    fme: str = ""
+    manager: str = ""
+    state: str = "unknown"
+    status: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Hardware:
+    functions: tuple[str, ...]
+
+
+# -- the card -----------------------------------------------------------------
+
+
+def power_on(tree: Transaction, function: FunctionSpec) -> None:
+    """A card is plugged in: it loads what its flash holds."""
+    if function.dfl is not None:
+        _keep(tree, function.address, function.dfl.functions)
+
+
+def power_off(tree: Transaction, address: str) -> None:
+    """A card is pulled out."""
+    tree.drop(f"{_HARDWARE}/{address}")
+
+
+def forget(tree: Transaction) -> None:
+    """The host reboots: cards lose power, drivers their memory."""
+    tree.drop(_STATE)
+
+
+def held(tree: Transaction, card: str) -> tuple[str, ...]:
+    """What the ports of a card really hold, as UUIDs.
+
+    :raises OSError: ENOENT, there is no such card.
+    """
+    return records.load(_Hardware, tree.read(f"{_HARDWARE}/{card}")).functions
+
+
+def _keep(tree: Transaction, card: str, holds: tuple[str, ...]) -> None:
+    tree.put(f"{_HARDWARE}/{card}", records.dump(_Hardware(holds)))
+
+
+def _write(tree: Transaction, card: str, number: int, function_id: str) -> None:
+    holds = list(held(tree, card))
+    holds[number] = function_id
+    _keep(tree, card, tuple(holds))
+    for address in (card, *functions.vfs(tree, card)):
+        if tree.exists(f"{_MADE}/{address}"):
+            _show_functions(tree, made(tree, address))
+
+
+# -- the driver ---------------------------------------------------------------
+
+
+def made(tree: Transaction, address: str) -> Made:
+    """What dfl-pci has made of a function.
+
+    :raises OSError: ENOENT, nothing.
+    """
+    return records.load(Made, tree.read(f"{_MADE}/{address}"))
+
+
+def show(tree: Transaction, address: str) -> None:
+    """dfl-pci takes a function: cci_enumerate_feature_devs()."""
+    pf = functions.physfn(tree, address)
+    spec = functions.spec(tree, pf or address)
+    if spec.dfl is None:
+        return
+    if pf is None:
+        _show_card(tree, spec)
+    else:
+        _show_vf(tree, spec, address)
+
+
+def _show_card(tree: Transaction, spec: FunctionSpec) -> None:
+    card = spec.dfl
+    assert card is not None
+    place = _base_region(tree, spec.address)
+    fme = _first_free(tree, _PLATFORM, "dfl-fme.{}")
+    path = _platform_device(tree, place, fme)
+    tree.put(f"{path}/ports_num", f"{len(card.functions)}\n")
+    tree.put(f"{path}/bitstream_id", "0x23000410010310\n")
+    manager = _show_manager(tree, path, spec) if card.reconfigurable else ""
+    known = Made(spec.address, place, (), fme, manager)
+    for number in range(len(card.functions)):
+        port = Port(number, _port_name(tree))
+        _show_port(tree, place, port)
+        known = dataclasses.replace(known, ports=(*known.ports, port))
+    _put(tree, spec.address, known)
+    _show_functions(tree, known)
+
+
+def _show_vf(tree: Transaction, spec: FunctionSpec, address: str) -> None:
+    released = [port for port in made(tree, spec.address).ports if port.released]
+    number = released[spec.vf_index(address)].number
+    place = _base_region(tree, address)
+    port = Port(number, _port_name(tree))
+    _show_port(tree, place, port)
+    known = Made(spec.address, place, (port,))
+    _put(tree, address, known)
+    _show_functions(tree, known)
+
+
+def _show_manager(tree: Transaction, fme: str, spec: FunctionSpec) -> str:
+    number = fme.rpartition(".")[2]
+    device = _platform_device(tree, fme, f"dfl-fme-mgr.{number}")
+    manager = _class_device(tree, device, "fpga_manager", "fpga{}")
+    tree.put(f"{manager}/name", "DFL FME FPGA Manager\n")
+    tree.put(f"{manager}/state", "unknown\n")
+    tree.put(f"{manager}/status", "")
+    card = spec.dfl
+    assert card is not None
+    for _port in card.functions:
+        bridge = _first_free(tree, _PLATFORM, "dfl-fme-bridge.{}.auto")
+        path = _platform_device(tree, fme, bridge)
+        _class_device(tree, path, "fpga_bridge", "br{}")
+        own = bridge.split(".")[1]
+        path = _platform_device(tree, fme, f"dfl-fme-region.{own}")
+        region = _class_device(tree, path, "fpga_region", "region{}")
+        if card.interface_id:
+            compat_id = uuid.UUID(card.interface_id).hex
+            tree.put(f"{region}/compat_id", f"{compat_id}\n")
+    return manager
+
+
+def _show_port(tree: Transaction, place: str, port: Port) -> None:
+    path = _platform_device(tree, place, port.name)
+    tree.put(f"{path}/id", f"{port.number}\n")
+
+
+def _show_functions(tree: Transaction, known: Made) -> None:
+    """afu_id_show(): what the hardware holds, but EBUSY while it is disabled."""
+    holds = held(tree, known.card)
+    for port in known.ports:
+        path = f"{known.place}/{port.name}/afu_id"
+        if port.disabled and tree.exists(path):
+            tree.drop(path)
+        if not port.disabled and not port.released:
+            tree.put(path, f"{uuid.UUID(holds[port.number]).hex}\n")
+
+
+def hide(tree: Transaction, address: str) -> None:
+    """dfl-pci lets go of a function: cci_pci_remove()."""
+    if not tree.exists(f"{_MADE}/{address}"):
+        return
+    known = made(tree, address)
+    for port in known.ports:
+        if not port.released:
+            _unlist(tree, f"{known.place}/{port.name}")
+    if known.fme:
+        _unlist(tree, f"{known.place}/{known.fme}")
+    tree.drop(f"sys/class/fpga_region/{os.path.basename(known.place)}")
+    tree.drop(os.path.dirname(known.place))
+    tree.drop(f"{_MADE}/{address}")
+
+
+def check_released(tree: Transaction, address: str, count: int) -> None:
+    """One port for each VF: dfl_fpga_cdev_config_ports_vf().
+
+    :raises OSError: EINVAL, another number of ports is released.
+    """
+    if sum(port.released for port in made(tree, address).ports) != count:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), address)
+
+
+def _put(tree: Transaction, address: str, known: Made) -> None:
+    tree.put(f"{_MADE}/{address}", records.dump(known))
+
+
+# -- what is shown ------------------------------------------------------------
+
+
+def _base_region(tree: Transaction, address: str) -> str:
+    above = functions.place(tree, address)
+    return _class_device(tree, above, "fpga_region", "region{}")
+
+
+def _platform_device(tree: Transaction, above: str, name: str) -> str:
+    path = f"{above}/{name}"
+    tree.link(f"{path}/subsystem", "sys/bus/platform")
+    tree.link(f"{_PLATFORM}/{name}", path)
+    kind, _, minor = name.partition(".")
+    if kind in _MAJORS:
+        device = f"{_MAJORS[kind]}:{minor}"
+        tree.put(f"{path}/dev", f"{device}\n")
+        uevent = f"MAJOR={_MAJORS[kind]}\nMINOR={minor}\nDEVNAME={name}\n"
+        tree.put(f"{path}/uevent", uevent)
+        # Its device number takes the place of what a node has instead.
+        tree.put(f"dev/{name}", f"{device}\n", 0o600)
+    return path
+
+
+def _class_device(tree: Transaction, above: str, kind: str, name: str) -> str:
+    own = _first_free(tree, f"sys/class/{kind}", name)
+    path = f"{above}/{kind}/{own}"
+    tree.link(f"{path}/subsystem", f"sys/class/{kind}")
+    tree.link(f"{path}/device", above)
+    tree.link(f"sys/class/{kind}/{own}", path)
+    return path
+
+
+def _unlist(tree: Transaction, path: str) -> None:
+    """Take away a device, all devices below it, and its node."""
+    for name in tree.list(path):
+        below = f"{path}/{name}"
+        if tree.exists(f"{below}/subsystem"):
+            _unlist(tree, below)
+        elif name in ("fpga_manager", "fpga_bridge", "fpga_region"):
+            for own in tree.list(below):
+                tree.drop(f"sys/class/{name}/{own}")
+    name = os.path.basename(path)
+    tree.drop(f"{_PLATFORM}/{name}")
+    tree.drop(f"dev/{name}")
+    tree.drop(path)
+
+
+def _first_free(tree: Transaction, where: str, name: str) -> str:
+    names = map(name.format, itertools.count())
+    return next(own for own in names if not tree.exists(f"{where}/{own}"))
+
+
+def _port_name(tree: Transaction) -> str:
+    # A port that is released keeps its number.
+    everything = (made(tree, address).ports for address in tree.list(_MADE))
+    taken = {port.name for ports in everything for port in ports}
+    names = map("dfl-port.{}".format, itertools.count())
+    free = (name for name in names if name not in taken)
+    return next(name for name in free if not tree.exists(f"{_PLATFORM}/{name}"))
