@@ -1,0 +1,277 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Images in a directory of this host.
+
+A file for each image, and beside it ``<file>.json``: one object with the
+fields and properties as Glance names them. ``id`` is needed, and without
+``os_hash_algo`` and ``os_hash_value`` the image is never programmed. What is
+not said is as it would be of an image that an administrator has made public.
+
+Whatever lies there, it makes no other image unusable. A file that is not one
+(a link, a pipe), that everybody may write, or whose properties are not JSON
+(yet) is passed over, and the log says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from oslo_log import log
+
+from os_acc import exception, hints
+from os_acc.objects.image import Image
+from os_acc.objects.instance import canonical_uuid
+
+LOG = log.getLogger(__name__)
+
+_SUFFIX = ".json"
+#: Bytes of properties: Glance's own limit is 128 of them, 255 characters each.
+_MOST_PROPERTIES = 1 << 18
+_PIECE = 1 << 20
+
+# "Show image" of the Image service API v2. What is of no use here is no
+# property either.
+_UNUSED = (
+    *("checksum", "created_at", "direct_url", "file", "locations", "min_disk"),
+    *("min_ram", "protected", "schema", "self", "size", "stores", "updated_at"),
+    "virtual_size",
+)
+
+
+class _Unusable(Exception):
+    """Why something in the directory is passed over."""
+
+
+class Directory:
+    """A :class:`os_acc.bitstreams.source.Source` on a directory.
+
+    :param path: absolute; only those may be able to write there who may decide
+        what is programmed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._told: set[tuple[str, str]] = set()
+
+    def image(self, image_id: str, deadline: float) -> Image:
+        """See :meth:`os_acc.bitstreams.source.Source.image`.
+
+        :raises ImageAmbiguous: several files have this id.
+        """
+        return self._found(image_id, deadline).image
+
+    def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
+        """See :meth:`os_acc.bitstreams.source.Source.images`."""
+        for entry in self._entries(deadline):
+            if all(_has(entry.image, *each) for each in filters.items()):
+                yield entry.image
+
+    @contextlib.contextmanager
+    def data(self, image: Image, offset: int, deadline: float) -> Iterator[_Data]:
+        """See :meth:`os_acc.bitstreams.source.Source.data`."""
+        name = self._found(image.id, deadline).file
+        with self._opened() as directory:
+            try:
+                fd = _open(directory, name)
+            except (OSError, _Unusable) as error:
+                raise exception.ImageNotFound(
+                    f"the file of image {image} in {self._path} is gone: {error}"
+                ) from error
+        with open(fd, "rb", buffering=0) as file:
+            file.seek(offset)
+            yield _Data(file.fileno(), offset, deadline, f"{self._path}/{name}")
+
+    def _found(self, image_id: str, deadline: float) -> _Entry:
+        wanted = canonical_uuid(image_id)
+        found = [each for each in self._entries(deadline) if each.image.id == wanted]
+        if not found:
+            raise exception.ImageNotFound(
+                f"no image in {self._path} has the id {hints.shown(image_id)}",
+                hint="beside each file there has to be a .json with its id",
+            )
+        if len(found) > 1:
+            files = ", ".join(each.file for each in found)
+            raise exception.ImageAmbiguous(
+                f"several files in {self._path} have the id {wanted}: {files}",
+                hint="give each file an id of its own",
+            )
+        return found[0]
+
+    def _entries(self, deadline: float) -> Iterator[_Entry]:
+        with self._opened() as directory:
+            for name in sorted(os.listdir(directory)):
+                if name.startswith(".") or not name.endswith(_SUFFIX):
+                    continue
+                _check_time(deadline, self._path)
+                file = name.removesuffix(_SUFFIX)
+                try:
+                    yield _Entry(file, _read_image(directory, file))
+                except (OSError, _Unusable) as error:
+                    self._tell(file, str(error))
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        try:
+            directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise exception.ImageServiceUnavailable(
+                f"the images in {self._path} cannot be read: {error.strerror}",
+                hint="see [os_acc_bitstreams] directory",
+            ) from error
+        try:
+            if os.fstat(directory).st_mode & stat.S_IWOTH:
+                raise exception.InvalidConfiguration(
+                    f"everybody can write to {self._path}, and so decide what FPGAs"
+                    " are programmed with",
+                    hint=f"chmod o-w {self._path}",
+                )
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _tell(self, name: str, why: str) -> None:
+        if (name, why) not in self._told:
+            self._told.add((name, why))
+            LOG.warning(
+                "The image %s in %s is passed over: %s",
+                hints.shown(name),
+                self._path,
+                why,
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Entry:
+    file: str
+    image: Image
+
+
+class _Data:
+    """The bytes of one file, from an offset on."""
+
+    def __init__(self, fd: int, offset: int, deadline: float, path: str) -> None:
+        self.offset = offset
+        self._fd = fd
+        self._deadline = deadline
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            _check_time(self._deadline, self._path)
+            try:
+                piece = os.read(self._fd, _PIECE)
+            except OSError as error:
+                raise exception.ImageServiceUnavailable(
+                    f"{self._path} cannot be read: {error.strerror}"
+                ) from error
+            if not piece:
+                return
+            yield piece
+
+
+def _check_time(deadline: float, path: str) -> None:
+    if time.monotonic() >= deadline:
+        raise exception.ImageServiceUnavailable(f"{path} was not read in time")
+
+
+def _open(directory: int, name: str) -> int:
+    # A pipe would block, a link may lead anywhere.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=directory)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode) and not mode & stat.S_IWOTH:
+        return fd
+    os.close(fd)
+    what = "everybody can write to it" if stat.S_ISREG(mode) else "it is no file"
+    raise _Unusable(what)
+
+
+def _read_image(directory: int, file: str) -> Image:
+    with open(_open(directory, file + _SUFFIX), "rb") as properties:
+        text = properties.read(_MOST_PROPERTIES + 1)
+    if len(text) > _MOST_PROPERTIES:
+        raise _Unusable(f"its properties are more than {_MOST_PROPERTIES} bytes")
+    fd = _open(directory, file)
+    try:
+        size = os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+    return _image(_parsed(text), file, size)
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _Unusable(f"its properties are not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise _Unusable("its properties are not one JSON object")
+    # Glance itself says null where there is nothing.
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _image(fields: dict[str, Any], file: str, size: int) -> Image:
+    for name in _UNUSED:
+        fields.pop(name, None)
+    tags = fields.pop("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise _Unusable("its tags are not a list of texts")
+    hidden = fields.pop("os_hidden", False)
+    if not isinstance(hidden, bool):
+        raise _Unusable("its os_hidden is neither true nor false")
+    fields.setdefault("name", file)
+    for name, value in fields.items():
+        if not isinstance(value, str) or not _is_text(name + value):
+            raise _Unusable(f"its {hints.shown(name)} is {hints.shown(value)}, no text")
+    image_id = canonical_uuid(fields.pop("id", ""))
+    if image_id is None:
+        raise _Unusable("its id is not a uuid")
+    return Image(
+        id=image_id,
+        name=fields.pop("name"),
+        status=fields.pop("status", "active"),
+        visibility=fields.pop("visibility", "public"),
+        hidden=hidden,
+        owner=fields.pop("owner", ""),
+        size=size,
+        disk_format=fields.pop("disk_format", "raw"),
+        container_format=fields.pop("container_format", "bare"),
+        hash_algo=fields.pop("os_hash_algo", ""),
+        hash_value=fields.pop("os_hash_value", ""),
+        tags=frozenset(tags),
+        properties=MappingProxyType(fields),
+    )
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _has(image: Image, name: str, value: str) -> bool:
+    if name == "name":
+        return image.name == value
+    if name == "tag":
+        return value in image.tags
+    return image.properties.get(name) == value

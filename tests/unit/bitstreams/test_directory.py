@@ -1,0 +1,284 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Images in a directory, and whatever else lies there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.bitstreams.directory import Directory
+
+CONTENT = b"what the region is programmed with" * 50_000
+HASH = hashlib.sha256(CONTENT).hexdigest()
+
+
+def patiently() -> float:
+    return time.monotonic() + 60
+
+
+def id_of(number: int) -> str:
+    return f"{number:08x}-2222-4222-8222-222222222222"
+
+
+def put(place: Path, number: int, content: bytes = CONTENT, **fields: Any) -> Path:
+    """Lay an image down, as an operator does; its file."""
+    file = place / f"image{number}.gbs"
+    file.write_bytes(content)
+    told = {"id": id_of(number), "os_hash_algo": "sha256", "os_hash_value": HASH}
+    (place / f"{file.name}.json").write_text(json.dumps(told | fields))
+    return file
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with one sound image, number 1."""
+    put(tmp_path, 1)
+    return tmp_path
+
+
+@pytest.fixture
+def source(place: Path) -> Directory:
+    return Directory(str(place))
+
+
+def ids(source: Directory, **filters: str) -> set[str]:
+    return {image.id for image in source.images(filters, patiently())}
+
+
+def read(source: Directory, number: int, offset: int = 0) -> bytes:
+    image = source.image(id_of(number), patiently())
+    with source.data(image, offset, patiently()) as data:
+        assert data.offset == offset
+        pieces = list(data)
+    assert max(map(len, pieces)) <= 1 << 20
+    return b"".join(pieces)
+
+
+def test_an_image_is_what_is_said_beside_it(place: Path, source: Directory) -> None:
+    put(
+        place,
+        2,
+        name="loopback",
+        owner="fpga-team",
+        visibility="shared",
+        status="deactivated",
+        os_hidden=True,
+        tags=["FPGA"],
+        disk_format="iso",
+        container_format="ova",
+        vendor="8086",
+        **{"accel:function_id": "f1", "checksum": "x", "min_ram": 0, "board": None},
+    )
+    image = source.image(id_of(2), patiently())
+    assert (image.id, image.name, image.owner) == (id_of(2), "loopback", "fpga-team")
+    assert (image.status, image.visibility) == ("deactivated", "shared")
+    assert image.hidden
+    assert (image.disk_format, image.container_format) == ("iso", "ova")
+    assert (image.hash_algo, image.hash_value) == ("sha256", HASH)
+    assert image.size == len(CONTENT)
+    assert image.tags == {"FPGA"}
+    assert image.properties == {"vendor": "8086", "accel:function_id": "f1"}
+
+
+def test_what_is_not_said_is_as_of_a_public_image(source: Directory) -> None:
+    image = source.image(id_of(1), patiently())
+    assert (image.name, image.status) == ("image1.gbs", "active")
+    assert (image.visibility, image.hidden) == ("public", False)
+    assert not image.tags
+    assert not image.properties
+
+
+def test_an_id_is_found_however_it_is_written(source: Directory) -> None:
+    written = id_of(1).replace("-", "").upper()
+    assert source.image(written, patiently()).id == id_of(1)
+
+
+def test_images_are_found_by_name_tag_and_property(
+    place: Path, source: Directory
+) -> None:
+    put(place, 2, name="loopback", tags=["FPGA", "test"], function_name="lo")
+    put(place, 3, name="loopback", tags=["FPGA"])
+    assert ids(source) == {id_of(1), id_of(2), id_of(3)}
+    assert ids(source, name="loopback") == {id_of(2), id_of(3)}
+    assert ids(source, tag="test") == {id_of(2)}
+    assert ids(source, name="loopback", function_name="lo") == {id_of(2)}
+    assert ids(source, function_name="l") == set()
+    assert ids(source, nothing="") == set()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 1 << 20, len(CONTENT) - 1])
+def test_the_file_is_read_from_any_offset(source: Directory, offset: int) -> None:
+    assert read(source, 1, offset) == CONTENT[offset:]
+
+
+def test_an_id_that_is_not_there_is_told_with_the_place(
+    place: Path, source: Directory
+) -> None:
+    with pytest.raises(exception.ImageNotFound, match=f"{place}.*{id_of(9)}"):
+        source.image(id_of(9), patiently())
+
+
+def test_two_files_of_one_id_are_both_named(place: Path, source: Directory) -> None:
+    put(place, 2, id=id_of(1))
+    with pytest.raises(exception.ImageAmbiguous, match=r"image1\.gbs, image2\.gbs"):
+        source.image(id_of(1), patiently())
+
+
+def test_an_image_that_goes_is_not_found(place: Path, source: Directory) -> None:
+    image = source.image(id_of(1), patiently())
+    (place / "image1.gbs").unlink()
+    with (
+        pytest.raises(exception.ImageNotFound),
+        source.data(image, 0, patiently()),
+    ):
+        pytest.fail("a file that is gone was opened")
+
+
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    source = Directory(str(tmp_path / "missing"))
+    with pytest.raises(exception.ImageServiceUnavailable, match="missing") as told:
+        source.image(id_of(1), patiently())
+    assert "directory" in told.value.hint
+
+
+def test_nothing_is_read_after_the_deadline(source: Directory) -> None:
+    image = source.image(id_of(1), patiently())
+    with pytest.raises(exception.ImageServiceUnavailable, match="in time"):
+        source.image(id_of(1), time.monotonic())
+    with source.data(image, 0, patiently()) as data:
+        data._deadline = time.monotonic()
+        with pytest.raises(exception.ImageServiceUnavailable, match="in time"):
+            list(data)
+
+
+def test_a_directory_that_everybody_can_write_is_no_source(
+    place: Path, source: Directory
+) -> None:
+    place.chmod(0o777)
+    with pytest.raises(exception.InvalidConfiguration, match="everybody"):
+        ids(source)
+
+
+def beside(place: Path) -> Path:
+    return place / "image2.gbs.json"
+
+
+UNUSABLE: dict[str, Callable[[Path], object]] = {
+    "no JSON": lambda place: beside(place).write_text('{"id": "'),
+    "no text": lambda place: beside(place).write_bytes(b"\xff\xfe"),
+    "empty": lambda place: beside(place).write_text(""),
+    "no object": lambda place: beside(place).write_text("[]"),
+    "a number of many digits": lambda place: beside(place).write_text("1" * 9999),
+    "deep": lambda place: beside(place).write_text("[" * 200_000),
+    "long": lambda place: beside(place).write_text(" " * 300_000),
+    "no id": lambda place: put(place, 2, id=None),
+    "an id that is none": lambda place: put(place, 2, id="../image1"),
+    "an id that is a list": lambda place: put(place, 2, id=["x"]),
+    "tags that are text": lambda place: put(place, 2, tags="FPGA"),
+    "tags that are numbers": lambda place: put(place, 2, tags=[1]),
+    "hidden or not": lambda place: put(place, 2, os_hidden="yes"),
+    "a property that is a number": lambda place: put(place, 2, vendor=0x8086),
+    "a name that is no text": lambda place: put(place, 2, name="\ud800"),
+    "a property whose name is no text": lambda place: put(place, 2, **{"\ud800": ""}),
+    "no file": lambda place: (place / "image2.gbs").unlink(),
+    "a file for all to write": lambda place: (place / "image2.gbs").chmod(0o666),
+    "properties for all to write": lambda place: beside(place).chmod(0o666),
+    "a directory": lambda place: instead(place / "image2.gbs", Path.mkdir),
+    "a pipe": lambda place: instead(place / "image2.gbs", os.mkfifo),
+    "a link": lambda place: instead(
+        place / "image2.gbs", lambda path: path.symlink_to(place / "image1.gbs")
+    ),
+    "properties that are a link": lambda place: instead(
+        beside(place), lambda path: path.symlink_to(place / "image1.gbs.json")
+    ),
+    "properties that are a pipe": lambda place: instead(beside(place), os.mkfifo),
+    "properties that are a directory": lambda place: instead(beside(place), Path.mkdir),
+}
+
+
+def instead(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_what_is_unusable_is_told_once_and_harms_no_other(
+    place: Path, source: Directory, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    put(place, 2)
+    UNUSABLE[what](place)
+    assert ids(source) == ids(source) == {id_of(1)}
+    assert read(source, 1) == CONTENT
+    (record,) = caplog.records
+    assert "image2.gbs" in record.getMessage()
+    with pytest.raises(exception.ImageNotFound):
+        source.image(id_of(2), patiently())
+
+
+def test_a_file_whose_name_is_no_text_harms_no_other(
+    place: Path, source: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = os.fsencode(place) + b"/\xff.gbs"
+    for path in (name, name + b".json"):
+        Path(os.fsdecode(path)).write_text(json.dumps({"id": id_of(2)}))
+    assert ids(source) == {id_of(1)}
+    caplog.records[0].getMessage().encode()
+
+
+def test_properties_that_are_still_written_are_read_when_they_are_whole(
+    place: Path, source: Directory
+) -> None:
+    put(place, 2)
+    whole = beside(place).read_text()
+    beside(place).write_text(whole[:-5])
+    assert ids(source) == {id_of(1)}
+    beside(place).write_text(whole)
+    assert ids(source) == {id_of(1), id_of(2)}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+fields = st.dictionaries(
+    st.sampled_from(
+        ("id", "name", "tags", "os_hidden", "size", "os_hash_value", "vendor")
+    ),
+    json_values | st.just(id_of(2)),
+)
+
+
+@given(fields)
+def test_whatever_the_properties_say_the_others_are_read(
+    tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]
+) -> None:
+    place = tmp_path_factory.mktemp("images")
+    put(place, 1)
+    put(place, 2, **fields)
+    source = Directory(str(place))
+    # Whether it is used as well, or has the other's id, is up to the fields.
+    with contextlib.suppress(exception.ImageAmbiguous):
+        assert source.image(id_of(1), patiently()).size == len(CONTENT)
