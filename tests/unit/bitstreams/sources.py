@@ -1,0 +1,137 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A place with images that behaves as it is told to, and images for it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from os_acc import exception
+from os_acc.objects.image import Image
+
+PIECE = 1 << 20
+
+
+def id_of(number: int) -> str:
+    """The id of the image with this number."""
+    return f"{number:08x}-2222-4222-8222-222222222222"
+
+
+def image_of(content: bytes, number: int = 1, **changes: object) -> Image:
+    """A sound image with this content."""
+    image = Image(
+        id=id_of(number),
+        name=f"loopback{number}",
+        status="active",
+        visibility="public",
+        hidden=False,
+        owner="",
+        size=len(content),
+        disk_format="raw",
+        container_format="bare",
+        hash_algo="sha512",
+        hash_value=hashlib.sha512(content).hexdigest(),
+        tags=frozenset({"FPGA"}),
+        properties=MappingProxyType({}),
+    )
+    return dataclasses.replace(image, **changes)
+
+
+@dataclasses.dataclass
+class Faults:
+    """What goes wrong with one download after the other, each once.
+
+    :ivar drops: after how many bytes the connection is dropped.
+    :ivar ends: after how many bytes the source ends as if that were all.
+    :ivar refusals: how many times nobody answers at all.
+    """
+
+    drops: list[int] = dataclasses.field(default_factory=list)
+    ends: list[int] = dataclasses.field(default_factory=list)
+    refusals: int = 0
+
+
+class Place:
+    """A source of images in memory.
+
+    :param resumes: whether it can begin elsewhere than at the start.
+    :ivar faults: what goes wrong, and how often.
+    :ivar begun: the offset at which each download has begun.
+    :ivar gate: while it is not set, downloads stop after their first piece.
+    :ivar waiting: set as soon as one has stopped there.
+    """
+
+    def __init__(self, *contents: bytes, resumes: bool = True) -> None:
+        made = [image_of(each, n) for n, each in enumerate(contents, start=1)]
+        self.all = {image.id: image for image in made}
+        self.contents = dict(zip(self.all, contents, strict=True))
+        self.resumes = resumes
+        self.faults = Faults()
+        self.begun: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+
+    @property
+    def only(self) -> Image:
+        """The one image that there is."""
+        (image,) = self.all.values()
+        return image
+
+    def image(self, image_id: str, deadline: float) -> Image:
+        try:
+            return self.all[image_id]
+        except KeyError as error:
+            raise exception.ImageNotFound(f"no image {image_id}") from error
+
+    def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
+        for image in self.all.values():
+            fields = {"name": image.name, **image.properties}
+            wanted = {name: each for name, each in filters.items() if name != "tag"}
+            tag = filters.get("tag", "FPGA")
+            if tag in image.tags and wanted.items() <= fields.items():
+                yield image
+
+    @contextlib.contextmanager
+    def data(self, image: Image, offset: int, deadline: float) -> Iterator[_Data]:
+        if self.faults.refusals:
+            self.faults.refusals -= 1
+            raise exception.ImageServiceUnavailable("nobody answers")
+        begin = offset if self.resumes else 0
+        self.begun.append(begin)
+        yield _Data(self, self.contents[image.id], begin)
+
+
+class _Data:
+    def __init__(self, place: Place, content: bytes, offset: int) -> None:
+        self.offset = offset
+        self._place = place
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        faults, content = self._place.faults, self._content
+        dropped = faults.drops.pop(0) if faults.drops else None
+        end = faults.ends.pop(0) if faults.ends else None
+        last = min(each for each in (dropped, end, len(content)) if each is not None)
+        for start in range(self.offset, last, PIECE):
+            yield content[start : min(start + PIECE, last)]
+            if not self._place.gate.is_set():
+                self._place.waiting.set()
+                self._place.gate.wait()
+        if dropped is not None:
+            raise exception.ImageServiceUnavailable("the connection was dropped")
