@@ -1,0 +1,358 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Headers of bitstreams, as tools write them and as nobody should."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.bitstreams import formats
+from os_acc.exception import ImageInvalid
+from os_acc.objects.image import Header, ImageFormat
+from os_acc.testing import bitstreams
+from tests.unit.bitstreams.made import (
+    FUNCTION_ID,
+    OTHER_FUNCTION_ID,
+    OTHER_REGION_ID,
+    REGION_ID,
+)
+
+UUIDS = st.uuids().map(str)
+
+
+class Counted(io.BytesIO):
+    """A file that knows how much of it was read."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is not None
+        assert size >= 0, "reads all that there is"
+        found = super().read(size)
+        self.taken += len(found)
+        return found
+
+
+def read(content: bytes, size: int | None = None) -> Header:
+    return formats.read_header(
+        io.BytesIO(content), len(content) if size is None else size
+    )
+
+
+def refused(content: bytes, size: int | None = None) -> str:
+    with pytest.raises(ImageInvalid) as caught:
+        read(content, size)
+    assert len(str(caught.value)) < 1000
+    return str(caught.value)
+
+
+def metadata(*keys: str, value: Any = None) -> dict[str, Any]:
+    """Good metadata, with another value at a place, or without it."""
+    made = bitstreams.gbs_metadata(REGION_ID, FUNCTION_ID)
+    within: Any = made
+    for key in keys[:-1]:
+        within = within[key]
+    if keys and value is None:
+        del within[keys[-1]]
+    elif keys:
+        within[keys[-1]] = value
+    return made
+
+
+# -- GBS ---------------------------------------------------------------------
+
+
+@given(UUIDS, st.lists(UUIDS, min_size=1, max_size=5, unique=True), st.binary())
+def test_what_the_packager_writes_is_read_as_it_was_meant(
+    interface_id: str, function_ids: list[str], payload: bytes
+) -> None:
+    content = bitstreams.gbs_of(
+        bitstreams.gbs_metadata(interface_id, *function_ids), payload
+    )
+    header = read(content)
+    assert header == Header(
+        ImageFormat.GBS,
+        payload_offset=len(content) - len(payload),
+        payload_size=len(payload),
+        interface_id=interface_id,
+        function_ids=tuple(function_ids),
+    )
+    assert content[header.payload_offset :] == payload
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [str, str.upper, lambda text: text.replace("-", ""), lambda text: text.title()],
+)
+def test_a_uuid_is_the_same_however_it_is_written(spell: Any) -> None:
+    header = read(bitstreams.gbs(spell(REGION_ID), spell(FUNCTION_ID)))
+    assert header.interface_id == REGION_ID
+    assert header.function_ids == (FUNCTION_ID,)
+
+
+@pytest.mark.parametrize("version", [1, 640, 650])
+def test_a_release_in_place_of_the_version_is_version_one(version: int) -> None:
+    content = bitstreams.gbs_of(metadata("version", value=version))
+    assert read(content).interface_id == REGION_ID
+
+
+def test_metadata_may_lack_what_errant_tools_leave_out() -> None:
+    made = metadata("platform-name")
+    for key in ("power", "clock-frequency-high", "clock-frequency-low", "magic-no"):
+        del made["afu-image"][key]
+    assert read(bitstreams.gbs_of(made)).function_ids == (FUNCTION_ID,)
+
+
+@pytest.mark.parametrize("padding", [b"\0", b"\0\0\0", b"\n", b" \r\n\t\0"])
+def test_metadata_may_be_padded(padding: bytes) -> None:
+    raw = json.dumps(metadata(), indent=4).encode() + padding
+    header = read(bitstreams.gbs_of(raw))
+    assert header.payload_offset == 20 + len(raw)
+    assert header.interface_id == REGION_ID
+
+
+def test_a_function_that_is_named_twice_is_one_function() -> None:
+    made = bitstreams.gbs_metadata(REGION_ID, FUNCTION_ID, FUNCTION_ID.upper())
+    assert read(bitstreams.gbs_of(made)).function_ids == (FUNCTION_ID,)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("version",), None),
+        (("version",), 2),
+        (("version",), True),
+        (("version",), 1.0),
+        (("version",), "1"),
+        (("version",), [1]),
+        (("afu-image",), None),
+        (("afu-image",), []),
+        (("afu-image", "magic-no"), 7),
+        (("afu-image", "magic-no"), [7]),
+        (("afu-image", "interface-uuid"), None),
+        (("afu-image", "interface-uuid"), 5),
+        (("afu-image", "interface-uuid"), "interface"),
+        (("afu-image", "interface-uuid"), "{" + REGION_ID + "}"),
+        (("afu-image", "accelerator-clusters"), None),
+        (("afu-image", "accelerator-clusters"), []),
+        (("afu-image", "accelerator-clusters"), {}),
+        (("afu-image", "accelerator-clusters"), ["afu"]),
+        (("afu-image", "accelerator-clusters"), [{}]),
+        (("afu-image", "accelerator-clusters"), [{"accelerator-type-uuid": "x"}]),
+    ],
+)
+def test_metadata_that_is_not_of_a_bitstream_is_refused(
+    keys: tuple[str, ...], value: Any
+) -> None:
+    assert keys[-1] in refused(bitstreams.gbs_of(metadata(*keys, value=value))) or (
+        "accelerator" in keys[-1]
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"null",
+        b"[]",
+        b'"afu-image"',
+        b"\xff\xfe",
+        json.dumps(metadata()).encode("utf-16"),
+        b"\xef\xbb\xbf" + json.dumps(metadata()).encode(),
+        json.dumps(metadata()).encode() + b"{}",
+        b"[" * 4095,
+        b'{"a":' * 800,
+        b"9" * 4095,
+        b'{"version": NaN}',
+        b'{"version": -Infinity}',
+        b'{"version": 1e999}',
+        b"\0" * 100,
+    ],
+)
+def test_metadata_that_is_no_json_object_is_refused(raw: bytes) -> None:
+    assert "green bitstream" in refused(bitstreams.gbs_of(raw))
+
+
+def test_a_key_that_is_there_twice_is_refused() -> None:
+    """One reader takes the first, another the last: they must not differ."""
+    raw = json.dumps(metadata()).replace(
+        '"interface-uuid"', f'"interface-uuid": "{OTHER_REGION_ID}", "interface-uuid"'
+    )
+    assert "twice" in refused(bitstreams.gbs_of(raw.encode()))
+
+
+@pytest.mark.parametrize("length", [0, 4096, 2**31, 2**32 - 1])
+def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
+    file = Counted(
+        bitstreams.GBS_GUID + struct.pack("<I", length) + b" " * 10_000,
+    )
+    with pytest.raises(ImageInvalid, match=str(length)):
+        formats.read_header(file, 10_020)
+    assert file.taken == 20
+
+
+def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
+    whole = bitstreams.gbs(REGION_ID, FUNCTION_ID, payload=b"")
+    assert read(whole).payload_size == 0
+    for end in range(16, len(whole)):
+        refused(whole[:end])
+        # The source may say another size than the file has.
+        refused(whole[:end], size=len(whole))
+
+
+def test_only_the_head_is_read_of_a_file_of_any_size() -> None:
+    whole = bitstreams.gbs(REGION_ID, FUNCTION_ID, payload=bytes(10_000_000))
+    file = Counted(whole)
+    header = formats.read_header(file, len(whole))
+    assert header.payload_size == 10_000_000
+    assert file.taken == header.payload_offset
+
+
+def test_a_file_is_read_from_its_beginning_wherever_it_stands() -> None:
+    content = bitstreams.gbs(REGION_ID, FUNCTION_ID)
+    file = io.BytesIO(content)
+    file.seek(100)
+    assert formats.read_header(file, len(content)) == read(content)
+
+
+# -- xclbin ------------------------------------------------------------------
+
+
+@given(UUIDS, st.binary(min_size=1))
+def test_what_xclbinutil_writes_is_read_as_it_was_meant(
+    interface_id: str, payload: bytes
+) -> None:
+    content = bitstreams.xclbin(interface_id, payload, more=[(2, b"<project/>")])
+    nobody = uuid.UUID(interface_id).int == 0
+    assert read(content) == Header(
+        ImageFormat.XCLBIN,
+        payload_offset=0,
+        payload_size=len(content),
+        interface_id=None if nobody else interface_id,
+    )
+
+
+def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:
+    assert read(bitstreams.xclbin(None)).interface_id is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (bitstreams.xclbin(REGION_ID) + b"\0", "claims"),
+        (bitstreams.xclbin(REGION_ID)[:-1], "claims"),
+        (bitstreams.xclbin(REGION_ID)[:300], "less than its head"),
+        (bitstreams.xclbin(REGION_ID, major=3), "version 3"),
+        (bitstreams.xclbin(REGION_ID, mode=4), "mode 4"),
+        (bitstreams.xclbin(REGION_ID, b""), "no bitstream"),
+        (bitstreams.xclbin(REGION_ID, more=[(12, b"flash")]), "MCS"),
+        (bitstreams.xclbin(REGION_ID, more=[(13, b"flash")]), "BMC"),
+        (bitstreams.xclbin(REGION_ID, more=[(24, b"flash")]), "ASK_FLASH"),
+        (bitstreams.xclbin(REGION_ID, more=[(2, b"")] * 512), "513 sections"),
+    ],
+)
+def test_an_xclbin_that_no_card_is_to_be_programmed_with_is_refused(
+    content: bytes, told: str
+) -> None:
+    """cyborg.md 5.1 item 5: what replaces a card's shell is never written."""
+    assert told in refused(content)
+
+
+@pytest.mark.parametrize("count", [0, 10_000, 2**32 - 1])
+def test_sections_that_are_not_there_are_not_read(count: int) -> None:
+    content = bytearray(bitstreams.xclbin(REGION_ID))
+    struct.pack_into("<I", content, 448, count)
+    file = Counted(bytes(content))
+    with pytest.raises(ImageInvalid, match=f"{count} sections"):
+        formats.read_header(file, len(content))
+    assert file.taken < 1000
+
+
+@pytest.mark.parametrize("place", [480, 488])
+def test_a_section_behind_the_end_of_the_file_is_refused(place: int) -> None:
+    content = bytearray(bitstreams.xclbin(REGION_ID))
+    struct.pack_into("<Q", content, place, 2**64 - 1)
+    assert "behind" in refused(bytes(content))
+
+
+# -- others ------------------------------------------------------------------
+
+
+def test_what_has_no_head_is_raw() -> None:
+    header = read(b"\xff\xff\xff\xff\x6a\xf7" * 100)
+    assert header == Header(ImageFormat.RAW, payload_offset=0, payload_size=600)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        struct.pack("<I", bitstreams.GBS_MAGIC) + bytes(16) + b"payload",
+        b"xclbin0\0" + bytes(1000),
+        b"\x7fELF\x02\x01\x01" + bytes(100),
+        b"PK\x03\x04" + bytes(100),
+        b"\x1f\x8b\x08" + bytes(100),
+        b"\xfd7zXZ\0" + bytes(100),
+        b"QFI\xfb" + bytes(100),
+        b"KDMV" + bytes(100),
+    ],
+)
+def test_what_people_upload_for_a_bitstream_by_mistake_is_told(content: bytes) -> None:
+    assert "the file is" in refused(content)
+
+
+HEADS = st.one_of(
+    st.binary(max_size=600),
+    st.binary(max_size=600).map(lambda rest: bitstreams.GBS_GUID + rest),
+    st.binary(max_size=600).map(lambda rest: bitstreams.XCLBIN_MAGIC + rest),
+    st.builds(
+        lambda raw, rest: bitstreams.gbs_of(raw, rest),
+        st.text(max_size=300).map(str.encode),
+        st.binary(max_size=20),
+    ),
+    st.builds(
+        lambda content, place, byte: content[:place] + byte + content[place + 1 :],
+        st.sampled_from(
+            [
+                bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID, b"1234"),
+                bitstreams.xclbin(REGION_ID, b"1234"),
+            ]
+        ),
+        st.integers(0, 600),
+        st.binary(min_size=1, max_size=1),
+    ),
+)
+
+
+@given(HEADS, st.integers(-1, 2000) | st.integers(0, 2**70))
+def test_any_file_is_read_or_refused_and_never_beyond_its_head(
+    content: bytes, claimed: int
+) -> None:
+    for size in (len(content), claimed):
+        file = Counted(content)
+        try:
+            header = formats.read_header(file, size)
+        except ImageInvalid:
+            pass
+        else:
+            assert 0 <= header.payload_offset <= size
+            assert header.payload_offset + header.payload_size == size
+        assert file.taken <= 16 + 456 + 512 * 40
