@@ -1,0 +1,166 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which images the operator lets FPGAs be programmed with.
+
+What an image's uploader alone decides (name, properties, format) lets nothing
+in: only who owns it does, or an administrator who has published it. Everything
+here can be judged before anything is downloaded, but for the file's format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Final, Self, TypeVar
+
+from oslo_config import cfg
+
+from os_acc import exception, hints
+from os_acc.bitstreams import options, properties
+from os_acc.objects.digest import Digest
+from os_acc.objects.image import Header, Image, ImageFormat
+from os_acc.objects.region import Region
+
+#: Without each of these an image is not signed (Glance: "Image Signature
+#: Verification").
+SIGNATURE_PROPERTIES: Final = (
+    "img_signature",
+    "img_signature_hash_method",
+    "img_signature_key_type",
+    "img_signature_certificate_uuid",
+)
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """The operator's policy.
+
+    :ivar projects: ids of the projects whose images may be programmed.
+    :ivar public: whether public images of others may be.
+    :ivar max_size: bytes that an image may have.
+    :ivar signed: whether an image has to be signed.
+    """
+
+    projects: frozenset[str]
+    public: bool
+    max_size: int
+    disk_formats: frozenset[str]
+    container_formats: frozenset[str]
+    file_formats: frozenset[ImageFormat]
+    signed: bool
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Read the policy from the group ``[os_acc_bitstreams]``.
+
+        :raises InvalidConfiguration: a value cannot be read or is of no use.
+        """
+        options.register(conf)
+        try:
+            group = conf[options.GROUP.name]
+            return cls(
+                # An image without an owner is nobody's: '' names no project.
+                projects=frozenset(filter(None, group.allowed_projects or ())),
+                public=_told(group.allow_public, "allow_public"),
+                max_size=_told(group.max_image_size, "max_image_size"),
+                disk_formats=frozenset(group.disk_formats or ()),
+                container_formats=frozenset(group.container_formats or ()),
+                file_formats=frozenset(map(ImageFormat, group.file_formats or ())),
+                signed=_told(group.signature, "signature") == "required",
+            )
+        except cfg.Error as error:
+            raise exception.InvalidConfiguration(str(error)) from error
+
+
+def _told(value: _T | None, name: str) -> _T:
+    # oslo.config reads an empty value as None.
+    if value is None or value == "":
+        raise exception.InvalidConfiguration(f"[{options.GROUP.name}] {name} is empty")
+    return value
+
+
+def check(image: Image, region: Region, rules: Rules) -> None:
+    """Refuse an image that the rules do not let into a region.
+
+    :raises ImageRefused: with every reason, not only the first.
+    """
+    if found := reasons(image, rules):
+        raise exception.ImageRefused(
+            f"image {properties.title(image)} may not be programmed into {region}: "
+            f"{'; '.join(found)}"
+        )
+
+
+def check_file(header: Header, image: Image, rules: Rules) -> None:
+    """Refuse an image whose file is of a format that is not allowed.
+
+    :raises ImageRefused: it is.
+    """
+    if header.format not in rules.file_formats:
+        allowed = sorted(each.value for each in rules.file_formats)
+        raise exception.ImageRefused(
+            f"image {properties.title(image)} may not be programmed: its file is "
+            f"{header.format.value}, not {_any_of(allowed)}",
+            hint=f"see file_formats in [{options.GROUP.name}]",
+        )
+
+
+def reasons(image: Image, rules: Rules) -> tuple[str, ...]:
+    """Why an image may not be programmed; empty if it may."""
+    return (*_state(image), *_right(image, rules), *_data(image, rules))
+
+
+def _state(image: Image) -> Iterator[str]:
+    if image.status != "active":
+        yield f"its status is {hints.shown(image.status)}"
+    if image.hidden:
+        yield "it is hidden"
+
+
+def _right(image: Image, rules: Rules) -> Iterator[str]:
+    if image.owner in rules.projects:
+        return
+    whose = f"project {hints.shown(image.owner)} of its owner is not allowed"
+    if image.visibility != "public":
+        yield f"{whose}, and it is {hints.shown(image.visibility)}, not public"
+    elif not rules.public:
+        yield f"{whose}, and being public is not enough"
+
+
+def _data(image: Image, rules: Rules) -> Iterator[str]:
+    if not image.size:
+        yield "it has no data" if image.size == 0 else "its size is not known"
+    elif image.size > rules.max_size:
+        yield f"it has {image.size} bytes, more than {rules.max_size}"
+    for what, value, allowed in (
+        ("disk format", image.disk_format, rules.disk_formats),
+        ("container format", image.container_format, rules.container_formats),
+    ):
+        if value not in allowed:
+            yield f"its {what} is {hints.shown(value)}, not {_any_of(allowed)}"
+    try:
+        Digest.of(image)
+    except exception.ImageInvalid as error:
+        yield error.message
+    if rules.signed:
+        missing = [
+            name for name in SIGNATURE_PROPERTIES if not image.properties.get(name)
+        ]
+        if missing:
+            yield f"it is not signed: {', '.join(missing)} not set"
+
+
+def _any_of(allowed: frozenset[str] | list[str]) -> str:
+    return " or ".join(sorted(allowed)) or "any: none is allowed"
