@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
+from os_acc import exception, hints, state_path
 
 GROUP = cfg.OptGroup(
     "os_acc",
@@ -51,13 +51,7 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="The plugins to use, by the names of their entry points. Empty: "
         "all that are installed.",
     ),
-    cfg.StrOpt(
-        "state_path",
-        default="/var/lib/os_acc",
-        help="The directory of the leases, the journal and the locks. It has "
-        "to be on a local file system that survives a reboot, and to belong "
-        "to the user that nova-compute runs as.",
-    ),
+    state_path.OPTION,
     cfg.StrOpt(
         "node_name",
         sample_default="<the host's name>",
@@ -205,7 +199,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
 
 #: The groups of the privilege contexts in :mod:`os_acc.privsep`.
-PRIVSEP_GROUPS = ("os_acc_base", "os_acc_inspect")
+PRIVSEP_GROUPS = ("os_acc_base", "os_acc_inspect", "os_acc_image")
 
 
 def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:

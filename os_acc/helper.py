@@ -26,12 +26,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from os_acc import connection, deadlines, exception, privsep
+from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.privsep import binding, holders, sriov
+from os_acc.objects.region import Region
+from os_acc.privsep import binding, fpga, holders, sriov
 from os_acc.privsep.outcome import Outcome, Result
 
-_CONTEXTS = (privsep.base, privsep.inspect)
+_CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
+# On a host without FPGAs nobody has to allow the third.
+_AT_ONCE = (privsep.base, privsep.inspect)
+# In the words of drivers/fpga/fpga-mgr.c, status_show().
+_REPORTED: dict[str, type[exception.ProgrammingFailed]] = {
+    "reconfig operation error": exception.ProgrammingOperationError,
+    "reconfig CRC error": exception.ProgrammingCrcError,
+    "reconfig incompatible image": exception.ProgrammingIncompatible,
+    "reconfig IP protocol error": exception.ProgrammingProtocolError,
+    "reconfig fifo overflow error": exception.ProgrammingFifoOverflow,
+}
+
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
 
 
 class StaleEpoch(exception.OsAccError):
@@ -78,7 +92,7 @@ class Helper:
     def start(
         self,
         deadline: float,
-        contexts: Sequence[privsep.Context] = _CONTEXTS,
+        contexts: Sequence[privsep.Context] = _AT_ONCE,
     ) -> None:
         """Start these contexts, by ``time.monotonic()``'s deadline.
 
@@ -175,6 +189,83 @@ class Helper:
         )
         _judge((function.address,), (answer,))
 
+    def program(
+        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+    ) -> str:
+        """Write a verified bitstream to a region, and read back what it holds.
+
+        The image is found in the cache by its hash, and hashed once more.
+
+        :returns: canonical UUID of the function that the region holds.
+        :raises NotProgrammable: the region takes no bitstreams.
+        :raises ImageMismatch, ImageInvalid: nothing was written.
+        :raises ProgrammingFailed: it may hold anything, as after DeviceStuck
+            and HelperLost.
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        if region.interface_id is None:
+            raise exception.NotProgrammable(f"{region} cannot be programmed")
+        turn = self._turn(privsep.image, deadline)
+        answer = turn.ask(
+            fpga.program,
+            region.card.parts,
+            region.identity.numbers,
+            region.number,
+            region.interface_id,
+            bitstream.image.hash_algo,
+            bitstream.image.hash_value,
+            bitstream.header.payload_offset,
+            bitstream.header.payload_size,
+            epoch,
+            turn.milliseconds,
+        )
+        result = Result(*answer)
+        if result.outcome == Outcome.IN_USE:
+            self.check_free((region.card,), deadline)
+        if result.outcome != Outcome.OK:
+            raise _unprogrammed(region, bitstream, result)
+        return result.observed
+
+    def release_ports(
+        self, card: PciFunction, count: int, epoch: int, deadline: float
+    ) -> None:
+        """Take a card's first ports from the host, so that VFs get them.
+
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            fpga.release_ports,
+            card.address.parts,
+            card.identity.numbers,
+            count,
+            epoch,
+            turn.milliseconds,
+        )
+        self._judge_ports(card, answer, deadline)
+
+    def assign_ports(self, card: PciFunction, epoch: int, deadline: float) -> None:
+        """Give the host back all ports of a card that has no VFs.
+
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            fpga.assign_ports,
+            card.address.parts,
+            card.identity.numbers,
+            epoch,
+            turn.milliseconds,
+        )
+        self._judge_ports(card, answer, deadline)
+
+    def _judge_ports(
+        self, card: PciFunction, answer: Sequence[Any], deadline: float
+    ) -> None:
+        if Result(*answer).outcome == Outcome.IN_USE:
+            self.check_free((card.address,), deadline)
+        _judge((card.address,), (answer,))
+
     def _turn(self, context: privsep.Context, deadline: float) -> _Turn:
         """The helper is there, and this is the time that the kernel has.
 
@@ -213,6 +304,53 @@ def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) ->
     done = [result for result in results if result.outcome == Outcome.OK]
     if len(done) != len(addresses):
         raise exception.HelperLost("the privileged helper answered something else")
+
+
+def _unprogrammed(
+    region: Region, bitstream: Bitstream, result: Result
+) -> exception.OsAccError:
+    image = bitstream.image
+    match result.step:
+        case "digest":
+            return exception.ImageInvalid(
+                f"the cached file of image {image} is not what was verified",
+                hint="something changes files below [os_acc] state_path: find out what",
+            )
+        case "image":
+            return exception.ImageInvalid(
+                f"the cached file of image {image} cannot be programmed: "
+                f"{_reason(result)}",
+                hint="it may have been removed: fetch it again",
+            )
+        case "compat_id" if result.outcome == Outcome.CHANGED:
+            return exception.ImageMismatch(
+                f"{region} is of {result.observed}, not of {region.interface_id} as "
+                f"image {image} is meant for"
+            )
+        case "compat_id" | "fme" | "port" if result.errno in _NOT_THERE:
+            return exception.NotProgrammable(
+                f"{region} has no {result.step} by which it could be programmed"
+            )
+        case "programming":
+            return _programming_error(region, image, result)
+    return _error(str(region.card), result)
+
+
+def _programming_error(
+    region: Region, image: Image, result: Result
+) -> exception.ProgrammingFailed:
+    errors = tuple(result.observed.splitlines())
+    kinds = [_REPORTED[error] for error in errors if error in _REPORTED]
+    if result.errno == errno.ETIMEDOUT:
+        kinds = [exception.ProgrammingTimedOut]
+    kind = kinds[0] if kinds else exception.ProgrammingFailed
+    told = ", ".join(errors) or _reason(result)
+    return kind(
+        f"{region} has not taken image {image}: {told}",
+        address=str(region.card),
+        errno=result.errno,
+        errors=errors,
+    )
 
 
 def _error(address: str, result: Result) -> exception.OsAccError:

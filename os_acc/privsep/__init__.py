@@ -104,3 +104,11 @@ inspect = Context(
     "os_acc_inspect",
     [capabilities.CAP_SYS_PTRACE, capabilities.CAP_DAC_READ_SEARCH],
 )
+
+#: Programs FPGAs: reads the cached bitstream, which belongs to the service's
+#: user, and may be on a file system that does not let root in for nothing.
+#: The FPGA's nodes and sysfs files are uid 0's; drivers/fpga checks no
+#: capability.
+image = Context(
+    "os_acc.privsep.image", "os_acc_image", [capabilities.CAP_DAC_READ_SEARCH]
+)

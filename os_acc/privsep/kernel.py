@@ -20,7 +20,9 @@ takes its place, so that the code above it is the same on both.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import stat
 
 
 class Kernel:
@@ -82,6 +84,35 @@ class Kernel:
             return error.errno or errno.EIO
         os.close(fd)
         return 0
+
+    def open_exclusive(self, path: str, device: str) -> int:
+        """Open a node which nobody has open, and nobody can open meanwhile.
+
+        Drivers have to support it: those of drivers/fpga do for O_EXCL.
+
+        :param device: its device number as sysfs shows it, ``major:minor``.
+        :raises OSError: EBUSY, somebody has it open; ENXIO, it is the node of
+            something else.
+        """
+        # First without opening: to open the wrong device may have an effect.
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            found = os.fstat(place)
+            number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+            if not stat.S_ISCHR(found.st_mode) or number != device:
+                raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
+            flags = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC
+            return os.open(f"/proc/self/fd/{place}", flags)
+        finally:
+            os.close(place)
+
+    def ioctl(self, fd: int, request: int, argument: bytes) -> None:
+        """Have a driver do something with a node that is open (ioctl(2)).
+
+        :param argument: the structure or number that the request points to.
+        :raises OSError: as the driver refused it.
+        """
+        fcntl.ioctl(fd, request, argument)
 
     def _check_is_sysfs(self, fd: int, path: str) -> None:
         # Every sysfs attribute lives on the one device number of sysfs.

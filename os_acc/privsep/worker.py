@@ -65,12 +65,17 @@ _stuck: set[int] = set()
 
 
 def run(
-    addresses: Sequence[PciAddress], epoch: int, seconds: float, job: Job
+    addresses: Sequence[PciAddress],
+    epoch: int,
+    seconds: float,
+    job: Job,
+    files: Sequence[int] = (),
 ) -> tuple[Result, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
     :param epoch: number of the store's write that this call stands on.
     :param seconds: how long to wait for the devices' locks and the child.
+    :param files: descriptors that the job needs; all others are closed.
     :returns: one :class:`Result` for each address.
     """
     deadline = time.monotonic() + seconds
@@ -82,7 +87,7 @@ def run(
             refusal = _lock(address, epoch, patience, locks)
             if refusal is not None:
                 return (refusal,) * len(addresses)
-        return _in_child(len(addresses), deadline, job, locks)
+        return _in_child(len(addresses), deadline, job, (*locks, *files))
     finally:
         for fd in locks:
             os.close(fd)
@@ -137,12 +142,12 @@ def _record(number: bytes) -> bytes:
 
 
 def _in_child(
-    count: int, deadline: float, job: Job, locks: Sequence[int]
+    count: int, deadline: float, job: Job, keep: Sequence[int]
 ) -> tuple[Result, ...]:
     readable, writable = os.pipe2(os.O_CLOEXEC)
     try:
         try:
-            pid = _fork(count, job, writable, locks)
+            pid = _fork(count, job, writable, keep)
         finally:
             os.close(writable)
         answers, ended = _collect(readable, deadline)
@@ -155,21 +160,21 @@ def _in_child(
     return _complete(answers, count, ended)
 
 
-def _fork(count: int, job: Job, writable: int, locks: Sequence[int]) -> int:
+def _fork(count: int, job: Job, writable: int, keep: Sequence[int]) -> int:
     # Blocked before the fork: the child must not live a moment without it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
         pid = os.fork()
         if pid == 0:
-            _child(count, job, writable, locks)
+            _child(count, job, writable, keep)
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _child(count: int, job: Job, writable: int, locks: Sequence[int]) -> None:
+def _child(count: int, job: Job, writable: int, keep: Sequence[int]) -> None:
     try:
-        _close_all_but({writable, *locks})
+        _close_all_but({writable, *keep})
         for index in range(count):
             result = _outcome(job, index)
             os.write(writable, json.dumps(result).encode() + b"\n")

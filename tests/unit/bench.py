@@ -150,7 +150,7 @@ def request(*providers: Provider, amount: int = 1) -> tuple[Any, Any]:
 @contextlib.contextmanager
 def privileged_here() -> Iterator[None]:
     """Run privileged code in this process; its writes in forked children."""
-    contexts = (privsep.base, privsep.inspect)
+    contexts = (privsep.base, privsep.inspect, privsep.image)
     before = [context.client_mode for context in contexts]
     for context in contexts:
         context.set_client_mode(False)

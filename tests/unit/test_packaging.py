@@ -36,7 +36,11 @@ from oslo_rootwrap import filters, wrapper
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "os_acc").rglob("*.py"))
 FILTERS = ROOT / "etc/os-acc/rootwrap.d"
-CONTEXTS = ("os_acc.privsep.base", "os_acc.privsep.inspect")
+CONTEXTS = (
+    "os_acc.privsep.base",
+    "os_acc.privsep.inspect",
+    "os_acc.privsep.image",
+)
 
 
 def modules_loaded_by(statement: str) -> set[str]:

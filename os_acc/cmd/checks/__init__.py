@@ -28,6 +28,7 @@ BEFORE: Sequence[tuple[str, Check]] = (
     ("configuration", configured.configuration),
     ("helper base", helpers.base),
     ("helper inspect", helpers.inspect),
+    ("helper image", helpers.image),
 )
 
 #: As the owner of the state directory.

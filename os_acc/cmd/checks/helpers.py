@@ -33,6 +33,11 @@ def inspect(scene: Scene) -> Iterator[Finding]:
     yield _start(scene, privsep.inspect)
 
 
+def image(scene: Scene) -> Iterator[Finding]:
+    """Does the context that programs FPGAs start?"""
+    yield _start(scene, privsep.image)
+
+
 def _start(scene: Scene, context: privsep.Context) -> Finding:
     settings = scene.settings
     command = shlex.join(context.helper_command("SOCKET"))

@@ -27,6 +27,7 @@ from oslo_config import cfg
 from oslo_utils import uuidutils
 
 from os_acc.cmd import check, identity
+from os_acc.conf import PRIVSEP_GROUPS
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -57,11 +58,11 @@ def golden(console: Console) -> Callable[..., None]:
 
 @pytest.fixture
 def helper_of_nova() -> Iterator[None]:
-    for group in ("os_acc_base", "os_acc_inspect"):
+    for group in PRIVSEP_GROUPS:
         command = "sudo privsep-helper --config-file /etc/nova/nova.conf"
         cfg.CONF.set_override("helper_command", command, group=group)
     yield
-    for group in ("os_acc_base", "os_acc_inspect"):
+    for group in PRIVSEP_GROUPS:
         cfg.CONF.clear_override("helper_command", group=group)
 
 

@@ -22,12 +22,13 @@ from oslo_privsep import capabilities
 
 from os_acc import privsep
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import binding, holders, sriov
+from os_acc.privsep import binding, fpga, holders, sriov
 
 SOCKET = "/run/user/privsep.sock"
 CONTEXTS = {
     "os_acc.privsep.base": privsep.base,
     "os_acc.privsep.inspect": privsep.inspect,
+    "os_acc.privsep.image": privsep.image,
 }
 
 
@@ -64,6 +65,10 @@ def test_inspect_may_look_and_nothing_else():
     }
 
 
+def test_image_may_read_and_nothing_else():
+    assert set(privsep.image.conf.capabilities) == {capabilities.CAP_DAC_READ_SEARCH}
+
+
 def test_each_context_has_its_own_group_of_options():
     sections = {context.cfg_section for context in CONTEXTS.values()}
     assert sections == set(PRIVSEP_GROUPS)
@@ -76,6 +81,9 @@ def test_each_context_has_its_own_group_of_options():
         (binding.give_back, privsep.base),
         (sriov.set_num_vfs, privsep.base),
         (holders.holders, privsep.inspect),
+        (fpga.program, privsep.image),
+        (fpga.release_ports, privsep.base),
+        (fpga.assign_ports, privsep.base),
     ],
 )
 def test_each_entry_point_belongs_to_one_context(entry_point, context):

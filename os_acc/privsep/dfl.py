@@ -1,0 +1,153 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where the kernel's DFL driver shows an FPGA card's parts (drivers/fpga).
+
+:mod:`os_acc.host.dfl` has the layout of sysfs. What it says to a caller is
+read here once more, where it decides what is written to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator
+
+from os_acc.exception import InvalidPciAddress
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, kernel
+
+DRIVER = "dfl-pci"
+_FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
+_PORT = re.compile(r"dfl-port\.[0-9]{1,9}", re.ASCII)
+_MANAGER = re.compile(r"dfl-fme-mgr\.[0-9]{1,9}", re.ASCII)
+_REGION = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Port:
+    """A port that dfl-pci has.
+
+    :ivar function: the card, or the VF that it was released for.
+    :ivar path: of its device in sysfs.
+    """
+
+    function: PciAddress
+    path: str
+
+
+def fme(card: PciAddress) -> str | None:
+    """The directory of a card's FPGA Management Engine; None: it has none."""
+    return next(_below(card, _FME), None)
+
+
+def own_ports(function: PciAddress) -> list[str]:
+    """The directories of the ports that a function itself has."""
+    return list(_below(function, _PORT))
+
+
+def port(card: PciAddress, number: int) -> Port | None:
+    """The port of this number, on the card or on a VF of it."""
+    for function in (card, *_vfs(card)):
+        for path in own_ports(function):
+            if _read(path, "id") == str(number):
+                return Port(function, path)
+    return None
+
+
+def interface_id(fme: str) -> str | None:
+    """``compat_id`` as canonical UUID; None: there is none, or no one.
+
+    All regions of a card show that of their manager (fme_region_probe()).
+    """
+    found = set()
+    for region in _class_devices(fme, _REGION, "fpga_region"):
+        try:
+            found.add(canonical(_read(region, "compat_id")))
+        except FileNotFoundError:
+            found.add(None)
+    return found.pop() if len(found) == 1 else None
+
+
+def status(fme: str) -> str:
+    """What the FPGA manager reports of the last programming, line by line."""
+    for manager in _class_devices(fme, _MANAGER, "fpga_manager"):
+        return _read(manager, "status")
+    return ""
+
+
+def function_id(port: str) -> str | None:
+    """``afu_id`` as canonical UUID; None: what is there is none.
+
+    :raises OSError: EBUSY, the port is held in reset (afu_id_show()).
+    """
+    return canonical(_read(port, "afu_id"))
+
+
+def canonical(text: str) -> str | None:
+    """An id of sysfs as canonical UUID; None where it is none."""
+    return str(uuid.UUID(hex=text)) if _ID.fullmatch(text) else None
+
+
+def open_node(device: str) -> int:
+    """Open the node of a port or FME, which nobody else may have open.
+
+    :raises OSError: EBUSY, somebody has it open; as the kernel refuses it.
+    """
+    path = kernel.current.path("dev", os.path.basename(device))
+    return kernel.current.open_exclusive(path, _read(device, "dev"))
+
+
+def _vfs(card: PciAddress) -> Iterator[PciAddress]:
+    place = functions.directory(card)
+    for name in sorted(_list(place)):
+        if name.startswith("virtfn"):
+            try:
+                link = os.readlink(os.path.join(place, name))
+                yield PciAddress.parse(os.path.basename(link))
+            except (FileNotFoundError, InvalidPciAddress):
+                continue
+
+
+def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:
+    place = os.path.join(functions.directory(function), "fpga_region")
+    for region in _list(place):
+        above = os.path.join(place, region)
+        yield from (
+            os.path.join(above, name)
+            for name in _list(above)
+            if pattern.fullmatch(name)
+        )
+
+
+def _class_devices(fme: str, pattern: re.Pattern[str], kind: str) -> Iterator[str]:
+    for name in _list(fme):
+        if pattern.fullmatch(name):
+            above = os.path.join(fme, name, kind)
+            yield from (os.path.join(above, own) for own in _list(above))
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+            return []
+        raise
+
+
+def _read(directory: str, name: str) -> str:
+    return kernel.current.read(os.path.join(directory, name)).strip()

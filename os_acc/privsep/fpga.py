@@ -1,0 +1,390 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Program FPGAs, and hand their ports out, by the kernel's DFL driver.
+
+include/uapi/linux/fpga-dfl.h, Documentation/fpga/dfl.rst. The driver looks
+at nothing of what it is given but its length: which card, which port, which
+bytes and whether they are built for it is checked here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from os_acc import privsep
+from os_acc.objects.digest import Digest
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import dfl, functions, images, kernel, worker
+from os_acc.privsep.images import Sealed
+from os_acc.privsep.outcome import Outcome, Result
+
+PORT_PR = 0xB680
+PORT_RELEASE = 0x4004B681
+PORT_ASSIGN = 0x4004B682
+# struct dfl_fpga_fme_port_pr: argsz, flags, port_id, buffer_size,
+# buffer_address.
+_PORT_PR = struct.Struct("=IIIIQ")
+_PORT_ID = struct.Struct("=i")
+# FME_CAP_NUM_PORTS has three bits (drivers/fpga/dfl.h).
+_PORT_LIMIT = 7
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+
+
+class _Refusal(Exception):
+    """A step ends here, with this answer."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+class _Task(NamedTuple):
+    card: PciAddress
+    identity: tuple[int, ...]
+    number: int
+    interface_id: str
+    offset: int
+    size: int
+
+
+@privsep.image.entrypoint
+def program(
+    parts: tuple[int, ...],
+    identity: tuple[int, ...],
+    number: int,
+    interface_id: str,
+    algorithm: str,
+    digest: str,
+    offset: int,
+    size: int,
+    epoch: int,
+    milliseconds: int,
+) -> tuple[str, int, str, str]:
+    """Write a part of a cached image to a port of an FPGA card.
+
+    :param number: of the port on the card.
+    :param interface_id: canonical UUID that the card's ``compat_id`` has to
+        be.
+    :param algorithm, digest: of the whole image, by which it is found.
+    :param offset, size: which bytes of it the hardware is given.
+    :returns: where it is done, ``observed`` is the canonical UUID of what the
+        port holds. The step of a refusal is ``digest`` or ``image`` where the
+        image is not the one that is meant, or unreadable; ``programming``
+        where the hardware has begun, and may hold anything: ``observed`` then
+        has the lines that the FPGA manager reports. Of any other step the
+        port still holds what it did.
+    """
+    card = functions.parse_address(parts)
+    named = _parse_digest(algorithm, digest)
+    if (
+        card is None
+        or named is None
+        or not functions.is_identity(identity)
+        or not functions.is_number(number, _PORT_LIMIT)
+        or not _is_uuid(interface_id)
+        or not functions.is_number(offset, images.SIZE_LIMIT)
+        or not functions.is_number(size, images.SIZE_LIMIT)
+        or not size
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+    ):
+        return Result(Outcome.INVALID, errno.EINVAL)
+    task = _Task(card, tuple(identity), number, interface_id, offset, size)
+    deadline = time.monotonic() + milliseconds / 1000
+    # No lock file for what is not there.
+    if not functions.exists(card):
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
+    try:
+        with images.current.sealed(named, deadline) as image:
+            if offset + size > image.size:
+                return Result(Outcome.REFUSED, errno.ERANGE, "image", str(image.size))
+            return _run(task, image, epoch, deadline)
+    except images.Unfit as error:
+        return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
+
+
+@privsep.base.entrypoint
+def release_ports(
+    parts: tuple[int, ...],
+    identity: tuple[int, ...],
+    count: int,
+    epoch: int,
+    milliseconds: int,
+) -> tuple[str, int, str, str]:
+    """Take the first ports of a card from the host, so that VFs get them.
+
+    As many VFs can be made then, neither more nor fewer, and each has one
+    port. A card that has VFs is refused.
+
+    :param count: how many; all others are the host's after it.
+    """
+    return _set_ports(parts, identity, count, epoch, milliseconds)
+
+
+@privsep.base.entrypoint
+def assign_ports(
+    parts: tuple[int, ...], identity: tuple[int, ...], epoch: int, milliseconds: int
+) -> tuple[str, int, str, str]:
+    """Give the host back all ports of a card, which has no VFs any more."""
+    return _set_ports(parts, identity, 0, epoch, milliseconds)
+
+
+# -- programming --------------------------------------------------------------
+
+
+def _run(task: _Task, image: Sealed, epoch: int, deadline: float) -> Result:
+    addresses = [task.card]
+    with contextlib.suppress(OSError):
+        port = dfl.port(task.card, task.number)
+        # Nobody may take the VF to a guest meanwhile.
+        if port is not None and port.function != task.card:
+            addresses.append(port.function)
+
+    def job(index: int) -> Result:
+        if index:
+            return Result(Outcome.OK)
+        return _guarded(lambda: _program(task, image, addresses))
+
+    seconds = max(0.0, deadline - time.monotonic())
+    return worker.run(addresses, epoch, seconds, job, [image.fd])[0]
+
+
+def _program(task: _Task, image: Sealed, locked: list[PciAddress]) -> Result:
+    _check_card(task.card, task.identity)
+    fme = _fme(task.card)
+    found = dfl.interface_id(fme)
+    if found is None:
+        return Result(Outcome.REFUSED, errno.ENOENT, "compat_id")
+    if found != task.interface_id:
+        return Result(Outcome.CHANGED, 0, "compat_id", found)
+    port = _port(task, locked)
+    if port.function == task.card and _is_in_reset(port.path):
+        _revive(task.card)
+        fme, port = _fme(task.card), _port(task, locked)
+    # The port first: who has the card's management open is told of least.
+    with _exclusive(port.path, "port"), _exclusive(fme, "fme") as fd:
+        _write(fd, fme, task, image)
+    # What sits there now may be another card, and that port another one's.
+    _check_card(task.card, task.identity)
+    return _read_back(port.path)
+
+
+def _write(fd: int, fme: str, task: _Task, image: Sealed) -> None:
+    # Copied when written to, which nobody does: a sealed file cannot be
+    # mapped as shared before Linux 6.7, and ctypes wants what it could write.
+    with mmap.mmap(image.fd, image.size, access=mmap.ACCESS_COPY) as view:
+        begin = ctypes.c_char.from_buffer(view, task.offset)
+        address = ctypes.addressof(begin)
+        argument = _PORT_PR.pack(_PORT_PR.size, 0, task.number, task.size, address)
+        try:
+            kernel.current.ioctl(fd, PORT_PR, argument)
+        except OSError as error:
+            raise _Refusal(_failure(error, fme)) from error
+        finally:
+            # The view cannot be closed while something points into it.
+            del begin
+
+
+def _failure(error: OSError, fme: str) -> Result:
+    if error.errno == errno.EBUSY:
+        # Refused before anything was begun (fpga_mgr_lock()).
+        return Result(Outcome.IN_USE, errno.EBUSY, "fme")
+    # Of any other error the manager says nothing, or what it said before.
+    told = dfl.status(fme) if error.errno == errno.EIO else ""
+    return Result(Outcome.REFUSED, error.errno or errno.EIO, "programming", told)
+
+
+def _read_back(port: str) -> Result:
+    try:
+        found = dfl.function_id(port)
+    except OSError as error:
+        return Result(Outcome.NO_EFFECT, error.errno or errno.EIO, "programming")
+    if found is None:
+        return Result(Outcome.NO_EFFECT, 0, "programming")
+    return Result(Outcome.OK, 0, "", found)
+
+
+def _is_in_reset(port: str) -> bool:
+    try:
+        dfl.function_id(port)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return True
+        raise
+    return False
+
+
+def _revive(card: PciAddress) -> None:
+    """Have dfl-pci begin anew with a card, if nobody uses any of it.
+
+    A programming that fails leaves its port disabled, and the driver counts
+    that: it is enabled by none of those that succeed afterwards
+    (fpga_region_program_fpga(), __afu_port_enable()).
+    """
+    vfs = functions.count_vfs(card)
+    if vfs:
+        raise _Refusal(Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs)))
+    with contextlib.ExitStack() as stack:
+        for path in dfl.own_ports(card):
+            stack.enter_context(_exclusive(path, "port"))
+        stack.enter_context(_exclusive(_fme(card), "fme"))
+    functions.write(card, "driver/unbind", str(card))
+    functions.probe(card)
+    found = functions.driver(card)
+    if found != dfl.DRIVER:
+        raise _Refusal(Result(Outcome.NO_EFFECT, 0, "driver", found))
+
+
+def _port(task: _Task, locked: list[PciAddress]) -> dfl.Port:
+    port = dfl.port(task.card, task.number)
+    # One that has moved since its lock was chosen is with somebody else.
+    if port is None or port.function not in locked:
+        raise _Refusal(Result(Outcome.REFUSED, errno.ENODEV, "port", str(task.number)))
+    return port
+
+
+# -- ports --------------------------------------------------------------------
+
+
+def _set_ports(
+    parts: object, identity: object, count: object, epoch: object, milliseconds: object
+) -> Result:
+    card = functions.parse_address(parts)
+    if (
+        card is None
+        or not functions.is_identity(identity)
+        or not functions.is_number(count, _PORT_LIMIT)
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+    ):
+        return Result(Outcome.INVALID, errno.EINVAL)
+    if not functions.exists(card):
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
+    assert isinstance(identity, tuple | list)
+    assert isinstance(count, int)
+    assert isinstance(epoch, int)
+    assert isinstance(milliseconds, int)
+    wanted = tuple(identity)
+
+    def job(_index: int) -> Result:
+        return _guarded(lambda: _hand_out(card, wanted, count))
+
+    return worker.run([card], epoch, milliseconds / 1000, job)[0]
+
+
+def _hand_out(card: PciAddress, identity: tuple[int, ...], count: int) -> Result:
+    _check_card(card, identity)
+    fme = _fme(card)
+    number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
+    if count > number_of_ports:
+        return Result(Outcome.REFUSED, errno.ERANGE, "port", str(number_of_ports))
+    moved = [
+        number
+        for number in range(number_of_ports)
+        if _is_hosts(card, number) == (number < count)
+    ]
+    vfs = functions.count_vfs(card)
+    if moved and vfs:
+        return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs))
+    if moved:
+        with _exclusive(fme, "fme") as fd:
+            for number in moved:
+                _move(fd, PORT_RELEASE if number < count else PORT_ASSIGN, number)
+    kept = [number for number in range(count) if _is_hosts(card, number)]
+    if kept:
+        return Result(Outcome.NO_EFFECT, 0, "port", str(kept[0]))
+    return Result(Outcome.OK)
+
+
+def _move(fd: int, request: int, number: int) -> None:
+    try:
+        kernel.current.ioctl(fd, request, _PORT_ID.pack(number))
+    except OSError as error:
+        if request == PORT_ASSIGN and error.errno == errno.ENODEV:
+            # The card counts a port that it has not got (FME_PORT_OFST_IMP).
+            return
+        outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
+        raise _Refusal(
+            Result(outcome, error.errno or errno.EIO, "port", str(number))
+        ) from error
+
+
+def _is_hosts(card: PciAddress, number: int) -> bool:
+    port = dfl.port(card, number)
+    return port is not None and port.function == card
+
+
+# -- both ---------------------------------------------------------------------
+
+
+def _guarded(step: Callable[[], Result]) -> Result:
+    try:
+        return step()
+    except _Refusal as refusal:
+        return refusal.result
+    except OSError as error:
+        return Result(
+            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
+        )
+
+
+def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
+    found = functions.identity(card)
+    if found is None:
+        raise _Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
+    if found != identity:
+        ids = ":".join(f"{number:04x}" for number in found)
+        raise _Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
+    driver = functions.driver(card)
+    if driver != dfl.DRIVER:
+        raise _Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
+
+
+def _fme(card: PciAddress) -> str:
+    fme = dfl.fme(card)
+    if fme is None:
+        raise _Refusal(Result(Outcome.REFUSED, errno.ENODEV, "fme"))
+    return fme
+
+
+@contextlib.contextmanager
+def _exclusive(device: str, step: str) -> Iterator[int]:
+    try:
+        fd = dfl.open_node(device)
+    except OSError as error:
+        outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
+        raise _Refusal(Result(outcome, error.errno or errno.EIO, step)) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _parse_digest(algorithm: object, digest: object) -> Digest | None:
+    # What a subclass of str is written as need not be what it is matched as.
+    if type(algorithm) is not str or type(digest) is not str:
+        return None
+    return Digest.of_file_name(f"{algorithm}-{digest}")
+
+
+def _is_uuid(value: object) -> bool:
+    return type(value) is str and _UUID.fullmatch(value) is not None

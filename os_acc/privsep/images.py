@@ -1,0 +1,163 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The cached images of bitstreams, as privileged code reads them.
+
+Which file that is, the helper knows by the digest and its own configuration.
+It reads the file once: the bytes that were hashed are the bytes that are
+programmed, whatever becomes of the file meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+
+from oslo_config import cfg
+
+from os_acc import state_path
+from os_acc.objects.digest import Digest
+
+#: Bytes that an image may have: as many are held in memory, twice, while it
+#: is programmed (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
+SIZE_LIMIT = 2**30
+_CHUNK = 2**20
+_SEALS = (
+    fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: what is no file must not make the helper wait.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Unfit(Exception):
+    """An image that is not to be programmed.
+
+    :ivar step: ``digest``: it is not what it has to be; ``image``: it cannot
+        be read.
+    """
+
+    def __init__(self, number: int, step: str, observed: str = "") -> None:
+        super().__init__(number, step, observed)
+        self.errno = number
+        self.step = step
+        self.observed = observed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sealed:
+    """An image in memory that nobody can change (memfd_create(2), fcntl(2)).
+
+    :ivar size: in bytes.
+    """
+
+    fd: int
+    size: int
+
+
+class Images:
+    """The cache of a host.
+
+    :param directory: None: the one of the helper's own configuration.
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = directory
+
+    def directory(self) -> str:
+        """Where the files are.
+
+        :raises Unfit: the configuration does not tell.
+        """
+        if self._directory is not None:
+            return self._directory
+        cfg.CONF.register_opt(state_path.OPTION, group=state_path.GROUP)
+        try:
+            found = cfg.CONF[state_path.GROUP].state_path
+        except cfg.Error as error:
+            raise Unfit(errno.EINVAL, "image", str(error)) from error
+        if not found or not os.path.isabs(found):
+            raise Unfit(errno.EINVAL, "image", "state_path is not absolute")
+        return os.path.join(found, state_path.BITSTREAMS)
+
+    @contextlib.contextmanager
+    def sealed(self, digest: Digest, deadline: float) -> Iterator[Sealed]:
+        """The image of this digest, read, proved and sealed.
+
+        :param deadline: of ``time.monotonic()``.
+        :raises Unfit: it is missing, too large, not read in time, or not what
+            its name says.
+        """
+        try:
+            memory = os.memfd_create("image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise _unreadable(error) from error
+        try:
+            yield Sealed(memory, self._fill(memory, digest, deadline))
+        finally:
+            os.close(memory)
+
+    def _fill(self, memory: int, digest: Digest, deadline: float) -> int:
+        try:
+            fd = _open(self.directory(), digest.file_name)
+            try:
+                size = _copy(fd, memory, digest, deadline)
+            finally:
+                os.close(fd)
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise _unreadable(error) from error
+        return size
+
+
+current = Images()
+
+
+def _open(directory: str, name: str) -> int:
+    place = os.open(directory, _DIRECTORY)
+    try:
+        fd = os.open(name, _FILE, dir_fd=place)
+    finally:
+        os.close(place)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Unfit(errno.EINVAL, "image", "not a file")
+    return fd
+
+
+def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
+    """Copy and hash a file at once; its size."""
+    found, size = digest.new(), 0
+    while data := os.read(source, _CHUNK):
+        size += len(data)
+        # What is read, and not what fstat(2) says: it may grow meanwhile.
+        if size > SIZE_LIMIT:
+            raise Unfit(errno.EFBIG, "image", str(SIZE_LIMIT))
+        if time.monotonic() >= deadline:
+            raise Unfit(errno.ETIMEDOUT, "image")
+        found.update(data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(memory, left) :]
+    if found.hexdigest() != digest.value:
+        raise Unfit(errno.EBADMSG, "digest", found.hexdigest())
+    return size
+
+
+def _unreadable(error: OSError) -> Unfit:
+    return Unfit(error.errno or errno.EIO, "image")

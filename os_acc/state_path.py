@@ -1,0 +1,34 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where os_acc keeps what has to survive a reboot: one option, two readers.
+
+The service reads it with all the others; the privileged helper, which reads
+none of those, finds the cached bitstreams by it.
+"""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = "os_acc"
+
+OPTION = cfg.StrOpt(
+    "state_path",
+    default="/var/lib/os_acc",
+    help="The directory of the leases, the journal and the locks. It has "
+    "to be on a local file system that survives a reboot, and to belong "
+    "to the user that nova-compute runs as.",
+)
+
+#: The directory below it with the images that were fetched.
+BITSTREAMS = "bitstreams"
