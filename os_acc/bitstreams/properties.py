@@ -68,7 +68,7 @@ def region_id(image: Image) -> str | None:
     no region.
     """
     found = {_canonical(value) for _, value in said(image, REGION_NAMES)}
-    return " and ".join(sorted(found)) or None
+    return " and ".join(sorted(found)) if found else None
 
 
 def title(image: Image) -> str:

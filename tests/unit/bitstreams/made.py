@@ -18,7 +18,8 @@ import hashlib
 import uuid
 from typing import Any
 
-from os_acc.objects.image import Image
+from os_acc.bitstreams.policy import Rules
+from os_acc.objects.image import Image, ImageFormat
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
 
@@ -35,6 +36,17 @@ REGION = Region(
     number=0,
     interface_id=REGION_ID,
     function_id=None,
+)
+
+#: The policy by default, with one project allowed.
+RULES = Rules(
+    projects=frozenset({OPERATOR}),
+    public=True,
+    max_size=2**30,
+    disk_formats=frozenset({"raw"}),
+    container_formats=frozenset({"bare"}),
+    file_formats=frozenset({ImageFormat.GBS, ImageFormat.XCLBIN}),
+    signed=False,
 )
 
 

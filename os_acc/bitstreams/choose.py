@@ -1,0 +1,174 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which image is the one that a request asks for.
+
+What may not be programmed is left out before anything is judged: whoever can
+upload an image must neither make a choice ambiguous nor be chosen. An error
+still tells of such images, since the one that somebody looks for may be among
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from os_acc import exception, hints
+from os_acc.bitstreams import boards, policy, properties
+from os_acc.objects.image import Image, Wish
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.region import Region
+
+# How many images a message names.
+_MOST_LISTED: Final = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """An image that is what was asked for, and why it may not be the one."""
+
+    image: Image
+    refused: tuple[str, ...]
+    differs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        why = ", ".join(self.refused + self.differs)
+        title = properties.title(self.image)
+        return f"{title}: {why}" if why else title
+
+
+def filters(wish: Wish) -> dict[str, str]:
+    """What to ask a source for, so that the answer is among what comes back.
+
+    UUIDs are written in many ways, and a source compares text: of functions
+    it is asked for all bitstreams.
+    """
+    if wish.bitstream_name:
+        return {"name": wish.bitstream_name}
+    return {"tag": properties.TAG}
+
+
+def choose(
+    wish: Wish, region: Region, images: Iterable[Image], rules: policy.Rules
+) -> Image:
+    """The one image that is asked for, fits the region, and is allowed.
+
+    :param images: what a source found; what is not asked for is passed over.
+    :raises NotProgrammable: nothing tells what the region takes.
+    :raises ImageNotFound: there is none, or none that is allowed.
+    :raises ImageRefused: the one whose id was given is not allowed.
+    :raises ImageMismatch: those that are allowed are for other regions,
+        vendors or boards.
+    :raises ImageAmbiguous: there are several.
+    """
+    if region.interface_id is None:
+        raise exception.NotProgrammable(
+            f"{region} does not say what a bitstream for it has to be built for"
+        )
+    found = [
+        _judged(image, wish, region, rules)
+        for image in {image.id: image for image in images}.values()
+        if answers(wish, image)
+    ]
+    fitting = [each for each in found if not each.refused and not each.differs]
+    if len(fitting) == 1:
+        return fitting[0].image
+    if fitting:
+        raise exception.ImageAmbiguous(
+            f"{len(fitting)} images have {wish} and fit {region}: {_listed(fitting)}"
+        )
+    raise _none(wish, region, found)
+
+
+def answers(wish: Wish, image: Image) -> bool:
+    """Whether an image is what is asked for, by its id, name or properties.
+
+    UUIDs are the same however they are written; names only exactly.
+    """
+    told = []
+    if wish.bitstream_id:
+        told.append(_canonical(image.id) == _canonical(wish.bitstream_id))
+    if wish.bitstream_name:
+        told.append(image.name == wish.bitstream_name)
+    if wish.function_id:
+        wanted = _canonical(wish.function_id)
+        told.append(wanted in properties.function_ids(image))
+    if wish.function_name:
+        told.append(wish.function_name in properties.function_names(image))
+    return bool(told) and all(told)
+
+
+def _judged(image: Image, wish: Wish, region: Region, rules: policy.Rules) -> _Found:
+    refused = policy.reasons(image, rules)
+    # By its id, somebody means this one. A search would find VM images too,
+    # which have the same properties to say what they need.
+    if not wish.bitstream_id and properties.TAG not in image.tags:
+        refused = (f"it has no tag {properties.TAG}", *refused)
+    return _Found(image, refused, tuple(_differences(image, region)))
+
+
+def _differences(image: Image, region: Region) -> Iterator[str]:
+    built_for = properties.region_id(image)
+    # Where no property says it, the file's head does (formats.check).
+    if built_for not in (None, region.interface_id):
+        yield f"it is built for {hints.shown(built_for)}"
+    for names, is_it in (
+        (properties.VENDOR_NAMES, boards.is_vendor),
+        (properties.BOARD_NAMES, boards.is_board),
+    ):
+        for name, value in properties.said(image, names):
+            if not is_it(value, region.identity):
+                yield f"its {name} is {hints.shown(value)}"
+
+
+def _none(wish: Wish, region: Region, found: Sequence[_Found]) -> Exception:
+    if not found:
+        return exception.ImageNotFound(
+            f"no image has {wish}", hint=_what_it_takes(wish)
+        )
+    if any(not each.refused for each in found):
+        return exception.ImageMismatch(
+            f"no image that has {wish} fits {region}, which is "
+            f"{region.interface_id} of {region.identity}: {_listed(found)}"
+        )
+    if wish.bitstream_id:
+        return exception.ImageRefused(
+            f"no image may be programmed into {region} of those that have {wish}: "
+            f"{_listed(found)}"
+        )
+    return exception.ImageNotFound(
+        f"no image that has {wish} may be programmed into {region}: {_listed(found)}",
+        hint=exception.ImageRefused.default_hint,
+    )
+
+
+def _what_it_takes(wish: Wish) -> str:
+    if wish.bitstream_id or wish.bitstream_name:
+        return "it may be one that os_acc is not shown"
+    names = (
+        properties.FUNCTION_ID_NAMES
+        if wish.function_id
+        else properties.FUNCTION_NAME_NAMES
+    )
+    return f"an image has it by a property {names[0]} and the tag {properties.TAG}"
+
+
+def _listed(found: Sequence[_Found]) -> str:
+    text = "; ".join(map(str, found[:_MOST_LISTED]))
+    more = len(found) - _MOST_LISTED
+    return f"{text}; and {more} more" if more > 0 else text
+
+
+def _canonical(text: str) -> str:
+    return canonical_uuid(text) or text
