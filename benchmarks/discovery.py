@@ -28,6 +28,7 @@ from benchmarks.rows import Aim, Count, Row
 from os_acc import device_spec, inventory, plugins
 from os_acc.host import pci
 from os_acc.host.view import Host
+from os_acc.objects.lease import Standing
 from os_acc.testing import FakeKernel
 
 NAME = "discovery"
@@ -77,7 +78,7 @@ def _stocking(root: str, size: int) -> measure.Work[inventory.Inventory]:
         assert not found.set_aside, found.set_aside
 
     return measure.Work(
-        lambda: inventory.take_stock(root, rules, loaded, "node", frozenset()), check
+        lambda: inventory.take_stock(root, rules, loaded, "node", Standing()), check
     )
 
 

@@ -363,6 +363,12 @@ class RegionInUse(BitstreamError):
     default_hint = "it can be programmed when that guest has ended"
 
 
+class RegionUnknown(BitstreamError):
+    """Nothing is known of what the region holds: its programming failed."""
+
+    default_hint = "ask for a bitstream: the region is then programmed anew"
+
+
 class ProgrammingFailed(HostError):
     """The hardware has not taken a bitstream; the region holds nothing known.
 

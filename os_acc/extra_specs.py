@@ -36,6 +36,8 @@ import os_resource_classes  # type: ignore[import-untyped]
 from oslo_log import log as logging
 
 from os_acc import exception, hints
+from os_acc.objects import wishes
+from os_acc.objects.image import Wish
 from os_acc.objects.request import (
     MAX_AMOUNT,
     NUMBERED_SUFFIX,
@@ -55,6 +57,8 @@ _OURS = re.compile(rf"(?:accel|os_acc)({NUMBERED_SUFFIX})?:(.*)", re.DOTALL)
 class _Treatment(enum.Enum):
     """What becomes of a key that is about accelerators."""
 
+    #: It says what a region is to be programmed with: a field of Wish.
+    WISH = enum.auto()
     NOT_YET = enum.auto()
     NOVAS = enum.auto()
 
@@ -63,19 +67,25 @@ class _Treatment(enum.Enum):
 #: it. A name alone stands below ``accel[S]:`` and ``os_acc[S]:``; a name that
 #: ends in a colon is one of the os_acc specification's own key prefixes.
 _KEYS: Final[Mapping[str, _Treatment]] = {
-    "bitstream_id": _Treatment.NOT_YET,
-    "bitstream_name": _Treatment.NOT_YET,
-    "function_id": _Treatment.NOT_YET,
-    "function_name": _Treatment.NOT_YET,
+    "bitstream_id": _Treatment.WISH,
+    "bitstream_name": _Treatment.WISH,
+    "function_id": _Treatment.WISH,
+    "function_name": _Treatment.WISH,
     "numa_policy": _Treatment.NOT_YET,
     "attach_target": _Treatment.NOT_YET,
-    "bitstream:": _Treatment.NOT_YET,
-    "function:": _Treatment.NOT_YET,
-    "function_name:": _Treatment.NOT_YET,
+    "bitstream:": _Treatment.WISH,
+    "function:": _Treatment.WISH,
+    "function_name:": _Treatment.WISH,
     # Nova hands this one to Cyborg.
     "accel:device_profile": _Treatment.NOVAS,
 }
 _NAMES: Final = frozenset(key for key in _KEYS if ":" not in key)
+#: What a key prefix of the specification says, in our words.
+_OF_THE_SPECIFICATION: Final[Mapping[str, str]] = {
+    "bitstream:": "bitstream_id",
+    "function:": "function_id",
+    "function_name:": "function_name",
+}
 
 
 @dataclasses.dataclass(slots=True)
@@ -83,6 +93,7 @@ class _Draft:
     resources: dict[str, int] = dataclasses.field(default_factory=dict)
     required: set[str] = dataclasses.field(default_factory=set)
     forbidden: set[str] = dataclasses.field(default_factory=set)
+    wish: Wish | None = None
 
 
 def parse(flavor_extra_specs: object) -> FlavorRequest:
@@ -91,7 +102,8 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
     :param flavor_extra_specs: the flavor's mapping of text to text, or None.
     :raises InvalidExtraSpec: not a mapping of text; a malformed name; a
         group that Placement would refuse; several numbered groups without
-        ``group_policy``; an unknown key of ours.
+        ``group_policy``; an unknown key of ours; a group that asks for two
+        bitstreams, or for one without an accelerator to be programmed.
     :raises UnsupportedExtraSpec: a key of ours that this version does not
         serve.
     """
@@ -108,8 +120,8 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
                 _add_resource(draft, suffix, name, key, value)
             else:
                 _add_trait(draft, suffix, name, key, value)
-    for key, _value in specs:
-        _check_own_key(key, drafts)
+    for key, value in specs:
+        _read_own_key(key, value, drafts)
     groups = tuple(_groups(drafts))
     numbered = [group.suffix for group in groups if group.suffix]
     if len(numbered) > 1 and policy is None:
@@ -227,12 +239,16 @@ def _add_trait(draft: _Draft, suffix: str, name: str, key: str, value: object) -
     (draft.required if kind == "required" else draft.forbidden).add(name)
 
 
-def _check_own_key(key: str, groups: Collection[str]) -> None:
+def _read_own_key(key: str, value: object, drafts: dict[str, _Draft]) -> None:
     if _KEYS.get(key) is _Treatment.NOVAS:
         return
     match = _OURS.fullmatch(key)
     suffix, name = match.groups(default="") if match else ("", _prefix(key))
-    if _KEYS.get(name) is _Treatment.NOT_YET:
+    treatment = _KEYS.get(name)
+    if treatment is _Treatment.WISH:
+        _add_wish(drafts, suffix, key, _wish(key, name, value))
+        return
+    if treatment is _Treatment.NOT_YET:
         raise exception.UnsupportedExtraSpec(
             f"extra spec {hints.shown(key)} cannot be served by this version of os_acc"
         )
@@ -240,12 +256,41 @@ def _check_own_key(key: str, groups: Collection[str]) -> None:
         return
     # 'accelerator:size' could be read as our key 'size' in a group 'erator'.
     # It is another's namespace unless there is such a group, or such a key.
-    if suffix and suffix not in groups and hints.nearest(name, _NAMES) is None:
+    if suffix and suffix not in drafts and hints.nearest(name, _NAMES) is None:
         return
     raise exception.InvalidExtraSpec(
         f"extra spec {hints.shown(key)}: {hints.shown(name)} is no key of os_acc",
         hint=hints.did_you_mean(name, _NAMES),
     )
+
+
+def _wish(key: str, name: str, value: object) -> Wish:
+    text = _text(key, value)
+    if name in _OF_THE_SPECIFICATION:
+        # The specification has it as a trait: 'bitstream:<uuid>=required'.
+        if text != "required":
+            raise exception.InvalidExtraSpec(
+                f"extra spec {hints.shown(key)} is {hints.shown(text)}",
+                hint="the only value of such a key is 'required'",
+            )
+        name, text = _OF_THE_SPECIFICATION[name], key.removeprefix(name)
+    try:
+        return wishes.read(name, text)
+    except exception.InvalidInput as error:
+        raise exception.InvalidExtraSpec(
+            f"extra spec {hints.shown(key)}: {error.message}", hint=error.hint
+        ) from error
+
+
+def _add_wish(drafts: dict[str, _Draft], suffix: str, key: str, wish: Wish) -> None:
+    draft = drafts.setdefault(suffix, _Draft())
+    if draft.wish not in (None, wish):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {hints.shown(key)}: group {suffix!r} asks for {draft.wish} "
+            "as well",
+            hint="a region holds one bitstream: use one of these keys in a group",
+        )
+    draft.wish = wish
 
 
 def _prefix(key: str) -> str:
@@ -270,10 +315,16 @@ def _groups(drafts: Mapping[str, _Draft]) -> Iterable[RequestGroup]:
                 "but no resources",
                 hint=f"add resources{suffix}:<resource class>=<amount>",
             )
+        if draft.wish and not resources:
+            raise exception.InvalidExtraSpec(
+                f"group {suffix!r} asks for {draft.wish}, but for no accelerator",
+                hint=f"add resources{suffix}:<resource class>=<amount>",
+            )
         if resources or traits:
             yield RequestGroup(
                 suffix=suffix,
                 resources=resources,
                 required=frozenset(draft.required),
                 forbidden=frozenset(draft.forbidden),
+                wish=draft.wish,
             )

@@ -31,8 +31,11 @@ from os_acc.host import pci, usage
 from os_acc.host.view import Host
 from os_acc.objects.claim import Claim, Tags
 from os_acc.objects.device import Device, Provider, Refusal, Refused
+from os_acc.objects.lease import Standing
 from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.region import Region
 from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.placement import regions
 from os_acc.plugins import base
 
 LOG = log.getLogger(__name__)
@@ -107,12 +110,13 @@ def take_stock(
     rules: Rules,
     loaded: plugins.Plugins,
     node_name: str,
-    leased: frozenset[PciAddress],
+    standing: Standing,
     deadline: float = math.inf,
     host: Host | None = None,
 ) -> Inventory:
     """Scan the host, judge what is named, and let the plugins choose.
 
+    :param standing: the leases by which functions are judged.
     :param host: what a scan has found already.
     :raises HostStepFailed: the host cannot be read at all.
     :raises DeviceStuck: the deadline has passed.
@@ -126,10 +130,12 @@ def take_stock(
         named=named,
         nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
         nova_mdev_types=rules.nova_mdev_types,
-        leased=leased,
+        leased=standing.leased,
     )
     claims, refused = _claims(scene)
-    devices, unknown, set_aside = _discover(loaded, claims, deadline)
+    candidates = base.Candidates(claims, root, _recorded(standing))
+    devices, unknown, set_aside = _discover(loaded, candidates, deadline)
+    devices = [regions.described(device, standing) for device in devices]
     providers = _providers(node_name, devices)
     return Inventory(
         host=host,
@@ -182,38 +188,70 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
     return host.functions.get(function.physfn or function.address, function)
 
 
+def _recorded(standing: Standing) -> Mapping[PciAddress, Region]:
+    """The regions of functions that are leased, and so not to be seen."""
+    return MappingProxyType(
+        {
+            address: dataclasses.replace(
+                lease.programming.region, function_id=lease.programming.function_id
+            )
+            for lease in standing.leases
+            if lease.programming is not None
+            for address in lease.members
+        }
+    )
+
+
 def _discover(
-    loaded: plugins.Plugins, claims: tuple[Claim, ...], deadline: float
+    loaded: plugins.Plugins, candidates: base.Candidates, deadline: float
 ) -> tuple[list[Device], list[Refused], tuple[plugins.SetAside, ...]]:
     devices: list[Device] = []
+    refused: list[Refused] = []
     aside: list[plugins.SetAside] = []
-    left = claims
+    left = candidates.claims
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
         try:
-            found = loaded.call(plugin, seconds, _take, plugin, left)
+            found, not_offered = loaded.call(
+                plugin,
+                seconds,
+                _take,
+                plugin,
+                dataclasses.replace(candidates, claims=left),
+            )
         except exception.PluginFailed as error:
             aside.append(plugins.SetAside(plugin.name, error.message))
             continue
         devices.extend(found)
+        refused.extend(not_offered)
         gone = {handle.address for device in found for handle in device.handles}
+        gone.update(each.address for each in not_offered)
         left = tuple(claim for claim in left if claim.function.address not in gone)
     # What no plugin took: the reason may be one that failed.
     detail = "; ".join(each.reason for each in aside)
     reason = Refusal.PLUGIN_FAILED if aside else Refusal.NO_PLUGIN
-    unknown = [Refused(claim.function.address, reason, detail) for claim in left]
-    return devices, unknown, tuple(aside)
+    refused += [Refused(claim.function.address, reason, detail) for claim in left]
+    return devices, refused, tuple(aside)
 
 
-def _take(plugin: base.PluginBase, claims: tuple[Claim, ...]) -> list[Device]:
+def _take(
+    plugin: base.PluginBase, candidates: base.Candidates
+) -> tuple[list[Device], list[Refused]]:
     """What a plugin takes of the claims: only that, and each once.
 
     :raises ValueError: it offers what it must not.
     """
-    free = {claim.handle() for claim in claims}
+    free = {claim.handle() for claim in candidates.claims}
+    places = {handle.address for handle in free}
     devices: list[Device] = []
-    for device in plugin.discover(base.Candidates(claims)):
+    refused: list[Refused] = []
+    for device in plugin.discover(candidates):
+        if isinstance(device, Refused):
+            if device.address not in places:
+                raise ValueError(f"{device.address} is no candidate")
+            refused.append(device)
+            continue
         _check(plugin, device)
         if any(device.address == other.address for other in devices):
             raise ValueError(f"{device.address} is two devices: give one all handles")
@@ -224,7 +262,7 @@ def _take(plugin: base.PluginBase, claims: tuple[Claim, ...]) -> list[Device]:
                 )
             free.remove(handle)
         devices.append(device)
-    return devices
+    return devices, refused
 
 
 def _check(plugin: base.PluginBase, device: object) -> None:

@@ -26,7 +26,15 @@ from collections.abc import Callable, Sequence
 
 from oslo_log import log
 
-from os_acc import bindings, deadlines, exception, helper, plugins, unending
+from os_acc import (
+    bindings,
+    deadlines,
+    exception,
+    helper,
+    plugins,
+    programming,
+    unending,
+)
 from os_acc.objects.device import Handle
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.plugins import base
@@ -64,21 +72,30 @@ class Lifecycle:
         locks: Locks,
         hands: helper.Helper,
         loaded: plugins.Plugins,
+        programmer: programming.Programmer,
     ) -> None:
         self._root = root
         self._store = store
         self._locks = locks
         self._hands = hands
         self._plugins = loaded
+        self._programmer = programmer
 
     # -- making ready ------------------------------------------------------
 
-    def establish(self, leases: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+    def establish(
+        self,
+        leases: Sequence[Lease],
+        deadline: float,
+        jobs: Sequence[programming.Job] = (),
+    ) -> tuple[Lease, ...]:
         """Take the devices of new leases to vfio-pci; all, or none.
 
-        1. intent on disk, 2. nobody holds them, 3. the plugin's own step,
-        4. bind, 5. prove, 6. commit. Going back is :meth:`release`.
+        1. intent on disk, 2. program, 3. nobody holds them, 4. the plugin's
+        own step, 5. bind, 6. prove, 7. commit. Going back is :meth:`release`;
+        a region stays as it is programmed.
 
+        :param jobs: regions to be programmed; whoever calls has their cards.
         :raises OsAccError: as the step that failed; the host is as it was, or
             the error's notes say what is not.
         """
@@ -92,8 +109,9 @@ class Lifecycle:
             store.delete(intents)
             raise
         try:
+            programmed = self._programmed(intents, jobs, deadline)
             ready = unending.side_by_side(
-                intents, lambda each: self._prepare(each, deadline), _WORKERS
+                programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
             return store.replace(
                 [dataclasses.replace(each, state=LeaseState.HELD) for each in ready]
@@ -122,9 +140,11 @@ class Lifecycle:
         # A guest that the host itself has started may be using it by now.
         idle = [each for each in fresh if not bindings.holds(self._root, each)]
         bindings.check_unused(self._root, idle)
-        ready = unending.side_by_side(
-            idle, lambda each: self._prepare(each, deadline), _WORKERS
-        )
+        with self._programmer.restored(idle, deadline) as plan:
+            programmed = self._programmed(plan.leases, plan.jobs, deadline)
+            ready = unending.side_by_side(
+                programmed, lambda each: self._prepare(each, deadline), _WORKERS
+            )
         renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
@@ -201,14 +221,27 @@ class Lifecycle:
 
     # -- one lease ---------------------------------------------------------
 
+    def _programmed(
+        self,
+        leases: Sequence[Lease],
+        jobs: Sequence[programming.Job],
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        """Step 2, for all of them."""
+        try:
+            return self._programmer.program(leases, jobs, deadline)
+        except helper.StaleEpoch as error:
+            fresh = self._caught_up(leases, error, deadline)
+            return self._programmer.program(fresh, jobs, deadline)
+
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
-        """Steps 2 to 5 for one accelerator."""
+        """Steps 3 to 6 for one accelerator."""
         self._hands.check_free(lease.members, deadline)
         self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
         try:
             self._hands.take(lease, deadline)
         except helper.StaleEpoch as error:
-            lease = self._caught_up(lease, error, deadline)
+            (lease,) = self._caught_up([lease], error, deadline)
             self._hands.take(lease, deadline)
         bindings.prove(self._root, lease)
         return lease
@@ -220,7 +253,7 @@ class Lifecycle:
             try:
                 self._give_back(lease, deadline)
             except helper.StaleEpoch as error:
-                lease = self._caught_up(lease, error, deadline)
+                (lease,) = self._caught_up([lease], error, deadline)
                 self._give_back(lease, deadline)
         except exception.OsAccError as error:
             return lease, error
@@ -247,15 +280,15 @@ class Lifecycle:
                 LOG.warning("%s; nothing of it is restored", error)
 
     def _caught_up(
-        self, lease: Lease, error: helper.StaleEpoch, deadline: float
-    ) -> Lease:
-        """The lease with an epoch that the host takes.
+        self, leases: Sequence[Lease], error: helper.StaleEpoch, deadline: float
+    ) -> tuple[Lease, ...]:
+        """The leases with an epoch that the host takes.
 
         A store that was lost has to count on from where it had been.
         """
         store = self._store.until(deadline)
         store.raise_epoch(error.seen + 1)
-        return store.replace([lease])[0]
+        return store.replace(leases)
 
     def _plugin_step(
         self,

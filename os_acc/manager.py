@@ -38,6 +38,7 @@ from os_acc import (
     lifecycle,
     matching,
     plugins,
+    programming,
     selected_rp,
 )
 from os_acc.host import boot, vfio
@@ -82,6 +83,7 @@ class Manager:
         store: Store,
         locks: Locks,
         life: lifecycle.Lifecycle,
+        programmer: programming.Programmer,
         owner: Owner,
         told: inventory.Told,
     ) -> None:
@@ -91,6 +93,7 @@ class Manager:
         self.store = store
         self.locks = locks
         self.life = life
+        self._programmer = programmer
         self._rules = rules
         self._owner = owner
         self._told = told
@@ -142,6 +145,8 @@ class Manager:
             why = None
             if released.failed or not self._snapshots.offers(released.done):
                 why = self._recount(deadline)
+            if any(lease.programming for lease in leases):
+                self._tell_regions(deadline)
         if released.failed:
             failure = _unreleased(instance.uuid, released)
             if why is not None:
@@ -186,27 +191,29 @@ class Manager:
         store = self.store.until(deadline)
         began = self._snapshots.begin()
         standing = store.standing()
-        stock = self._judged(standing.leased, deadline)
+        stock = self._judged(standing, deadline)
         if stock.has_unknown:
             # What was leased while the host was read looks like nobody's.
             before, standing = standing, store.standing()
             if not standing.leased <= before.leased:
-                leased = before.leased | standing.leased
-                stock = self._judged(leased, deadline, stock.host)
+                both = dataclasses.replace(
+                    standing, leases=(*before.leases, *standing.leases)
+                )
+                stock = self._judged(both, deadline, stock.host)
         self._told.tell(stock)
         self._remember(stock, store)
         self._snapshots.note(began, standing, stock.providers.values())
         return stock, standing
 
     def _judged(
-        self, leased: frozenset[PciAddress], deadline: float, host: Host | None = None
+        self, standing: Standing, deadline: float, host: Host | None = None
     ) -> inventory.Inventory:
         return inventory.take_stock(
             self.root,
             self._rules,
             self.plugins,
             self.settings.node_name,
-            leased,
+            standing,
             deadline,
             host,
         )
@@ -345,9 +352,9 @@ class Manager:
         vfio.vfio_ready(self.root)
         while True:
             # What is taken meanwhile, the store refuses.
-            leases = self._drafted(instance, wanted, digest, look, deadline)
+            drafts = self._drafted(instance, wanted, digest, look, deadline)
             try:
-                return self.life.establish(leases, deadline)
+                return self._established(drafts, instance, deadline)
             except AlreadyLeased as error:
                 # Another plug was faster; each round somebody gets a device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
@@ -362,6 +369,27 @@ class Manager:
                 if gone or time.monotonic() >= deadline:
                     raise
 
+    def _established(
+        self,
+        drafts: Sequence[programming.Draft],
+        instance: InstanceInfo,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        planned = self._programmer.planned(drafts, instance.image_id, deadline)
+        with planned as plan:
+            leases = self.life.establish(plan.leases, deadline, plan.jobs)
+        if any(lease.programming for lease in leases):
+            self._tell_regions(deadline)
+        return leases
+
+    def _tell_regions(self, deadline: float) -> None:
+        """Let the snapshot know what regions hold: it is among their traits."""
+        try:
+            self._look(deadline)
+        except exception.OsAccError as error:
+            LOG.warning("what regions hold is told later: %s", error)
+            self._snapshots.expire()
+
     def _drafted(
         self,
         instance: InstanceInfo,
@@ -369,7 +397,7 @@ class Manager:
         digest: str,
         look: tuple[inventory.Inventory, Standing],
         deadline: float,
-    ) -> list[Lease]:
+    ) -> list[programming.Draft]:
         """Leases on free devices, past those of which the kernel says nothing.
 
         :raises DeviceStuck: there are too few others.
@@ -385,12 +413,18 @@ class Manager:
                     raise
                 raise stuck from error
             try:
-                return [
+                leases = [
                     dataclasses.replace(
                         self._lease(instance, each, digest, stock, deadline),
                         request_size=len(chosen),
                     )
                     for each in chosen
+                ]
+                return [
+                    programming.Draft(
+                        lease, each.provider.device.region, each.wanted.wish
+                    )
+                    for lease, each in zip(leases, chosen, strict=True)
                 ]
             except exception.DeviceStuck as error:
                 # Without an address it is the time that is over.
@@ -431,8 +465,14 @@ class Manager:
 
 def _digest(wanted: Sequence[Wanted]) -> str:
     """The same for the same request, whatever devices answer it."""
-    plain = json.dumps([dataclasses.astuple(each) for each in wanted])
+    plain = json.dumps([_plain(each) for each in wanted])
     return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _plain(wanted: Wanted) -> tuple[Any, ...]:
+    *fields, wish = dataclasses.astuple(wanted)
+    # As it was before there were wishes: recorded digests have to hold.
+    return (*fields, wish) if wish else tuple(fields)
 
 
 def _is_of(held: Sequence[Lease], digest: str) -> bool:

@@ -19,6 +19,7 @@ under evacuation the source host's) and are ignored.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from os_acc import exception
@@ -39,6 +40,8 @@ def match_groups(
     :raises ProviderNotFound: a single provider that is not ours.
     :raises InvalidSelectedProvider: selection and request contradict each
         other, or leave more than one way.
+    :raises InvalidExtraSpec: a group asks for a bitstream, and no provider of
+        ours answers it.
     """
     if isinstance(selection, SingleProvider):
         wanted = _from_single(request, selection.uuid, ours)
@@ -53,7 +56,23 @@ def match_groups(
     if request.groups:
         _check_served_once(wanted)
     _check_isolation(request, wanted)
-    return tuple(sorted(wanted))
+    return tuple(sorted(_with_wishes(request, wanted)))
+
+
+def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wanted]:
+    """What each group wants to be programmed, beside what it wants."""
+    wishes = {group.suffix: group.wish for group in request.groups if group.wish}
+    served = {one.group_suffix for one in wanted}
+    for suffix, wish in sorted(wishes.items()):
+        if wanted and suffix not in served:
+            raise exception.InvalidExtraSpec(
+                f"{_name(suffix)} asks for {wish}, but none of its resources is an "
+                "accelerator of this host",
+                hint="give the key the suffix of the group with the accelerator",
+            )
+    return [
+        dataclasses.replace(one, wish=wishes.get(one.group_suffix)) for one in wanted
+    ]
 
 
 def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]]:

@@ -34,6 +34,7 @@ from os_acc import (
     lifecycle,
     manager,
     plugins,
+    programming,
     virtual_functions,
 )
 from os_acc.objects.lease import Owner
@@ -150,13 +151,16 @@ def _build(
     locks = Locks(os.path.join(settings.state_path, "locks"))
     hands = helper.Helper(settings.write_timeout)
     hands.start(deadline)
-    life = lifecycle.Lifecycle(root, store, locks, hands, loaded)
+    programmer = programming.Programmer(
+        root, store, locks, hands, loaded, programming.Nowhere()
+    )
+    life = lifecycle.Lifecycle(root, store, locks, hands, loaded, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))
     virtual_functions.make(
         root, rules, store, locks, hands, _part(deadline, _VFS_SHARE)
     )
     ready = manager.Manager(
-        root, settings, rules, loaded, store, locks, life, owner, _told
+        root, settings, rules, loaded, store, locks, life, programmer, owner, _told
     )
     ready.take_stock(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
@@ -188,9 +192,8 @@ def look(config: cfg.ConfigOpts, root: str) -> Look:
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, settings.enabled_plugins)
-    leased = frozenset(each for lease in recorded.leases for each in lease.members)
     stock = inventory.take_stock(
-        root, _rules(settings), loaded, settings.node_name, leased
+        root, _rules(settings), loaded, settings.node_name, recorded.standing
     )
     return Look(stock, recorded, loaded)
 

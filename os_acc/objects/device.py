@@ -18,6 +18,7 @@ import dataclasses
 import enum
 
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Device:
     """One accelerator card or function, as its plugin describes it.
 
     ``resource_class`` and ``traits`` are Placement's names; the number of
-    handles is the capacity.
+    handles is the capacity. ``region`` is the FPGA region behind all of them;
+    its traits are added by the library.
     """
 
     plugin: str
@@ -50,6 +52,7 @@ class Device:
     traits: frozenset[str]
     handles: tuple[Handle, ...]
     numa_node: int | None
+    region: Region | None = None
 
     @property
     def key(self) -> str:
@@ -95,6 +98,8 @@ class Refusal(enum.Enum):
     NO_RESET = "cannot be reset"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
+    NO_INTERFACE = "an FPGA region that does not say what it takes"
+    SEVERAL_REGIONS = "an FPGA card of several regions; give it VFs"
     NO_PLUGIN = "known to no plugin"
     PLUGIN_FAILED = "a plugin failed"
 

@@ -49,7 +49,7 @@ class Image:
         return f"{self.id} ({self.name})" if self.name else self.id
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Wish:
     """Which bitstream a request group asks for; one of the four is set.
 

@@ -18,6 +18,7 @@ import dataclasses
 import enum
 
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Programming
 
 
 class LeaseState(enum.Enum):
@@ -68,6 +69,7 @@ class Lease:
     :ivar epoch: number of the store's write that last changed this lease;
         the helper refuses a call that carries a lower one than it has seen.
     :ivar reason: why it is quarantined, or empty.
+    :ivar programming: what its FPGA region has to hold; None: it has none.
     """
 
     uuid: str
@@ -89,6 +91,7 @@ class Lease:
     request_size: int = 0
     epoch: int = 0
     reason: str = ""
+    programming: Programming | None = None
 
     @property
     def members(self) -> tuple[PciAddress, ...]:
@@ -106,10 +109,13 @@ class Standing:
     """All that is recorded at one moment.
 
     :ivar unreadable: functions that damaged records of leases claim.
+    :ivar unknown_regions: the keys of regions whose programming has begun
+        and not been proved.
     """
 
     leases: tuple[Lease, ...] = ()
     unreadable: tuple[PciAddress, ...] = ()
+    unknown_regions: frozenset[str] = frozenset()
 
     @property
     def taken(self) -> frozenset[PciAddress]:

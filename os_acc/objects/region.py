@@ -47,3 +47,24 @@ class Region:
 
     def __str__(self) -> str:
         return f"region {self.number} of {self.card}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Programming:
+    """What the region behind a lease has to hold for as long as it lasts.
+
+    :ivar region: as it was when the lease was made ready.
+    :ivar function_id: canonical UUID of what the guest finds in it; None:
+        nothing tells.
+    :ivar image_id: of the image that it is programmed with; '' where the
+        guest takes what it finds.
+    :ivar hash_algo: of that image, as :class:`os_acc.objects.image.Image`
+        has it: another file under the same id is another bitstream.
+    :ivar hash_value: hexadecimal.
+    """
+
+    region: Region
+    function_id: str | None
+    image_id: str = ""
+    hash_algo: str = ""
+    hash_value: str = ""

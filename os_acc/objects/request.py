@@ -19,6 +19,8 @@ import enum
 import re
 from typing import Final
 
+from os_acc.objects.image import Wish
+
 #: The largest amount of a resource that Placement can store.
 MAX_AMOUNT: Final = 0x7FFF_FFFF
 #: What Placement accepts as the name of a resource class or trait.
@@ -38,13 +40,15 @@ class GroupPolicy(enum.Enum):
 class RequestGroup:
     """One granular request group; the unnumbered one has suffix ''.
 
-    ``resources`` are (resource class, amount), sorted by class.
+    ``resources`` are (resource class, amount), sorted by class. ``wish`` is
+    what its accelerators are to be programmed with.
     """
 
     suffix: str
     resources: tuple[tuple[str, int], ...] = ()
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
+    wish: Wish | None = None
 
     def amount(self, resource_class: str) -> int:
         """How many units of a resource class this group asks for."""

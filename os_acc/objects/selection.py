@@ -17,6 +17,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
+from os_acc.objects.image import Wish
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SingleProvider:
@@ -46,10 +48,13 @@ Selection: TypeAlias = SingleProvider | Allocations
 class Wanted:
     """What one request group gets from one provider of ours.
 
-    ``amount`` counts accelerators.
+    ``amount`` counts accelerators; ``wish`` is what they are to be
+    programmed with.
     """
 
     group_suffix: str
     provider_uuid: str
     resource_class: str
     amount: int
+    # No two of a request agree in group and provider, so it orders nothing.
+    wish: Wish | None = None

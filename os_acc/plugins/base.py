@@ -27,17 +27,21 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Protocol
 
 from oslo_config import cfg
 
 from os_acc.objects.claim import Claim
-from os_acc.objects.device import Device, Handle
+from os_acc.objects.device import Device, Handle, Refused
+from os_acc.objects.image import Bitstream
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import Region
 
 #: The version of this contract: (major, minor). A plugin is loaded where its
 #: major is the same and its minor not higher.
-API_VERSION = (1, 0)
+API_VERSION = (1, 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,9 +50,31 @@ class Candidates:
 
     ``claims`` are sorted by address; each function stands in it with the
     whole of what a guest has to be given along with it.
+
+    :ivar root: where ``/sys`` is found; ``/`` but in tests.
+    :ivar regions: the FPGA regions behind functions that are leased. A guest
+        has those: the host may see nothing of them.
     """
 
     claims: tuple[Claim, ...]
+    root: str = "/"
+    regions: Mapping[PciAddress, Region] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+
+class Steps(Protocol):
+    """Privileged steps that the library takes for a plugin that programs.
+
+    Each is bound to one plug: its deadline, its locks, its journal.
+    """
+
+    def reconfigure(self, region: Region, bitstream: Bitstream) -> None:
+        """Let the kernel's DFL driver program a region.
+
+        :raises ProgrammingFailed: the hardware has not taken it.
+        :raises HostError: the host refused it.
+        """
 
 
 class PluginBase(abc.ABC):
@@ -73,11 +99,12 @@ class PluginBase(abc.ABC):
         self.conf = options
 
     @abc.abstractmethod
-    def discover(self, candidates: Candidates) -> Iterable[Device]:
+    def discover(self, candidates: Candidates) -> Iterable[Device | Refused]:
         """The devices that this plugin takes from the candidates.
 
         Read only and quick: it runs at each plug. A handle of a device is
-        made by :meth:`Claim.handle`.
+        made by :meth:`Claim.handle`. What a plugin knows and finds unfit is
+        refused with a reason: then no other plugin offers it.
         """
 
     def prepare(self, handle: Handle) -> None:
@@ -87,6 +114,22 @@ class PluginBase(abc.ABC):
         crash, and has to be idempotent; :meth:`release` is its inverse.
         """
         del handle
+
+    def read_region(self, root: str, region: Region) -> Region | None:
+        """What a region holds now, by the hardware; None: it cannot be seen.
+
+        Called before and after :meth:`program`.
+        """
+        del root, region
+        return None
+
+    def program(self, region: Region, bitstream: Bitstream, steps: Steps) -> None:
+        """Program a region that no guest has; return when it is done.
+
+        The library has locked the card, verified the file, recorded that the
+        region holds nothing known, and reads back afterwards.
+        """
+        raise NotImplementedError(f"{self.name} programs nothing: {region}")
 
     def release(self, handle: Handle) -> None:
         """Undo :meth:`prepare`, once the device is back with its driver.

@@ -27,6 +27,7 @@ from typing import Any
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Programming, Region
 
 #: Version of the payload. A higher one only adds fields to this one.
 VERSION = 1
@@ -71,6 +72,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "project_id": lease.project_id,
         "epoch": lease.epoch,
         "reason": lease.reason,
+        "programming": lease.programming and _encode_programming(lease.programming),
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -102,11 +104,46 @@ def decode(payload: str) -> Lease:
             project_id=fields["project_id"],
             epoch=fields["epoch"],
             reason=fields["reason"],
+            # Records from before there were regions have none.
+            programming=_decode_programming(fields.get("programming")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"not the record of a lease: {error}") from error
     except exception.InvalidPciAddress as error:
         raise Unreadable(error.message) from error
+
+
+def _encode_programming(programming: Programming) -> dict[str, Any]:
+    region = programming.region
+    return {
+        "card": str(region.card),
+        "identity": [*region.identity.numbers, region.identity.serial],
+        "number": region.number,
+        "interface_id": region.interface_id,
+        "held": region.function_id,
+        "function_id": programming.function_id,
+        "image_id": programming.image_id,
+        "hash_algo": programming.hash_algo,
+        "hash_value": programming.hash_value,
+    }
+
+
+def _decode_programming(fields: Mapping[str, Any] | None) -> Programming | None:
+    if fields is None:
+        return None
+    return Programming(
+        region=Region(
+            card=PciAddress.parse(fields["card"]),
+            identity=PciIdentity(*fields["identity"]),
+            number=fields["number"],
+            interface_id=fields["interface_id"],
+            function_id=fields["held"],
+        ),
+        function_id=fields["function_id"],
+        image_id=fields["image_id"],
+        hash_algo=fields["hash_algo"],
+        hash_value=fields["hash_value"],
+    )
 
 
 def _encode_prior(prior: PriorBinding) -> dict[str, Any]:

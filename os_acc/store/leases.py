@@ -223,6 +223,21 @@ class Store:
                 "INSERT OR REPLACE INTO providers VALUES (?, ?)", offered.items()
             )
 
+    def forget_region(self, key: str, image_id: str) -> None:
+        """Record that a region is about to be programmed with an image.
+
+        Until :meth:`know_region` nothing is known of what it holds.
+        """
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO unknown_regions VALUES (?, ?)", (key, image_id)
+            )
+
+    def know_region(self, key: str) -> None:
+        """Record that a region is proved to hold what it should."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM unknown_regions WHERE key = ?", (key,))
+
     def events(self, limit: int) -> tuple[Event, ...]:
         """The newest events, the latest of them last."""
         with self._transaction() as connection:
@@ -232,7 +247,11 @@ class Store:
         """All leases, and what else is not to be offered."""
         with self._transaction() as connection:
             leases = self._load(connection, rows.select(connection))
-            return Standing(leases, tuple(sorted(rows.orphans(connection))))
+            return Standing(
+                leases,
+                tuple(sorted(rows.orphans(connection))),
+                rows.unknown_regions(connection),
+            )
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:
         """Functions of leases whose records are damaged; not to be offered."""

@@ -28,7 +28,7 @@ import tempfile
 import time
 
 from os_acc import exception
-from os_acc.objects.lease import Lease
+from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec, refusals, rows, schema
 from os_acc.store.database import Database, StoreDamaged, has_strange_log
@@ -45,6 +45,12 @@ class Recorded:
     leases: tuple[Lease, ...] = ()
     damaged_claims: tuple[PciAddress, ...] = ()
     damaged_files: tuple[str, ...] = ()
+    unknown_regions: frozenset[str] = frozenset()
+
+    @property
+    def standing(self) -> Standing:
+        """The same as somebody has it who may write."""
+        return Standing(self.leases, self.damaged_claims, self.unknown_regions)
 
 
 def read(state_path: str, busy_timeout: float) -> Recorded:
@@ -134,7 +140,11 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
                 leases.append(rows.lease_of(row))
             except codec.Unreadable:
                 claims.update(rows.claims_of(connection, row))
-        return Recorded(tuple(leases), tuple(sorted(claims)))
+        return Recorded(
+            tuple(leases),
+            tuple(sorted(claims)),
+            unknown_regions=rows.unknown_regions(connection),
+        )
 
 
 def _damaged(path: str, why: str) -> StoreDamaged:

@@ -33,6 +33,7 @@ class Remains:
     claims: tuple[tuple[str, str], ...] = ()
     epoch: int = 0
     providers: tuple[tuple[str, str], ...] = ()
+    unknown_regions: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def read(connection: sqlite3.Connection) -> Remains:
             default=0,
         ),
         providers=tuple(_pairs(connection, "providers", "uuid, resource_class")),
+        unknown_regions=tuple(_pairs(connection, "unknown_regions", "key, image")),
     )
 
 
@@ -90,6 +92,9 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     connection.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims)
     connection.executemany(
         "INSERT OR IGNORE INTO providers VALUES (?, ?)", remains.providers
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO unknown_regions VALUES (?, ?)", remains.unknown_regions
     )
     connection.execute(
         "UPDATE meta SET epoch = ?",

@@ -51,7 +51,16 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE providers ("
         " uuid TEXT NOT NULL PRIMARY KEY, resource_class TEXT NOT NULL)",
     ),
+    (
+        # Regions whose programming has begun: nothing is known of what they
+        # hold until it is proved.
+        "CREATE TABLE unknown_regions (key TEXT NOT NULL PRIMARY KEY,"
+        " image TEXT NOT NULL)",
+    ),
 )
+
+#: The first version that has the table of unknown regions.
+WITH_REGIONS = 2
 
 
 def version_of(connection: sqlite3.Connection) -> int:

@@ -69,7 +69,7 @@ class Rival(Acme):
 
 
 class Newer(Acme):
-    api_version = (1, 1)
+    api_version = (1, 2)
 
 
 class Other(Acme):

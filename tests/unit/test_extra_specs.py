@@ -21,6 +21,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from os_acc import exception, extra_specs
+from os_acc.objects.image import Wish
 from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
 
 GPU = "CUSTOM_ACCELERATOR_GPU"
@@ -261,17 +262,7 @@ def test_wrong_types_are_named(specs: object, named: str) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["accel", "accel1", "os_acc", "os_acc1"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bitstream_id",
-        "bitstream_name",
-        "function_id",
-        "function_name",
-        "numa_policy",
-        "attach_target",
-    ],
-)
+@pytest.mark.parametrize("name", ["numa_policy", "attach_target"])
 def test_keys_that_cannot_be_served_yet_are_refused(namespace: str, name: str) -> None:
     key = f"{namespace}:{name}"
     with pytest.raises(exception.UnsupportedExtraSpec) as caught:
@@ -279,18 +270,84 @@ def test_keys_that_cannot_be_served_yet_are_refused(namespace: str, name: str) -
     assert key in str(caught.value)
 
 
+IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
+
+
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+@pytest.mark.parametrize("suffix", ["", "1", "_fast"])
 @pytest.mark.parametrize(
-    "key",
+    ("name", "value", "wish"),
     [
-        "bitstream:d5ca2f11-3108-4426-a11c-a959987565df",
-        "function:CUSTOM_FPGA_INTEL_FUNCTION_X",
-        "function_name:compress",
+        ("bitstream_id", IMAGE.upper(), Wish(bitstream_id=IMAGE)),
+        ("bitstream_id", IMAGE.replace("-", ""), Wish(bitstream_id=IMAGE)),
+        ("bitstream_name", "gzip v2", Wish(bitstream_name="gzip v2")),
+        ("function_id", IMAGE.upper(), Wish(function_id=IMAGE)),
+        ("function_id", "gzip", Wish(function_id="gzip")),
+        ("function_name", "gzip", Wish(function_name="gzip")),
     ],
 )
-def test_the_specification_s_own_keys_are_refused(key: str) -> None:
-    with pytest.raises(exception.UnsupportedExtraSpec) as caught:
-        extra_specs.parse({key: "required"})
-    assert key.partition(":")[0] in str(caught.value)
+def test_a_group_says_what_its_region_is_to_hold(
+    namespace: str, suffix: str, name: str, value: str, wish: Wish
+) -> None:
+    specs = {f"resources{suffix}:{FPGA}": "1", f"{namespace}{suffix}:{name}": value}
+    (group,) = extra_specs.parse(specs).groups
+    assert group.wish == wish
+
+
+@pytest.mark.parametrize(
+    ("key", "wish"),
+    [
+        (f"bitstream:{IMAGE}", Wish(bitstream_id=IMAGE)),
+        ("function:gzip", Wish(function_id="gzip")),
+        (
+            "function:CUSTOM_FPGA_INTEL_FUNCTION_D5CA2F1131084426A11CA959987565DF",
+            Wish(function_id=IMAGE),
+        ),
+        (
+            "function:CUSTOM_FPGA_INTEL_FUNCTION_D5CA2F11_3108_4426_A11C_A959987565DF",
+            Wish(function_id=IMAGE),
+        ),
+        (
+            "function:CUSTOM_FPGA_FUNCTION_ID_INTEL_D5CA2F1131084426A11CA959987565DF",
+            Wish(function_id=IMAGE),
+        ),
+        ("function_name:gzip", Wish(function_name="gzip")),
+    ],
+)
+def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
+    key: str, wish: Wish
+) -> None:
+    (group,) = extra_specs.parse({f"resources:{FPGA}": "1", key: "required"}).groups
+    assert group.wish == wish
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ({"accel:bitstream_id": "gzip"}, "'gzip'"),
+        ({"accel:bitstream_name": ""}, "''"),
+        ({"accel:function_name": "a\nb"}, "a"),
+        ({"accel:function_id": "x" * 256}, "xx"),
+        ({"accel:bitstream_id": None}, "NoneType"),
+        ({f"bitstream:{IMAGE}": "forbidden"}, "'forbidden'"),
+        ({"bitstream:": "required"}, "''"),
+        ({"accel:function_id": "a", "accel:function_name": "b"}, "as well"),
+        ({"accel:function_id": "a", "os_acc:function_id": "b"}, "as well"),
+        ({"accel2:function_id": "a"}, "'2'"),
+    ],
+)
+def test_a_bitstream_that_nobody_can_mean_is_refused(
+    specs: dict[str, object], named: str
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        extra_specs.parse({f"resources:{FPGA}": "1", **specs})
+    assert named in str(caught.value)
+
+
+def test_the_same_said_twice_is_said_once() -> None:
+    specs = {"accel:function_id": IMAGE, "os_acc:function_id": IMAGE.upper()}
+    (group,) = extra_specs.parse({f"resources:{FPGA}": "1", **specs}).groups
+    assert group.wish == Wish(function_id=IMAGE)
 
 
 @pytest.mark.parametrize(

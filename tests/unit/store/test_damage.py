@@ -41,9 +41,10 @@ def reopened(state_path: str) -> Store:
     return Store.open(state_path, busy_timeout=30)
 
 
-def execute(file: pathlib.Path, statement: str) -> None:
+def execute(file: pathlib.Path, *statements: str) -> None:
     with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute(statement)
+        for statement in statements:
+            connection.execute(statement)
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"\xa5" * 8192])
@@ -290,8 +291,27 @@ def test_an_older_store_is_brought_up_to_date(
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
     assert reopened(state_path).leases() == added
     with contextlib.closing(sqlite3.connect(file)) as connection:
-        assert schema.version_of(connection) == 2
+        assert schema.version_of(connection) == len(schema.STEPS)
         assert connection.execute("SELECT actor FROM events").fetchall() == [("",)]
+
+
+def test_a_store_from_before_there_were_regions_is_served(
+    store, state_path, file, make_lease
+):
+    added = store.add([make_lease(1)])
+    execute(file, "DROP TABLE unknown_regions", "PRAGMA user_version = 1")
+    # Whoever only looks changes nothing, and sees the leases.
+    assert readonly.read(state_path, 1).standing.leases == added
+    store = reopened(state_path)
+    assert store.leases() == added
+    store.forget_region("a region", "an image")
+    assert store.standing().unknown_regions == {"a region"}
+
+
+def test_regions_of_which_nothing_is_known_outlive_damage(store, state_path, file):
+    store.forget_region("a region", "an image")
+    execute(file, "DROP TABLE events")
+    assert reopened(state_path).standing().unknown_regions == {"a region"}
 
 
 def test_tables_that_are_not_ours_are_damage(store, state_path, file, make_lease):

@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What Placement is told of an FPGA region.
+
+Each trait has the form of the os_acc specification, and that of Cyborg 17,
+so that flavors which were written for either find the region.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Final
+
+from os_acc.objects.device import Device
+from os_acc.objects.lease import Standing
+from os_acc.objects.region import Region
+
+PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"
+
+_VENDORS: Final = {
+    0x8086: "INTEL",
+    0x1172: "INTEL",
+    0x10EE: "XILINX",
+    0x1BD4: "INSPUR",
+}
+
+
+def vendor_name(vendor: int) -> str:
+    """The part of a trait that names a vendor, by its PCI id."""
+    return _VENDORS.get(vendor, f"{vendor:04X}")
+
+
+def described(device: Device, standing: Standing) -> Device:
+    """The device with the traits of its region; itself where it has none.
+
+    :param standing: what is leased, and of which regions nothing is known.
+    """
+    if device.region is None:
+        return device
+    found = frozenset(_traits(device.region, standing))
+    return dataclasses.replace(device, traits=device.traits | found)
+
+
+def in_use(region: Region, standing: Standing) -> bool:
+    """Whether a lease stands on what a region holds."""
+    return any(
+        lease.programming is not None and lease.programming.region.key == region.key
+        for lease in standing.leases
+    )
+
+
+def _traits(region: Region, standing: Standing) -> Iterator[str]:
+    vendor = vendor_name(region.identity.vendor)
+    yield f"CUSTOM_FPGA_{vendor}"
+    if region.interface_id is not None:
+        yield f"CUSTOM_FPGA_{vendor}_REGION_{_name(region.interface_id)}"
+        yield f"CUSTOM_FPGA_REGION_{vendor}_{_hexadecimal(region.interface_id)}"
+        # Whoever asks for this one wants to choose what the region holds.
+        if not in_use(region, standing):
+            yield PROGRAMMABLE
+    if region.function_id is not None and region.key not in standing.unknown_regions:
+        yield f"CUSTOM_FPGA_{vendor}_FUNCTION_{_name(region.function_id)}"
+        yield f"CUSTOM_FPGA_FUNCTION_ID_{vendor}_{_hexadecimal(region.function_id)}"
+
+
+def _name(uuid: str) -> str:
+    return uuid.upper().replace("-", "_")
+
+
+def _hexadecimal(uuid: str) -> str:
+    return uuid.upper().replace("-", "")

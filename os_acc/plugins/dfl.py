@@ -1,0 +1,106 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""FPGA cards on the kernel's Device Feature List driver (dfl-pci).
+
+A card is programmed through its FPGA Management Engine, one port at a time
+(Documentation/fpga/dfl.rst). A guest is given the whole function, which then
+leaves dfl-pci, or a VF with the port of the same number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, TypeAlias
+
+from os_acc.host import dfl
+from os_acc.objects.claim import Claim
+from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.image import Bitstream
+from os_acc.objects.region import Region
+from os_acc.plugins import base
+
+RESOURCE_CLASS = "CUSTOM_ACCELERATOR_FPGA"
+
+_Found: TypeAlias = Iterator[Device | Refused]
+
+
+class DflPlugin(base.PluginBase):
+    """One provider for each region: a card, or a port of it."""
+
+    api_version: ClassVar[tuple[int, int]] = (1, 1)
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
+        """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
+        for claim in candidates.claims:
+            recorded = candidates.regions.get(claim.function.address)
+            if recorded is not None:
+                if recorded.identity == claim.parent.identity:
+                    yield self._device(claim, recorded)
+            elif claim.function.driver == dfl.DRIVER:
+                yield from self._card(candidates.root, claim)
+
+    def read_region(self, root: str, region: Region) -> Region | None:
+        """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
+        card = dfl.read_card(root, region.card)
+        port = card.port(region.number) if card else None
+        if card is None or port is None:
+            return None
+        return dataclasses.replace(
+            region, interface_id=card.interface_id, function_id=port.function_id
+        )
+
+    def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
+        """See :meth:`os_acc.plugins.base.PluginBase.program`."""
+        steps.reconfigure(region, bitstream)
+
+    def _card(self, root: str, claim: Claim) -> _Found:
+        address = claim.function.address
+        card = dfl.read_card(root, claim.parent.address)
+        if card is None:
+            return
+        if card.manager is not None and card.interface_id is None:
+            # A bitstream for another card would be written to it.
+            yield Refused(address, Refusal.NO_INTERFACE, "it has no compat_id")
+            return
+        ports = [port for port in card.ports if port.function == address]
+        if len(ports) != 1 or card.ports_num != 1:
+            # As a whole it would be several regions in the hands of one guest.
+            yield Refused(
+                address, Refusal.SEVERAL_REGIONS, f"it has {card.ports_num} ports"
+            )
+            return
+        yield self._device(
+            claim,
+            Region(
+                card=card.address,
+                identity=claim.parent.identity,
+                number=ports[0].number,
+                interface_id=card.interface_id,
+                function_id=ports[0].function_id,
+            ),
+        )
+
+    def _device(self, claim: Claim, region: Region) -> Device:
+        identity = claim.function.identity
+        trait = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
+        return Device(
+            plugin=self.name,
+            address=claim.function.address,
+            identity=identity,
+            resource_class=claim.tags.resource_class or RESOURCE_CLASS,
+            traits=claim.tags.traits | {trait},
+            handles=(claim.handle(),),
+            numa_node=claim.function.numa_node,
+            region=region,
+        )
