@@ -21,8 +21,8 @@ one process queue for a file first, and only the thread whose turn it is opens
 it.
 
 Lock files of devices stay: a host has a fixed number of
-them. Those of consumers are removed by whoever holds them, before letting go;
-who waited then holds a lock on a file that has no name any more, sees that
+them. Those of consumers and images are removed by whoever holds them, before
+letting go; who waited then holds a lock on a file that has no name any more, sees that
 the name means another file or none, and starts over.
 """
 
@@ -39,13 +39,18 @@ from collections.abc import Iterable, Iterator
 import fasteners
 
 from os_acc import exception
+from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.store import refusals
 
 #: The longest pause between two attempts at a lock, in seconds.
 POLL_INTERVAL = 0.02
 
+#: The lock of whoever changes which files the cache of bitstreams has.
+CACHE_LOCK = "4-bitstreams"
+
 _CONSUMER = "1-consumer-"
+_BITSTREAM = "3-bitstream-"
 _NAME = re.compile(r"[0-9]-[0-9a-z.:-]{1,100}", re.ASCII)
 
 
@@ -62,6 +67,14 @@ def consumer_lock(uuid: str) -> str:
 def device_lock(address: PciAddress) -> str:
     """The lock of a card, or of one of its regions."""
     return f"2-device-{address.domain:08x}{str(address)[-8:]}"
+
+
+def bitstream_lock(digest: Digest) -> str:
+    """The lock of whoever fetches or judges the image with this digest."""
+    # The name of a file is shorter than some digests; two that begin alike
+    # would but wait for each other.
+    algorithm = digest.algorithm.replace("_", "-")
+    return f"{_BITSTREAM}{algorithm}-{digest.value[:64]}"
 
 
 class Locks:
@@ -227,7 +240,7 @@ def _is_named(lock: fasteners.InterProcessLock, path: str) -> bool:
 
 
 def _release(process: _Process, lock: fasteners.InterProcessLock, path: str) -> None:
-    if os.path.basename(path).startswith(_CONSUMER):
+    if os.path.basename(path).startswith((_CONSUMER, _BITSTREAM)):
         # Only who holds the lock may do this: see the top of this module.
         with contextlib.suppress(OSError):
             os.unlink(path)

@@ -1,0 +1,279 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The images that this host has, each proved, within a number of bytes.
+
+One file for each image, named by its digest; besides, files whose names begin
+with a dot: downloads. Two locks keep order, across threads and processes. Who
+fetches an image has the image's, so that one download serves all who wait.
+Who gives or takes names has the cache's, for a moment only. A third thing is
+no lock of ours but the kernel's: a file that is in use cannot be evicted (see
+:mod:`os_acc.bitstreams.files`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.bitstreams import fetch, files
+from os_acc.bitstreams.files import Entry
+from os_acc.bitstreams.source import Source
+from os_acc.objects.digest import Digest
+from os_acc.objects.image import Image
+from os_acc.store import refusals
+from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
+
+LOG = log.getLogger(__name__)
+
+#: Bytes of its file system that the cache leaves to others: the leases are
+#: on the same one.
+SPARED = 64 << 20
+
+# EFBIG: a limit of the process (setrlimit(2)), or of the file system.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Cache:
+    """Images below one directory, which is made when it is needed.
+
+    :param directory: absolute path, on a local file system.
+    :param size: bytes that all of them together may have.
+    """
+
+    def __init__(self, directory: str, size: int, locks: Locks) -> None:
+        self._directory = directory
+        self._size = size
+        self._locks = locks
+
+    def path(self, digest: Digest) -> str:
+        """The file of an image, whether it is there or not."""
+        return os.path.join(self._directory, digest.file_name)
+
+    @contextlib.contextmanager
+    def fetched(
+        self,
+        source: Source,
+        image: Image,
+        deadline: float,
+        progress: fetch.Progress | None = None,
+    ) -> Iterator[io.FileIO]:
+        """The file of an image, for as long as the context lasts.
+
+        If it is not there, it is fetched: once, however many wait for it.
+        What has been in the cache is not hashed again.
+
+        :param deadline: on the clock of :func:`time.monotonic`.
+        :raises CacheFull: there is no space for it.
+        :raises ImageInvalid: it is not what it has to be.
+        :raises ImageNotFound: it is gone.
+        :raises ImageServiceUnavailable: it was not there at the deadline.
+        :raises LockTimeout: another one still fetches it at the deadline.
+        :raises StateUnavailable: the cache cannot be used.
+        """
+        digest = Digest.of(image)
+        with self._told(image):
+            file = self._pinned(digest, image, deadline)
+            if file is None:
+                file = self._obtained(digest, source, image, deadline, progress)
+        with file:
+            yield file
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Every image that is there, the one least recently used first.
+
+        :raises StateUnavailable: the cache cannot be read.
+        """
+        with self._told():
+            return _by_use(files.scan(self._directory).entries)
+
+    def is_used(self, entry: Entry) -> bool:
+        """Whether somebody uses an image at this moment.
+
+        :raises StateUnavailable: the cache cannot be read.
+        """
+        with self._told():
+            return files.is_used(self.path(entry.digest))
+
+    def prune(self, size: int, deadline: float) -> tuple[Entry, ...]:
+        """Remove images until the others have this size; which those were.
+
+        Those that are in use stay. What downloads have left whose processes
+        are gone goes in any case.
+
+        :raises LockTimeout: others changed the cache until the deadline.
+        :raises StateUnavailable: the cache cannot be used.
+        """
+        with self._told(), self._locks.hold([CACHE_LOCK], deadline):
+            found = self._swept()
+            total = sum(each.size for each in found.entries)
+            return tuple(self._evict(found.entries, total - size))
+
+    def forget(self, image: Image, deadline: float) -> bool:
+        """Drop an image that was found altered, so that it is fetched anew.
+
+        :returns: whether it was; one that is sound stays.
+        :raises LockTimeout: others used it, or the cache, until the deadline.
+        :raises StateUnavailable: the cache cannot be used.
+        """
+        return not self.verify(Digest.of(image), deadline)
+
+    def verify(self, digest: Digest, deadline: float) -> bool:
+        """Hash an image again, and drop it if it is not what it was.
+
+        :returns: false if it was dropped.
+        :raises LockTimeout: others used it, or the cache, until the deadline.
+        :raises StateUnavailable: the cache cannot be used.
+        """
+        path = self.path(digest)
+        with self._told(), self._locks.hold([bitstream_lock(digest)], deadline):
+            file = files.pin(path, deadline)
+            if file is None:
+                return True
+            with file:
+                if hashlib.file_digest(file, digest.new).hexdigest() == digest.value:
+                    return True
+            LOG.error("%s was altered, and is removed", path)
+            with self._locks.hold([CACHE_LOCK], deadline):
+                # Whoever uses it finds the same, and asks for it again.
+                os.unlink(path)
+            return False
+
+    # -- a download ----------------------------------------------------------
+
+    def _pinned(
+        self, digest: Digest, image: Image, deadline: float
+    ) -> io.FileIO | None:
+        file = files.pin(self.path(digest), deadline)
+        if file is None:
+            return None
+        size = os.fstat(file.fileno()).st_size
+        if image.size not in (None, size):
+            file.close()
+            return None
+        # Whether it may be evicted soon is not worth an error.
+        with contextlib.suppress(OSError):
+            os.utime(file.fileno())
+        return file
+
+    def _obtained(
+        self,
+        digest: Digest,
+        source: Source,
+        image: Image,
+        deadline: float,
+        progress: fetch.Progress | None,
+    ) -> io.FileIO:
+        with self._locks.hold([bitstream_lock(digest)], deadline):
+            file = self._pinned(digest, image, deadline)
+            if file is not None:
+                return file
+            os.makedirs(self._directory, mode=0o750, exist_ok=True)
+            path = self.path(digest)
+            _make_way(path)
+            with self._begun(image, deadline) as (file, temporary):
+                fd = file.fileno()
+                fetch.fetch(source, image, fd, self._size, deadline, progress)
+                os.fsync(fd)
+                with self._locks.hold([CACHE_LOCK], deadline):
+                    if image.size is None:
+                        self._make_room(image, 0)
+                    os.rename(temporary, path)
+                files.sync_directory(self._directory)
+                file.seek(0)
+                return file
+
+    @contextlib.contextmanager
+    def _begun(self, image: Image, deadline: float) -> Iterator[tuple[io.FileIO, str]]:
+        """A file with space for an image; gone at the end if it has no name."""
+        size = image.size or 0
+        with contextlib.ExitStack() as stack:
+            with self._locks.hold([CACHE_LOCK], deadline):
+                self._make_room(image, size)
+                begun = stack.enter_context(files.temporary(self._directory))
+                files.reserve(begun[0].fileno(), size)
+            yield begun
+
+    # -- room ----------------------------------------------------------------
+
+    def _make_room(self, image: Image, size: int) -> None:
+        found = self._swept()
+        taken = sum(each.size for each in found.entries)
+        loading = sum(map(_size, found.temporaries))
+        space = os.statvfs(self._directory)
+        free = space.f_bavail * space.f_frsize - SPARED
+        excess = max(taken + loading + size - self._size, size - free)
+        # Nothing is evicted in vain.
+        if excess <= taken:
+            excess -= sum(each.size for each in self._evict(found.entries, excess))
+        if excess > 0:
+            raise exception.CacheFull(
+                f"image {image} of {size} bytes does not fit into"
+                f" {self._directory}: of {self._size} bytes it may have, images take"
+                f" {taken} and downloads {loading}; {max(0, free)} bytes are free on"
+                f" its disk beside the {SPARED} that are left to others"
+            )
+
+    def _swept(self) -> files.Found:
+        """What is there, but what dead downloads have left."""
+        found = files.scan(self._directory)
+        living = tuple(
+            each for each in found.temporaries if not files.remove_unused(each)
+        )
+        return files.Found(found.entries, living)
+
+    def _evict(self, entries: Iterable[Entry], excess: int) -> Iterator[Entry]:
+        """Remove as many bytes as there are too many; what has been removed."""
+        for entry in _by_use(entries):
+            if excess <= 0:
+                return
+            if files.remove_unused(self.path(entry.digest)):
+                LOG.info("Evicted %s of %d bytes", entry.digest, entry.size)
+                excess -= entry.size
+                yield entry
+
+    @contextlib.contextmanager
+    def _told(self, image: Image | None = None) -> Iterator[None]:
+        """Tell what the file system refuses as an error of ours."""
+        try:
+            yield
+        except OSError as error:
+            if image is None or error.errno not in _NO_SPACE:
+                place = error.filename or self._directory
+                raise refusals.from_os_error(error, os.fsdecode(place)) from error
+            raise exception.CacheFull(
+                f"no space is left in {self._directory} for image {image} of"
+                f" {image.size} bytes: {error.strerror}"
+            ) from error
+
+
+def _by_use(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda each: (each.used, each.digest.value)))
+
+
+def _size(path: str) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return os.lstat(path).st_size
+    return 0
+
+
+def _make_way(path: str) -> None:
+    # Anything else gives way when a file gets its name.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.rmdir(path)
