@@ -189,10 +189,12 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
     from os_acc import plugins
     from os_acc.bitstreams import options as bitstreams
+    from os_acc.bitstreams.glance import options as glance
 
     return [
         (GROUP, list(OPTIONS)),
         (bitstreams.GROUP, list(bitstreams.OPTIONS)),
+        (glance.GROUP, glance.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
         *plugins.list_opts(),
     ]

@@ -1,0 +1,145 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The data of an image on its way here."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import requests
+from keystoneauth1 import adapter
+from keystoneauth1 import exceptions as ksa
+
+from os_acc import exception
+from os_acc.bitstreams.glance.options import GROUP
+from os_acc.objects.image import Image
+
+_PIECE = 2**20
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+class Download:
+    """A file on its way here; see :class:`os_acc.bitstreams.source.Data`.
+
+    :ivar offset: where it really begins.
+    """
+
+    def __init__(self, response: requests.Response, image: Image, offset: int) -> None:
+        self.offset = offset
+        self._response = response
+        self._about = f"the data of image {image.id}"
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The file in pieces of at most a mebibyte.
+
+        :raises ImageServiceUnavailable: the connection was dropped, or is
+            silent, or the deadline has passed.
+        """
+        received = 0
+        try:
+            for piece in self._response.iter_content(_PIECE):
+                received += len(piece)
+                yield piece
+        except OSError as error:
+            raise exception.ImageServiceUnavailable(
+                f"{self._about} ended after {received} bytes: {error}",
+                hint="what has arrived is not lost where the rest is asked for",
+            ) from error
+        promised = _length(self._response)
+        if promised is not None and received < promised:
+            raise exception.ImageServiceUnavailable(
+                f"{self._about} ended after {received} of {promised} bytes"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._response.close()
+
+
+def begin(http: adapter.Adapter, image: Image, offset: int) -> Download:
+    """Ask for the data of an image, from an offset on where Glance can.
+
+    :raises ImageNotFound: there are none.
+    """
+    headers = {"Accept": "application/octet-stream", "Accept-Encoding": "identity"}
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
+    response = http.get(
+        f"/v2/images/{image.id}/file", headers=headers, stream=True, raise_exc=False
+    )
+    with contextlib.ExitStack() as unused:
+        unused.callback(response.close)
+        begins = _begins(response, image, offset)
+        if begins is not None:
+            unused.pop_all()
+            return Download(response, image, begins)
+    return begin(http, image, 0)
+
+
+def _begins(response: requests.Response, image: Image, offset: int) -> int | None:
+    """Where the answer begins; None where it is of no use for this offset."""
+    code = response.status_code
+    if offset and code == 416:
+        return None
+    if offset and code == 206:
+        return offset if _continues(response, image, offset) else None
+    if code == 204:
+        raise exception.ImageNotFound(
+            f"image {image} has no data", hint="upload them, or another image"
+        )
+    if code == 403:
+        raise exception.ImageNotFound(
+            f"Glance does not let us have the data of image {image}",
+            hint="it is deactivated, or the user in "
+            f"[{GROUP.name}] may not download it: that takes the role member",
+        )
+    if code == 404:
+        raise exception.ImageNotFound(f"image {image} is gone")
+    if code >= 400:
+        raise ksa.from_response(response, "GET", response.url)
+    if code != 200 or _encoded(response):
+        raise exception.ImageServiceUnavailable(
+            f"the answer for the data of image {image.id} is of no use: "
+            f"HTTP {code}, {response.headers.get('Content-Encoding', 'not')} encoded",
+            hint="see what is between this host and Glance",
+        )
+    return 0
+
+
+def _continues(response: requests.Response, image: Image, offset: int) -> bool:
+    """Whether the answer is all the rest, and of the file that was begun."""
+    told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if told is None or _encoded(response) or int(told[1]) != offset:
+        return False
+    total = image.size if told[3] == "*" else int(told[3])
+    return total == image.size and (total is None or int(told[2]) == total - 1)
+
+
+def _encoded(response: requests.Response) -> bool:
+    return response.headers.get("Content-Encoding", "identity") != "identity"
+
+
+def _length(response: requests.Response) -> int | None:
+    told = response.headers.get("Content-Length", "")
+    return int(told) if told.isascii() and told.isdigit() else None

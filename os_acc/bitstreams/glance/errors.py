@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What glanceclient, keystoneauth1 and requests raise, in our own words."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+
+import requests
+from glanceclient import exc as glance
+from keystoneauth1 import exceptions as ksa
+
+from os_acc import exception
+from os_acc.bitstreams.glance.options import GROUP
+
+#: Everything that these raise: OSError is requests' base, too, and the last
+#: four are what glanceclient makes of an answer that is not Glance's.
+RAISED = (
+    ksa.ClientException,
+    glance.BaseException,
+    glance.ClientException,
+    OSError,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+# Connections that were refused, dropped or silent.
+_NETWORK = (
+    ksa.ConnectFailure,
+    ksa.ConnectTimeout,
+    ksa.UnknownConnectionError,
+    glance.CommunicationError,
+    glance.InvalidEndpoint,
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+)
+_CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
+
+
+def is_connection(error: BaseException) -> bool:
+    """Whether nobody answered, rather than somebody something wrong."""
+    chain = list(_chain(error))
+    return not any(isinstance(cause, _CERTIFICATES) for cause in chain) and any(
+        isinstance(cause, _NETWORK) for cause in chain
+    )
+
+
+def translated(
+    error: Exception, code: int | None, about: str, deadline: float
+) -> exception.BitstreamError | exception.InvalidConfiguration:
+    """The error to raise, from this one.
+
+    :param code: the status of the last answer, where there is one.
+    :param about: what was asked for: "image <id>", "the images".
+    """
+    told = f"{about}: {_told(error)}"
+    if time.monotonic() >= deadline:
+        return exception.ImageServiceUnavailable(
+            f"Glance did not answer in time for {told}",
+            hint="raise the operation's own timeout if this is usual",
+        )
+    if is_connection(error):
+        return exception.ImageServiceUnavailable(
+            f"nobody answers for {told}", hint="see that Keystone and Glance run"
+        )
+    if code is None or code < 400:
+        return _misconfigured(error, told)
+    return _answered(error, code, told)
+
+
+def _answered(
+    error: Exception, code: int, told: str
+) -> exception.BitstreamError | exception.InvalidConfiguration:
+    if code >= 500 or code in (408, 429):
+        return exception.ImageServiceUnavailable(
+            f"the service cannot answer for {told}",
+            hint="its own log says more",
+        )
+    if code == 401:
+        return exception.InvalidConfiguration(
+            f"the credentials are refused for {told}",
+            hint=f"see auth_url, user, project and password in [{GROUP.name}]",
+        )
+    if code == 403 and isinstance(error, glance.HTTPException):
+        return exception.ImageNotFound(
+            f"Glance does not let us have {told}",
+            hint=f"see the roles of the user in [{GROUP.name}]",
+        )
+    if code == 404 and isinstance(error, glance.HTTPException):
+        return exception.ImageNotFound(
+            f"Glance has no {told}",
+            hint="it does not exist, or is another project's and neither public "
+            "nor shared with ours",
+        )
+    return exception.InvalidConfiguration(
+        f"what answers cannot be asked for {told}", hint=_ENDPOINT
+    )
+
+
+def _misconfigured(error: Exception, told: str) -> exception.InvalidConfiguration:
+    if any(isinstance(cause, _CERTIFICATES) for cause in _chain(error)):
+        hint = f"see cafile, certfile and keyfile in [{GROUP.name}]"
+    elif isinstance(error, ksa.CatalogException):
+        hint = (
+            f"see region_name, valid_interfaces and service_type in "
+            f"[{GROUP.name}], or set endpoint_override"
+        )
+    elif isinstance(error, ksa.ClientException):
+        hint = f"see auth_type, auth_url and what else it needs in [{GROUP.name}]"
+    elif isinstance(error, OSError):
+        hint = f"see cafile, certfile and keyfile in [{GROUP.name}]"
+    else:
+        hint = _ENDPOINT
+    return exception.InvalidConfiguration(f"cannot ask for {told}", hint=hint)
+
+
+_ENDPOINT = (
+    f"see endpoint_override and auth_url in [{GROUP.name}]: Glance's is the "
+    f"address without a version"
+)
+
+
+def _told(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return first or type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    at: BaseException | None = error
+    while at is not None:
+        yield at
+        at = at.__cause__ or at.__context__

@@ -1,0 +1,172 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The images of Glance, as the interface of sources has them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oslo_config import cfg
+
+from os_acc import exception, hints
+from os_acc.bitstreams.glance import answers
+from os_acc.bitstreams.glance.options import GROUP
+from os_acc.objects.image import Image
+
+if TYPE_CHECKING:
+    from os_acc.bitstreams.glance.download import Download
+    from os_acc.bitstreams.glance.link import Link
+
+_T = TypeVar("_T")
+
+# Glance's ids are nothing else; anything else would be another address.
+_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PAGE = 200
+
+
+class Glance:
+    """A source of images that is Glance.
+
+    Threads may share one: they share its token, too. glanceclient and
+    keystoneauth1 are imported when it is first asked for something.
+
+    Images that are hidden (``os_hidden``) are found by their id alone.
+
+    :param conf: as it is when the first image is asked for.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._made: Link | None = None
+
+    def image(self, image_id: str, deadline: float) -> Image:
+        """See :meth:`os_acc.bitstreams.source.Source.image`.
+
+        :raises ImageNotFound: there is none, or none that we may see.
+        :raises ImageServiceUnavailable: Keystone or Glance do not answer.
+        :raises InvalidConfiguration: they do not let us in, or are not there.
+        """
+        if not _ID.fullmatch(image_id):
+            raise exception.ImageNotFound(
+                f"{hints.shown(image_id)} is not the id of an image",
+                hint="Glance's ids are UUIDs; ask for a name as a name",
+            )
+        return self._asked(
+            lambda link: answers.image(link.client.images.get(image_id)),
+            f"image {image_id}",
+            deadline,
+        )
+
+    def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
+        """See :meth:`os_acc.bitstreams.source.Source.images`.
+
+        :raises ImageServiceUnavailable: Keystone or Glance do not answer.
+        :raises InvalidConfiguration: they do not let us in, or are not there.
+        """
+        last: str | None = None
+        while True:
+            page = self._page(filters, last, deadline)
+            yield from (found for found in page if answers.has(found, filters))
+            if len(page) < _PAGE:
+                return
+            last = page[-1].id
+
+    def _page(
+        self, filters: Mapping[str, str], last: str | None, deadline: float
+    ) -> list[Image]:
+        from glanceclient import exc
+
+        def ask(link: Link) -> list[Image]:
+            found = link.client.images.list(
+                filters=_asked_for(filters), limit=_PAGE, page_size=_PAGE, marker=last
+            )
+            try:
+                return [answers.image(answer) for answer in found]
+            except exc.HTTPNotFound as error:
+                if last is None:
+                    raise exception.InvalidConfiguration(
+                        "what answers has no list of images",
+                        hint=f"see endpoint_override in [{GROUP.name}]",
+                    ) from error
+                raise exception.ImageServiceUnavailable(
+                    f"image {last} was deleted while the images were listed"
+                ) from error
+
+        return self._asked(ask, "the list of images", deadline)
+
+    @contextlib.contextmanager
+    def data(self, image: Image, offset: int, deadline: float) -> Iterator[Download]:
+        """See :meth:`os_acc.bitstreams.source.Source.data`.
+
+        Nothing is verified here, neither by us nor by glanceclient.
+
+        :raises ImageNotFound: it is gone, has no data, or is deactivated.
+        :raises ImageServiceUnavailable: Keystone or Glance do not answer.
+        :raises InvalidConfiguration: they do not let us in, or are not there.
+        """
+        from os_acc.bitstreams.glance import download
+
+        with self._asked(
+            lambda link: download.begin(link.http, image, offset),
+            f"the data of image {image.id}",
+            deadline,
+        ) as begun:
+            yield begun
+
+    def _asked(self, ask: Callable[[Link], _T], about: str, deadline: float) -> _T:
+        from os_acc.bitstreams.glance import errors, transport
+
+        link = self._link()
+        trial = link.retries.begin()
+        while True:
+            with transport.until(deadline) as asking:
+                try:
+                    return ask(link)
+                except exception.OsAccError:
+                    raise
+                except errors.RAISED as error:
+                    delay = trial.delay(error, asking.status)
+                    if delay is None or time.monotonic() + delay >= deadline:
+                        raise errors.translated(
+                            error, asking.status, about, deadline
+                        ) from error
+            time.sleep(delay)
+
+    def _link(self) -> Link:
+        from os_acc.bitstreams.glance import link
+
+        with self._lock:
+            if self._made is None:
+                self._made = link.link(self._conf)
+            return self._made
+
+
+def _asked_for(filters: Mapping[str, str]) -> dict[str, Any]:
+    """The filters as glanceclient, which changes them, and Glance take them."""
+    asked: dict[str, Any] = dict(filters)
+    if "tag" in asked:
+        asked["tag"] = [asked["tag"]]
+    name = filters.get("name", "")
+    if ":" in name:
+        # Glance takes what is before a colon for an operator, and knows no way
+        # to write a quote: such a name is looked for among all.
+        del asked["name"]
+        if not set(name) & set('"\\'):
+            asked["name"] = f'in:"{name}"'
+    return asked

@@ -1,0 +1,295 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A Keystone and a Glance in one small HTTP server, and what goes wrong there.
+
+What it answers is what Keystone 30 and Glance 33 answer; tests/functional/
+openstack asks those the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import threading
+import time
+import urllib.parse
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from oslo_config import cfg
+
+_RANGE = re.compile(r"bytes=(\d+)-")
+
+
+@dataclasses.dataclass
+class Stored:
+    """An image and its data; None: there are none yet."""
+
+    about: dict[str, Any]
+    data: bytes | None
+
+
+class Double(ThreadingHTTPServer):
+    """The server; its attributes tell it what to do next.
+
+    :ivar failures: statuses to answer Glance's next requests with, as a
+        gateway before it might.
+    :ivar refusals: connections to drop without a word.
+    :ivar drop_after: bytes of data after which to end the connection, once.
+    :ivar drips: seconds between the single bytes of every answer of Glance's.
+    :ivar ranges: whether it knows Range.
+    :ivar lie: a Content-Range to answer with.
+    :ivar encoding: a Content-Encoding to answer data with.
+    :ivar page: images on a page at most.
+    :ivar not_json: answers to everything with this text.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.password = "not a secret"
+        self.images: dict[str, Stored] = {}
+        self.tokens: set[str] = set()
+        self.asked: list[str] = []
+        self.failures: list[int] = []
+        self.refusals = 0
+        self.drop_after: int | None = None
+        self.drips = 0.0
+        self.ranges = True
+        self.lie = ""
+        self.encoding = ""
+        self.page = 1000
+        self.not_json = ""
+        self.ended = threading.Event()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that have left."""
+
+    def add(self, data: bytes | None = b"", **about: Any) -> str:
+        """Have one more image; what is None is what Glance does not know."""
+        image_id = str(uuid.uuid4())
+        self.images[image_id] = Stored(
+            {
+                "id": image_id,
+                "name": "image",
+                "status": "queued" if data is None else "active",
+                "visibility": "private",
+                "os_hidden": False,
+                "protected": False,
+                "owner": "service",
+                "size": None if data is None else len(data),
+                "disk_format": "raw",
+                "container_format": "bare",
+                "os_hash_algo": None,
+                "os_hash_value": None,
+                "checksum": None,
+                "min_disk": 0,
+                "tags": [],
+                "self": f"/v2/images/{image_id}",
+                "file": f"/v2/images/{image_id}/file",
+                "schema": "/v2/schemas/image",
+                **about,
+            },
+            data,
+        )
+        return image_id
+
+    def conf(self, **options: object) -> cfg.ConfigOpts:
+        """The options to reach it with."""
+        conf = cfg.ConfigOpts()
+        conf([], project="os_acc", default_config_files=[])
+        from keystoneauth1 import loading
+
+        from os_acc.bitstreams.glance import options as ours
+
+        ours.register(conf)
+        conf.register_opts(
+            loading.get_auth_plugin_conf_options("password"), ours.GROUP.name
+        )
+        told = {
+            "auth_type": "password",
+            "auth_url": f"{self.url}/identity/v3",
+            "username": "os_acc",
+            "password": self.password,
+            "project_name": "service",
+            "user_domain_id": "default",
+            "project_domain_id": "default",
+            "connect_retry_delay": 0.01,
+            "status_code_retry_delay": 0.01,
+            **options,
+        }
+        for name, value in told.items():
+            conf.set_override(name, value, ours.GROUP.name)
+        return conf
+
+    def count(self, begin: str) -> int:
+        """How many requests began with this."""
+        return sum(line.startswith(begin) for line in self.asked)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Double
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        told = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(f"POST {self.path}")
+        user = json.loads(told)["auth"]["identity"]["password"]["user"]
+        if user["password"] != self.server.password:
+            self._say(401, {"error": {"code": 401, "message": "no"}})
+            return
+        token = uuid.uuid4().hex
+        self.server.tokens.add(token)
+        endpoint = {
+            "interface": "public",
+            "region": "lab",
+            "region_id": "lab",
+            "url": self.server.url,
+            "id": "1",
+        }
+        catalog = [
+            {"type": "image", "name": "glance", "id": "1", "endpoints": [endpoint]}
+        ]
+        about = {
+            "methods": ["password"],
+            "user": {"id": "u", "name": "os_acc", "domain": {"id": "default"}},
+            "project": {"id": "service", "name": "service"},
+            "expires_at": "2999-01-01T00:00:00.000000Z",
+            "issued_at": "2026-01-01T00:00:00.000000Z",
+            "catalog": catalog,
+        }
+        self._say(201, {"token": about}, {"X-Subject-Token": token})
+
+    def do_GET(self) -> None:
+        server = self.server
+        server.asked.append(f"GET {self.path} {self.headers.get('Range', '-')}")
+        url = urllib.parse.urlsplit(self.path)
+        if server.not_json:
+            self._send(200, server.not_json.encode(), {"Content-Type": "text/html"})
+        elif url.path == "/identity/v3":
+            links = [{"rel": "self", "href": f"{server.url}/identity/v3"}]
+            about = {"id": "v3.14", "status": "stable", "links": links}
+            self._say(200, {"version": about})
+        elif server.refusals:
+            server.refusals -= 1
+            self.close_connection = True
+        elif server.failures:
+            self._say(server.failures.pop(0), {"message": "on purpose"})
+        elif self.headers.get("X-Auth-Token") not in server.tokens:
+            self._say(401, {"message": "This token is worth nothing"})
+        elif url.path == "/v2/schemas/image":
+            self._say(200, {"name": "image", "properties": {}})
+        elif url.path == "/v2/images":
+            self._list(dict(urllib.parse.parse_qsl(url.query)))
+        else:
+            self._image(url.path)
+
+    def _list(self, asked: dict[str, str]) -> None:
+        limit = min(int(asked.pop("limit")), self.server.page)
+        marker = asked.pop("marker", None)
+        found = [
+            stored.about
+            for stored in self.server.images.values()
+            if not stored.about["os_hidden"]
+            and all(_matches(stored.about, *pair) for pair in asked.items())
+        ]
+        ids = [about["id"] for about in found]
+        if marker is not None and marker not in self.server.images:
+            self._refuse(404, f"Image {marker} could not be found.")
+            return
+        begin = ids.index(marker) + 1 if marker else 0
+        body: dict[str, Any] = {"images": found[begin : begin + limit]}
+        if begin + limit < len(found):
+            onward = {**asked, "limit": limit, "marker": ids[begin + limit - 1]}
+            body["next"] = f"/v2/images?{urllib.parse.urlencode(onward)}"
+        self._say(200, body)
+
+    def _image(self, path: str) -> None:
+        _, _, _, image_id, *rest = path.split("/")
+        stored = self.server.images.get(image_id)
+        if stored is None:
+            self._refuse(404, f"No image found with ID {image_id}")
+        elif not rest:
+            self._say(200, stored.about)
+        elif stored.about["status"] == "deactivated":
+            self._refuse(403, "The requested image has been deactivated.")
+        elif stored.data is None:
+            self._send(204, b"", {})
+        else:
+            self._file(stored.data)
+
+    def _file(self, data: bytes) -> None:
+        server = self.server
+        headers = {"Content-Type": "application/octet-stream"}
+        if server.encoding:
+            headers["Content-Encoding"] = server.encoding
+        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+        if asked is None or not server.ranges:
+            self._send(200, data, headers)
+            return
+        begin = int(asked[1])
+        if begin >= len(data):
+            self._say(416, {"message": "no"})
+            return
+        told = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+        headers["Content-Range"] = server.lie or told
+        self._send(206, data[begin:], headers)
+
+    def _refuse(self, status: int, why: str) -> None:
+        page = f"<html><body><h1>{status}</h1>{why}<br /><br /></body></html>"
+        self._send(status, page.encode(), {"Content-Type": "text/html"})
+
+    def _say(
+        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
+        told = {"Content-Type": "application/json", **(headers or {})}
+        self._send(status, json.dumps(body).encode(), told)
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.server.drips and not self.path.startswith("/identity"):
+            for at in range(len(body)):
+                if self.server.ended.is_set():
+                    break
+                self.wfile.write(body[at : at + 1])
+                self.wfile.flush()
+                time.sleep(self.server.drips)
+            return
+        short = self.server.drop_after
+        if short is not None and headers.get("Content-Type", "").endswith("stream"):
+            self.server.drop_after = None
+            self.wfile.write(body[:short])
+            self.close_connection = True
+            return
+        self.wfile.write(body)
+
+
+def _matches(about: dict[str, Any], name: str, wanted: str) -> bool:
+    if name == "tag":
+        return wanted in about["tags"]
+    value = str(about.get(name))
+    if name == "name" and wanted.startswith('in:"'):
+        return value == wanted[4:-1]
+    # MySQL's usual collation takes A for a.
+    return value.lower() == wanted.lower()
