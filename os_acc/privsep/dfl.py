@@ -35,6 +35,8 @@ _PORT = re.compile(r"dfl-port\.[0-9]{1,9}", re.ASCII)
 _MANAGER = re.compile(r"dfl-fme-mgr\.[0-9]{1,9}", re.ASCII)
 _REGION = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+# What is read from a card that does not answer, or says nothing.
+_NOBODY = frozenset({"0" * 32, "f" * 32})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ def function_id(port: str) -> str | None:
 
 def canonical(text: str) -> str | None:
     """An id of sysfs as canonical UUID; None where it is none."""
-    return str(uuid.UUID(hex=text)) if _ID.fullmatch(text) else None
+    if text in _NOBODY or _ID.fullmatch(text) is None:
+        return None
+    return str(uuid.UUID(hex=text))
 
 
 def open_node(device: str) -> int:

@@ -19,7 +19,7 @@ import os
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import dfl, functions, kernel, worker
 from os_acc.privsep.outcome import Outcome, Result
 
 _VF_LIMIT = 0xFFFF
@@ -74,8 +74,12 @@ def _create(address: PciAddress, count: int) -> None:
     """Make VFs that no driver of the host takes: they are for guests.
 
     A driver that takes a fresh VF only to find it not ready would leave again
-    at any moment, and network drivers would show the host new interfaces.
+    at any moment, and network drivers would show the host new interfaces. But
+    what the port of an FPGA card holds, only the driver of its VF tells.
     """
+    if functions.driver(address) == dfl.DRIVER:
+        functions.write(address, "sriov_numvfs", str(count))
+        return
     _remember(address, functions.read(address, _AUTOPROBE))
     try:
         _set_autoprobe(address, "0")

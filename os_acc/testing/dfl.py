@@ -55,8 +55,8 @@ class Made:
     """What dfl-pci has made of a function.
 
     :ivar card: the function that is programmed; a VF's is its PF.
+    :ivar place: the directory of its base region.
     :ivar fme, manager: empty for a VF, or without the feature.
-    :ivar state, status: the FPGA manager's, as it shows them.
     """
 
     card: str
@@ -64,8 +64,6 @@ class Made:
     ports: tuple[Port, ...]
     fme: str = ""
     manager: str = ""
-    state: str = "unknown"
-    status: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,9 +106,6 @@ def _write(tree: Transaction, card: str, number: int, function_id: str) -> None:
     holds = list(held(tree, card))
     holds[number] = function_id
     _keep(tree, card, tuple(holds))
-    for address in (card, *functions.vfs(tree, card)):
-        if tree.exists(f"{_MADE}/{address}"):
-            _show_functions(tree, made(tree, address))
 
 
 # -- the driver ---------------------------------------------------------------
@@ -216,6 +211,102 @@ def hide(tree: Transaction, address: str) -> None:
     tree.drop(f"sys/class/fpga_region/{os.path.basename(known.place)}")
     tree.drop(os.path.dirname(known.place))
     tree.drop(f"{_MADE}/{address}")
+
+
+# -- what it does with a card -------------------------------------------------
+
+
+def card_of(tree: Transaction, fme: str) -> str | None:
+    """The card whose FME has this node."""
+    for address in tree.list(_MADE):
+        if made(tree, address).fme == fme:
+            return address
+    return None
+
+
+def own_port(tree: Transaction, card: str, number: int) -> Port | None:
+    """A port as the card's driver knows it, released or not."""
+    ports = made(tree, card).ports
+    return ports[number] if 0 <= number < len(ports) else None
+
+
+def is_disabled(tree: Transaction, name: str) -> bool:
+    """Whether the port with this device is held in reset."""
+    everything = (made(tree, address).ports for address in tree.list(_MADE))
+    return any(
+        port.disabled > 0 for ports in everything for port in ports if port.name == name
+    )
+
+
+def begin(tree: Transaction, card: str, number: int) -> None:
+    """The card is given a bitstream: fpga_bridges_disable() and so on."""
+    _change(tree, card, number, 1, "write", ())
+
+
+def complete(
+    tree: Transaction, card: str, number: int, function_id: str | None
+) -> None:
+    """The card says that it has taken it.
+
+    :param function_id: what the port holds now; None: what it did.
+    """
+    if function_id is not None:
+        _write(tree, card, number, function_id)
+    _change(tree, card, number, -1, "operating", ())
+
+
+def fail(
+    tree: Transaction,
+    card: str,
+    number: int,
+    state: str,
+    status: tuple[str, ...],
+    function_id: str,
+) -> None:
+    """The card has not taken it; its port stays disabled."""
+    _write(tree, card, number, function_id)
+    _change(tree, card, number, 0, state, status)
+
+
+def _change(
+    tree: Transaction,
+    card: str,
+    number: int,
+    disabled: int,
+    state: str,
+    status: tuple[str, ...],
+) -> None:
+    if not tree.exists(f"{_MADE}/{card}"):
+        # The driver has let go of it meanwhile.
+        return
+    known = made(tree, card)
+    port = known.ports[number]
+    port = dataclasses.replace(port, disabled=port.disabled + disabled)
+    _put(tree, card, _with(known, port))
+    tree.put(f"{known.manager}/state", f"{state}\n")
+    tree.put(f"{known.manager}/status", "".join(f"{line}\n" for line in status))
+    for address in (card, *functions.vfs(tree, card)):
+        if tree.exists(f"{_MADE}/{address}"):
+            _show_functions(tree, made(tree, address))
+
+
+def move(tree: Transaction, card: str, number: int) -> None:
+    """Release a port, or assign one that was released."""
+    known = made(tree, card)
+    port = known.ports[number]
+    port = dataclasses.replace(port, released=not port.released)
+    known = _with(known, port)
+    _put(tree, card, known)
+    if port.released:
+        _unlist(tree, f"{known.place}/{port.name}")
+    else:
+        _show_port(tree, known.place, port)
+        _show_functions(tree, known)
+
+
+def _with(known: Made, port: Port) -> Made:
+    ports = tuple(port if port.number == own.number else own for own in known.ports)
+    return dataclasses.replace(known, ports=ports)
 
 
 def check_released(tree: Transaction, address: str, count: int) -> None:

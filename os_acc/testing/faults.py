@@ -44,6 +44,7 @@ class Fault:
         any.
     :ivar skip: how many writes that match are still let through.
     :ivar times: how many it then strikes; None for ever.
+    :ivar text: what the hardware reports of it.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Fault:
     errno: int = 0
     skip: int = 0
     times: int | None = 1
+    text: str = ""
 
     def strikes(self, address: str, attribute: str) -> bool:
         """Whether a write is one that this fault is for."""

@@ -23,6 +23,7 @@ from os_acc.testing.tree import PRIVATE, Transaction
 
 HOLDS = f"{PRIVATE}/holds"
 _CHOWNED = f"{PRIVATE}/chowned"
+_NODES = f"{PRIVATE}/nodes"
 # Where QEMU's own descriptors end, more or less.
 _FIRST_FD = 20
 
@@ -43,15 +44,43 @@ def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
     node = f"dev/vfio/{group}"
     if not tree.exists(node):
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
-    tree.put(f"proc/{pid}/comm", f"{command[:15]}\n")
-    tree.put(f"proc/{pid}/cmdline", f"{command}\0")
-    fds = {int(name) for name in tree.list(f"proc/{pid}/fd")}
-    first = max(fds, default=_FIRST_FD - 1) + 1
+    first = _process(tree, pid, command)
     for fd, target in enumerate(
         ("/dev/vfio/vfio", f"/{node}", "anon_inode:[vfio-device]"), first
     ):
         tree.link_text(f"proc/{pid}/fd/{fd}", target)
     tree.put(f"{HOLDS}/{address}", f"{pid} {first}")
+
+
+def _process(tree: Transaction, pid: int, command: str) -> int:
+    """Show a process; the number of its next descriptor."""
+    tree.put(f"proc/{pid}/comm", f"{command[:15]}\n")
+    tree.put(f"proc/{pid}/cmdline", f"{command}\0")
+    fds = {int(name) for name in tree.list(f"proc/{pid}/fd")}
+    return max(fds, default=_FIRST_FD - 1) + 1
+
+
+def open_node(tree: Transaction, node: str, pid: int, command: str) -> None:
+    """Let a process open a node of a driver on the host."""
+    fd = _process(tree, pid, command)
+    tree.link_text(f"proc/{pid}/fd/{fd}", f"/dev/{node}")
+    tree.put(f"{_NODES}/{node}", f"{pid} {fd}")
+
+
+def close_node(tree: Transaction, node: str) -> None:
+    """Let the process close a node; it ends with its last one."""
+    if not has_node(tree, node):
+        return
+    pid, fd = tree.read(f"{_NODES}/{node}").split()
+    tree.drop(f"{_NODES}/{node}")
+    tree.drop(f"proc/{pid}/fd/{fd}")
+    if not tree.list(f"proc/{pid}/fd"):
+        tree.drop(f"proc/{pid}")
+
+
+def has_node(tree: Transaction, node: str) -> bool:
+    """Whether a process has a node of a driver open."""
+    return tree.exists(f"{_NODES}/{node}")
 
 
 def let_go(tree: Transaction, address: str) -> None:
@@ -97,3 +126,4 @@ def forget(tree: Transaction) -> None:
     """All of it is gone with a reboot."""
     tree.drop(HOLDS)
     tree.drop(_CHOWNED)
+    tree.drop(_NODES)

@@ -26,7 +26,8 @@ from typing import Self
 
 from os_acc.objects import pci
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import boot, drivers, faults, functions, holders, pending
+from os_acc.testing import boot, dfl, drivers, faults, functions, holders, pending
+from os_acc.testing.dfl_nodes import DflNodes
 from os_acc.testing.faults import Effect, Fault
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
@@ -65,7 +66,7 @@ class FunctionState:
 Snapshot = tuple[FunctionState, ...]
 
 
-class FakeKernel(privsep_kernel.Kernel):
+class FakeKernel(DflNodes):
     """A simulated kernel; any number of processes may use one tree at once.
 
     :param root: a tree that :meth:`build` made.
@@ -124,6 +125,10 @@ class FakeKernel(privsep_kernel.Kernel):
     def read(self, path: str) -> str:
         """Read an attribute; some wait while the function is locked."""
         directory, name = os.path.split(path)
+        if name == "afu_id":
+            with self._tree.transaction() as tree:
+                if dfl.is_disabled(tree, os.path.basename(directory)):
+                    raise drivers.refuse(errno.EBUSY, path)
         if name not in _LOCKED_READS or not os.path.lexists(path):
             return super().read(path)
         address = os.path.basename(os.path.realpath(directory))

@@ -1,0 +1,284 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a process can do with the nodes of a card on the DFL driver.
+
+drivers/fpga/dfl-fme-pr.c, dfl-fme-main.c, dfl.h. An exclusive open is a lock
+on the node's file: it ends with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import signal
+import struct
+import time
+
+from os_acc.objects import pci
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.testing import dfl, faults, holders
+from os_acc.testing.dfl_specs import NOTHING, function_of
+from os_acc.testing.drivers import refuse
+from os_acc.testing.faults import Effect, Fault
+from os_acc.testing.tree import Transaction, Tree
+from os_acc.testing.writes import Outcome, Write, name_of, record
+
+#: The names by which faults strike an ioctl.
+PROGRAM, RELEASE, ASSIGN = "program", "release", "assign"
+
+# _IO(0xB6, 0x80) and _IOW(0xB6, 0x81 and 0x82, int), linux/fpga-dfl.h.
+_REQUESTS = {
+    0xB6 << 8 | 0x80: (PROGRAM, "DFL_FPGA_FME_PORT_PR"),
+    1 << 30 | 4 << 16 | 0xB6 << 8 | 0x81: (RELEASE, "DFL_FPGA_FME_PORT_RELEASE"),
+    1 << 30 | 4 << 16 | 0xB6 << 8 | 0x82: (ASSIGN, "DFL_FPGA_FME_PORT_ASSIGN"),
+}
+_PORT_PR = struct.Struct("=IIIIQ")
+_PORT_ID = struct.Struct("=i")
+# What the kernel refuses with these, it has begun.
+_BEGUN = {
+    errno.EIO: "write complete error",
+    errno.ETIMEDOUT: "write init error",
+}
+_POLL = 0.005
+
+
+class DflNodes(privsep_kernel.Kernel):
+    """The part of the simulated kernel that is below ``/dev/dfl-*``."""
+
+    _tree: Tree
+
+    # -- what os_acc calls ---------------------------------------------------
+
+    def open_exclusive(self, path: str, device: str) -> int:
+        """EBUSY while a process has it (:meth:`open_node`), as in Linux."""
+        # fme_open() waits for who is in fme_pr().
+        with self._tree.lock(os.path.basename(path)):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if os.pread(fd, 32, 0).decode().strip() != device:
+                    raise refuse(errno.ENXIO, path)
+                with self._tree.transaction() as tree:
+                    if holders.has_node(tree, os.path.basename(path)):
+                        raise refuse(errno.EBUSY, path)
+                _lock(fd, path)
+            except OSError:
+                os.close(fd)
+                raise
+        return fd
+
+    def ioctl(self, fd: int, request: int, argument: bytes) -> None:
+        """What dfl-fme does; no other driver has any here."""
+        node = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+        with self._tree.transaction() as tree:
+            card = dfl.card_of(tree, node)
+        if card is None or request not in _REQUESTS:
+            raise refuse(errno.EINVAL, node)
+        what, name = _REQUESTS[request]
+        with self._tree.lock(node):
+            if what == PROGRAM:
+                self._program(card, node, name, argument)
+            else:
+                self._move(card, node, name, what, *_PORT_ID.unpack(argument))
+
+    # -- faults --------------------------------------------------------------
+
+    def fail_programming(
+        self,
+        address: str | pci.PciAddress,
+        *errors: str,
+        error: int = errno.EIO,
+        times: int | None = 1,
+        nth: int = 1,
+    ) -> None:
+        """Let the hardware not take a bitstream.
+
+        :param errors: what the FPGA manager then reports, such as ``reconfig
+            CRC error``.
+        :param error: EIO, or ETIMEDOUT, of which it reports nothing. With
+            other numbers :meth:`FakeKernel.fail` lets the kernel refuse
+            ``program``, ``release`` or ``assign`` before it begins.
+        """
+        fault = Fault(
+            number=0,
+            effect=Effect.FAIL.value,
+            address=str(address),
+            attribute=PROGRAM,
+            errno=error,
+            skip=nth - 1,
+            times=times,
+            text="\n".join(errors),
+        )
+        with self._tree.transaction() as tree:
+            faults.add(tree, fault)
+
+    # -- what happens around the kernel --------------------------------------
+
+    def open_node(self, node: str, pid: int = 4712, command: str = "fpgainfo") -> None:
+        """Let a process open ``dfl-fme.<n>`` or ``dfl-port.<n>``.
+
+        :raises OSError: ENOENT, there is no such node.
+        """
+        with self._tree.transaction() as tree:
+            if not tree.exists(f"dev/{node}"):
+                raise refuse(errno.ENOENT, node)
+            holders.open_node(tree, node, pid, command)
+
+    def close_node(self, node: str) -> None:
+        """Let the process that has a node open close it."""
+        with self._tree.transaction() as tree:
+            holders.close_node(tree, node)
+
+    def held_by_hardware(self, address: str | pci.PciAddress) -> tuple[str, ...]:
+        """What the ports of a card really hold, whoever has them.
+
+        :raises OSError: ENOENT, it is no card on the DFL driver.
+        """
+        with self._tree.transaction() as tree:
+            return dfl.held(tree, str(address))
+
+    # -- within --------------------------------------------------------------
+
+    def _program(self, card: str, node: str, name: str, argument: bytes) -> None:
+        argsz, flags, number, size, address = _PORT_PR.unpack(argument)
+        # A pointer into the memory of whoever calls, which is this process.
+        payload = ctypes.string_at(address, size)
+        text = f"{name} {number} {size} {hashlib.sha256(payload).hexdigest()}"
+        with self._tree.transaction() as tree:
+            fault = faults.take(tree, card, PROGRAM)
+            valid = argsz >= _PORT_PR.size and not flags
+            there = dfl.made(tree, card).manager and number < len(dfl.held(tree, card))
+            refused: OSError | None
+            if not valid or not there:
+                self._told(tree, node, text, "EINVAL")
+                refused = refuse(errno.EINVAL, node)
+            else:
+                refused = self._at_once(tree, node, text, fault)
+            if refused is None:
+                dfl.begin(tree, card, number)
+        self._raise(fault, refused)
+        self._wait(node, text, fault)
+        with self._tree.transaction() as tree:
+            refused = _end(tree, card, number, payload, fault)
+            outcome = _outcome(fault, refused)
+            self._told(tree, node, text, outcome)
+        self._raise(fault, refused, after=True)
+
+    def _move(self, card: str, node: str, name: str, what: str, number: int) -> None:
+        text = f"{name} {number}"
+        with self._tree.transaction() as tree:
+            fault = faults.take(tree, card, what)
+            refused = self._at_once(tree, node, text, fault)
+        self._raise(fault, refused)
+        self._wait(node, text, fault)
+        with self._tree.transaction() as tree:
+            refused = None
+            if fault is None or fault.effect != Effect.IGNORE:
+                refused = self._moved(tree, card, what, number)
+            self._told(tree, node, text, _outcome(fault, refused))
+        self._raise(fault, refused, after=True)
+
+    def _moved(
+        self, tree: Transaction, card: str, what: str, number: int
+    ) -> OSError | None:
+        port = dfl.own_port(tree, card, number)
+        if port is None:
+            return refuse(errno.ENODEV, card)
+        if port.released == (what == RELEASE):
+            return refuse(errno.EBUSY, card)
+        if what == RELEASE and self._is_open(tree, port.name):
+            return refuse(errno.EBUSY, card)
+        dfl.move(tree, card, number)
+        return None
+
+    def _is_open(self, tree: Transaction, node: str) -> bool:
+        if holders.has_node(tree, node):
+            return True
+        path = self.path("dev", node)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _lock(fd, path)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def _at_once(
+        self, tree: Transaction, node: str, text: str, fault: Fault | None
+    ) -> OSError | None:
+        """What a fault does before anything is begun."""
+        if fault is None:
+            return None
+        if fault.effect == Effect.KILL_BEFORE:
+            self._told(tree, node, text, Outcome.KILLED_BEFORE.value)
+        if fault.effect != Effect.FAIL or fault.errno in _BEGUN:
+            return None
+        refused = refuse(fault.errno, node)
+        self._told(tree, node, text, name_of(refused))
+        return refused
+
+    def _wait(self, node: str, text: str, fault: Fault | None) -> None:
+        noted = False
+        while fault is not None:
+            with self._tree.transaction() as tree:
+                if not faults.hangs(tree, fault):
+                    return
+                if not noted:
+                    self._told(tree, node, text, Outcome.BLOCKED.value)
+            noted = True
+            time.sleep(_POLL)
+
+    def _raise(
+        self, fault: Fault | None, refused: OSError | None, *, after: bool = False
+    ) -> None:
+        effect = Effect.KILL_AFTER if after else Effect.KILL_BEFORE
+        if fault is not None and fault.effect == effect:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if refused is not None:
+            raise refused
+
+    def _told(self, tree: Transaction, node: str, text: str, outcome: str) -> None:
+        tree.notes.append(record(Write(f"dev/{node}", text, outcome, os.getpid())))
+
+
+def _end(
+    tree: Transaction, card: str, number: int, payload: bytes, fault: Fault | None
+) -> OSError | None:
+    effect = fault.effect if fault is not None else ""
+    if fault is not None and effect == Effect.FAIL:
+        status = tuple(fault.text.splitlines())
+        dfl.fail(tree, card, number, _BEGUN[fault.errno], status, NOTHING)
+        return refuse(fault.errno, card)
+    lies = effect == Effect.IGNORE
+    dfl.complete(tree, card, number, None if lies else function_of(payload))
+    return None
+
+
+def _outcome(fault: Fault | None, refused: OSError | None) -> str:
+    if refused is not None:
+        return name_of(refused)
+    effects = {
+        Effect.IGNORE.value: Outcome.IGNORED,
+        Effect.KILL_AFTER.value: Outcome.KILLED_AFTER,
+    }
+    return effects.get(fault.effect if fault else "", Outcome.DONE).value
+
+
+def _lock(fd: int, path: str) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise refuse(errno.EBUSY, path) from error
