@@ -17,7 +17,7 @@ from __future__ import annotations
 from oslo_log import log
 
 from os_acc import exception, helper, inventory
-from os_acc.host import pci
+from os_acc.host import dfl, pci
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciFunction, PciRole
 from os_acc.store.leases import Store
@@ -85,8 +85,21 @@ def _make_one(
             hint="remove them all while no guest has one, or change num_vfs",
         )
     try:
-        hands.set_num_vfs(function, count, store.next_epoch(), deadline)
+        _set(function, count, store.next_epoch(), hands, deadline)
     except helper.StaleEpoch as error:
         # A store that was lost had counted further.
         store.raise_epoch(error.seen + 1)
-        hands.set_num_vfs(function, count, store.next_epoch(), deadline)
+        _set(function, count, store.next_epoch(), hands, deadline)
+
+
+def _set(
+    function: PciFunction,
+    count: int,
+    epoch: int,
+    hands: helper.Helper,
+    deadline: float,
+) -> None:
+    if function.driver == dfl.DRIVER and not function.vfs:
+        # The driver makes a VF for each port that the host has let go.
+        hands.release_ports(function, count, epoch, deadline)
+    hands.set_num_vfs(function, count, epoch, deadline)

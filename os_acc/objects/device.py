@@ -99,7 +99,7 @@ class Refusal(enum.Enum):
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
     NO_INTERFACE = "an FPGA region that does not say what it takes"
-    SEVERAL_REGIONS = "an FPGA card of several regions; give it VFs"
+    SEVERAL_REGIONS = "an FPGA card that is not one region; set num_vfs"
     NO_PLUGIN = "known to no plugin"
     PLUGIN_FAILED = "a plugin failed"
 

@@ -74,11 +74,10 @@ class DflPlugin(base.PluginBase):
             yield Refused(address, Refusal.NO_INTERFACE, "it has no compat_id")
             return
         ports = [port for port in card.ports if port.function == address]
-        if len(ports) != 1 or card.ports_num != 1:
+        if len(ports) != 1 or (address == card.address and card.ports_num != 1):
             # As a whole it would be several regions in the hands of one guest.
-            yield Refused(
-                address, Refusal.SEVERAL_REGIONS, f"it has {card.ports_num} ports"
-            )
+            detail = f"{len(ports)} of the {card.ports_num} ports are its own"
+            yield Refused(address, Refusal.SEVERAL_REGIONS, detail)
             return
         yield self._device(
             claim,
