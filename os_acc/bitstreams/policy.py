@@ -20,6 +20,7 @@ here can be judged before anything is downloaded, but for the file's format.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Final, Self, TypeVar
 
@@ -51,6 +52,7 @@ class Rules:
     :ivar public: whether public images of others may be.
     :ivar max_size: bytes that an image may have.
     :ivar signed: whether an image has to be signed.
+    :ivar certificates: absolute path of the directory of those who may sign.
     """
 
     projects: frozenset[str]
@@ -60,6 +62,7 @@ class Rules:
     container_formats: frozenset[str]
     file_formats: frozenset[ImageFormat]
     signed: bool
+    certificates: str
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -79,6 +82,7 @@ class Rules:
                 container_formats=frozenset(group.container_formats or ()),
                 file_formats=frozenset(map(ImageFormat, group.file_formats or ())),
                 signed=_told(group.signature, "signature") == "required",
+                certificates=_absolute(group.certificates),
             )
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
@@ -89,6 +93,15 @@ def _told(value: _T | None, name: str) -> _T:
     if value is None or value == "":
         raise exception.InvalidConfiguration(f"[{options.GROUP.name}] {name} is empty")
     return value
+
+
+def _absolute(path: str | None) -> str:
+    if not path or not os.path.isabs(path) or "\0" in path:
+        raise exception.InvalidConfiguration(
+            f"[{options.GROUP.name}] certificates is {hints.shown(path)}, not an "
+            "absolute path"
+        )
+    return path
 
 
 def check(image: Image, region: Region, rules: Rules) -> None:

@@ -202,6 +202,8 @@ def test_the_format_of_a_file_has_to_be_allowed(
         "file_formats = gbs, qcow2",
         "signature = optional",
         "signature =",
+        "certificates = certificates",
+        "certificates =",
         "allowed_projects = $nothing",
     ],
 )

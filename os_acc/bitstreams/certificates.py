@@ -1,0 +1,184 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The certificates of those who may sign bitstreams.
+
+A certificate is trusted that lies in the operator's directory, is valid now,
+and has issued itself, or was issued by authorities that lie there and are
+valid too. Glance and Nova have theirs in a key manager; a compute node would
+need credentials for that, and could not program while it is away.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from os_acc import exception, hints
+
+_LARGEST: Final = 2**20
+_DEEPEST: Final = 8
+_UNSAFE_HASHES: Final = frozenset({"md5", "sha1"})
+
+
+def trusted(directory: str, certificate_id: str) -> x509.Certificate:
+    """The certificate that has this id, if it can be trusted now.
+
+    :param certificate_id: canonical UUID; its file is ``<id>.pem``.
+    :raises ImageRefused: it is not there, not valid now, not for signatures,
+        or its issuer is not trusted.
+    :raises InvalidConfiguration: the directory or the file cannot be read, or
+        everybody can write there.
+    """
+    _check_writers(directory)
+    path = os.path.join(directory, f"{certificate_id}.pem")
+    try:
+        certificate = _load(path)[0]
+    except FileNotFoundError as error:
+        raise exception.ImageRefused(
+            f"nobody is trusted who signs with certificate {certificate_id}",
+            hint=f"its place would be {path}",
+        ) from error
+    except OSError as error:
+        raise _unusable(path, error) from error
+    except ValueError as error:
+        raise exception.InvalidConfiguration(
+            f"{path} is no certificate: {hints.shown(str(error))}"
+        ) from error
+    if (why := _not_now(certificate)) or (why := _not_for_signatures(certificate)):
+        raise exception.ImageRefused(f"certificate {certificate_id} {why}")
+    if not _anchored(certificate, tuple(_authorities(directory)), below=0):
+        raise exception.ImageRefused(
+            f"certificate {certificate_id} was issued by "
+            f"{hints.shown(certificate.issuer.rfc4514_string())}, who is not trusted",
+            hint=f"the issuer's own certificate belongs into {directory}, and has "
+            "to be valid",
+        )
+    return certificate
+
+
+def _anchored(
+    certificate: x509.Certificate, authorities: tuple[x509.Certificate, ...], below: int
+) -> bool:
+    """Whether the chain ends at one that has issued itself.
+
+    :param below: authorities between this one and the one that signs images.
+    """
+    if _issued(certificate, certificate):
+        return True
+    return below < _DEEPEST and any(
+        _may_issue(authority, below)
+        and _issued(authority, certificate)
+        and _anchored(
+            authority,
+            tuple(each for each in authorities if each != authority),
+            below + 1,
+        )
+        for authority in authorities
+    )
+
+
+def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    if (
+        certificate.signature_hash_algorithm is not None
+        and certificate.signature_hash_algorithm.name in _UNSAFE_HASHES
+    ):
+        return False
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    # Another name; a kind of key that signs nothing; another key.
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _may_issue(authority: x509.Certificate, below: int) -> bool:
+    constraints = _extension(authority, x509.BasicConstraints)
+    usage = _extension(authority, x509.KeyUsage)
+    return (
+        not _not_now(authority)
+        and isinstance(constraints, x509.BasicConstraints)
+        and constraints.ca
+        and (constraints.path_length is None or below <= constraints.path_length)
+        and (not isinstance(usage, x509.KeyUsage) or usage.key_cert_sign)
+    )
+
+
+def _not_now(certificate: x509.Certificate) -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    if now < certificate.not_valid_before_utc:
+        return f"is not valid before {certificate.not_valid_before_utc.isoformat()}"
+    if now > certificate.not_valid_after_utc:
+        return f"was valid until {certificate.not_valid_after_utc.isoformat()}"
+    return ""
+
+
+def _not_for_signatures(certificate: x509.Certificate) -> str:
+    usage = _extension(certificate, x509.KeyUsage)
+    if isinstance(usage, x509.KeyUsage) and not (
+        usage.digital_signature or usage.content_commitment
+    ):
+        return "is not for signatures, by its key usage"
+    return ""
+
+
+def _extension(
+    certificate: x509.Certificate, kind: type[x509.ExtensionType]
+) -> x509.ExtensionType | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _authorities(directory: str) -> Iterator[x509.Certificate]:
+    for name in sorted(os.listdir(directory)):
+        if not name.endswith(".pem"):
+            continue
+        try:
+            yield from _load(os.path.join(directory, name))
+        # One that cannot be read vouches for nobody; others may.
+        except (OSError, ValueError):
+            continue
+
+
+def _load(path: str) -> list[x509.Certificate]:
+    with open(path, "rb") as file:
+        found = x509.load_pem_x509_certificates(file.read(_LARGEST))
+    for certificate in found:
+        # Read now what is read lazily, so that it fails here.
+        _ = certificate.extensions, certificate.issuer, certificate.subject
+    return found
+
+
+def _check_writers(directory: str) -> None:
+    try:
+        mode = os.stat(directory).st_mode
+    except OSError as error:
+        raise _unusable(directory, error) from error
+    if mode & stat.S_IWOTH:
+        raise exception.InvalidConfiguration(
+            f"everybody can write to {directory}, and so decide who is trusted"
+        )
+
+
+def _unusable(path: str, error: OSError) -> exception.InvalidConfiguration:
+    return exception.InvalidConfiguration(
+        f"{path} cannot be read: {error.strerror}",
+        hint="see certificates in [os_acc_bitstreams]",
+    )

@@ -1,0 +1,135 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Signatures of images, as Glance and Nova have them.
+
+The four properties ``img_signature*`` (Glance: "Image Signature
+Verification") are checked with the verifiers of ``cursive``, as those services
+do. Only the step that fetches the certificate is ours: cursive asks a key
+manager for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+
+from os_acc import deadlines, exception, hints
+from os_acc.bitstreams import policy, properties
+from os_acc.objects.digest import Digest
+from os_acc.objects.image import Image
+from os_acc.objects.instance import canonical_uuid
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+_PIECE: Final = 2**20
+# NIST SP 800-57: less than this is not to be used for signatures.
+_SHORTEST_KEY: Final = 2048
+
+
+class _Verifier(Protocol):
+    def update(self, data: bytes) -> None: ...
+
+    def verify(self) -> None: ...
+
+
+def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> None:
+    """Prove that somebody who is trusted has signed what is in a file.
+
+    It is read once, in pieces. What is hashed for the signature is hashed for
+    the image's own hash as well: by that, and nothing else, the bytes are known
+    to whoever programs them.
+
+    :param file: opened for reading; it is read from its beginning.
+    :param certificates: the directory of those who are trusted.
+    :param deadline: on the clock of :func:`time.monotonic`.
+    :raises ImageInvalid: it is not signed, or the signature is not good, or
+        the file is not the image's.
+    :raises ImageRefused: who has signed it is not trusted.
+    :raises InvalidConfiguration: the certificates cannot be read.
+    :raises DeviceStuck: the deadline has passed.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    digest = Digest.of(image)
+    verifier, hashed = _verifier(image, certificates), digest.new()
+    file.seek(0)
+    while piece := file.read(_PIECE):
+        deadlines.left(deadline)
+        verifier.update(piece)
+        hashed.update(piece)
+    if hashed.hexdigest() != digest.value:
+        raise exception.ImageInvalid(
+            f"the file is not that of image {properties.title(image)}: its "
+            f"{digest.algorithm} is {hashed.hexdigest()}, not {digest.value}"
+        )
+    try:
+        verifier.verify()
+    except InvalidSignature as error:
+        raise _invalid(image, "is not that of its file") from error
+
+
+def _verifier(image: Image, certificates: str) -> _Verifier:
+    from cursive import exception as cursive  # type: ignore[import-untyped]
+    from cursive import signature_utils
+
+    from os_acc.bitstreams.certificates import trusted
+
+    told = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
+    if not all(told):
+        raise _invalid(image, "is missing")
+    text, method, kind, certificate = told
+    certificate_id = canonical_uuid(certificate)
+    if certificate_id is None:
+        raise _invalid(image, f"names certificate {hints.shown(certificate)}, no UUID")
+    key = _key(image, kind, trusted(certificates, certificate_id))
+    try:
+        signature = signature_utils.get_signature(text)
+        hash_method = signature_utils.get_hash_method(method)
+        key_type = signature_utils.SignatureKeyType.lookup(kind)
+        if not isinstance(key, key_type.public_key_type):
+            raise _invalid(image, f"is of {kind}, and the certificate's key is not")
+        verifier: _Verifier | None = key_type.create_verifier(
+            signature, hash_method, key
+        )
+    # ValueError: base64 that cannot be, as cursive does not expect it.
+    except (cursive.SignatureVerificationError, ValueError) as error:
+        raise _invalid(image, f"cannot be used: {hints.shown(str(error))}") from error
+    if verifier is None:
+        raise _invalid(image, "is empty")
+    return verifier
+
+
+def _key(image: Image, kind: str, certificate: x509.Certificate) -> object:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+
+    try:
+        key = certificate.public_key()
+    except UnsupportedAlgorithm as error:
+        raise _invalid(image, "has a certificate with an unknown key") from error
+    if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey):
+        if key.key_size < _SHORTEST_KEY:
+            raise _invalid(image, f"is by a key of {key.key_size} bits, too few")
+    # cursive takes a key on any curve for each of its names.
+    elif isinstance(key, ec.EllipticCurvePublicKey):
+        curve = f"ECC_{key.curve.name.upper()}"
+        if kind != curve:
+            raise _invalid(image, f"is of {kind}, and the certificate's key {curve}")
+    return key
+
+
+def _invalid(image: Image, what: str) -> exception.ImageInvalid:
+    return exception.ImageInvalid(
+        f"the signature of image {properties.title(image)} {what}",
+        hint="sign it anew; it was not programmed",
+    )

@@ -1,0 +1,492 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Signatures by real keys, and certificates that are trusted or not."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import functools
+import hashlib
+import io
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from os_acc import exception
+from os_acc.bitstreams import signature
+from os_acc.objects.image import Image
+from tests.unit.bitstreams.made import image
+
+CONTENT = bytes(range(256)) * 10_000
+CERTIFICATE_ID = "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90"
+NOW = datetime.datetime.now(datetime.UTC)
+DAY = datetime.timedelta(days=1)
+SHA256 = hashes.SHA256()
+
+
+@functools.cache
+def key(kind: str, number: int = 0) -> Any:
+    """A private key; another one for another number."""
+    match kind:
+        case "RSA-PSS":
+            return rsa.generate_private_key(65537, 2048)
+        case "short RSA-PSS":
+            return rsa.generate_private_key(65537, 1024)
+        case "DSA":
+            return dsa.generate_private_key(2048)
+        case "ECC_SECP384R1":
+            return ec.generate_private_key(ec.SECP384R1())
+        case "ECC_SECP521R1":
+            return ec.generate_private_key(ec.SECP521R1())
+        case "ECC_SECP256R1":
+            return ec.generate_private_key(ec.SECP256R1())
+    return ed25519.Ed25519PrivateKey.generate()
+
+
+def signed_by(private: Any, content: bytes, method: Any = SHA256) -> str:
+    """The signature as Glance's documentation has it made."""
+    if isinstance(private, rsa.RSAPrivateKey):
+        pss = padding.PSS(padding.MGF1(method), padding.PSS.MAX_LENGTH)
+        raw = private.sign(content, pss, method)
+    elif isinstance(private, ec.EllipticCurvePrivateKey):
+        raw = private.sign(content, ec.ECDSA(method))
+    else:
+        raw = private.sign(content, method)
+    return base64.b64encode(raw).decode()
+
+
+def name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+def certificate(
+    private: Any,
+    *,
+    subject: str = "signer",
+    issuer: tuple[str, Any] | None = None,
+    since: datetime.datetime = NOW - DAY,
+    until: datetime.datetime = NOW + DAY,
+    extensions: tuple[x509.ExtensionType, ...] = (),
+    method: Any = SHA256,
+) -> x509.Certificate:
+    """A certificate; it issues itself where no issuer is named."""
+    issuer_name, issuer_key = issuer or (subject, private)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name(subject))
+        .issuer_name(name(issuer_name))
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(since)
+        .not_valid_after(until)
+    )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=True)
+    plain = isinstance(issuer_key, ed25519.Ed25519PrivateKey)
+    return builder.sign(issuer_key, None if plain else method)
+
+
+def authority(length: int | None = None) -> x509.BasicConstraints:
+    return x509.BasicConstraints(ca=True, path_length=length)
+
+
+def usage(*allowed: str) -> x509.KeyUsage:
+    every = (
+        *("digital_signature", "content_commitment", "key_encipherment"),
+        *("data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"),
+        *("encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{each: each in allowed for each in every})
+
+
+class Store:
+    """A directory of certificates."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(mode=0o755)
+
+    def put(self, made: x509.Certificate, file: str = CERTIFICATE_ID) -> Path:
+        place = self.path / f"{file}.pem"
+        place.write_bytes(made.public_bytes(Encoding.PEM))
+        return place
+
+    def verify(
+        self, made: Image, content: bytes = CONTENT, deadline: float | None = None
+    ) -> None:
+        until = time.monotonic() + 600 if deadline is None else deadline
+        signature.verify(made, io.BytesIO(content), str(self.path), until)
+
+    def refuses(
+        self, kind: type[exception.OsAccError], made: Image, content: bytes = CONTENT
+    ) -> str:
+        with pytest.raises(kind) as caught:
+            self.verify(made, content)
+        assert type(caught.value) is kind
+        assert not caught.value.retryable
+        return str(caught.value)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "certificates")
+
+
+def signed_image(content: bytes = CONTENT, **properties: str) -> Image:
+    """An image that an RSA key has signed, but for these properties."""
+    told = {
+        "img_signature": signed_by(key("RSA-PSS"), content),
+        "img_signature_hash_method": "SHA-256",
+        "img_signature_key_type": "RSA-PSS",
+        "img_signature_certificate_uuid": CERTIFICATE_ID,
+    }
+    named = {f"img_{name}": value for name, value in properties.items()}
+    return image(
+        properties=told | named, hash_value=hashlib.sha512(content).hexdigest()
+    )
+
+
+# -- the signature -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["RSA-PSS", "DSA", "ECC_SECP384R1", "ECC_SECP521R1"])
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        (hashes.SHA224(), "SHA-224"),
+        (hashes.SHA256(), "SHA-256"),
+        (hashes.SHA384(), "SHA-384"),
+        (hashes.SHA512(), "SHA-512"),
+    ],
+)
+def test_what_a_trusted_key_has_signed_is_good(
+    store: Store, kind: str, method: Any, told: str
+) -> None:
+    store.put(certificate(key(kind)))
+    made = signed_image(
+        signature=signed_by(key(kind), CONTENT, method),
+        signature_hash_method=told,
+        signature_key_type=kind,
+    )
+    store.verify(made)
+    other = signed_by(key(kind), CONTENT[1:], method)
+    told = signed_image(
+        signature=other, signature_hash_method=told, signature_key_type=kind
+    )
+    assert "not that of its file" in store.refuses(exception.ImageInvalid, told)
+
+
+def test_the_signature_of_another_key_is_not_good(store: Store) -> None:
+    store.put(certificate(key("RSA-PSS", 1)))
+    assert "not that of its file" in store.refuses(
+        exception.ImageInvalid, signed_image()
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", CONTENT[:-1], CONTENT + b"\0", CONTENT[:5000] + b"x" + CONTENT[5001:]],
+)
+def test_a_file_that_is_not_the_images_is_refused_though_it_is_signed(
+    store: Store, content: bytes
+) -> None:
+    """By the hash, not by the signature, a file is found and programmed."""
+    store.put(certificate(key("RSA-PSS")))
+    made = signed_image(signature=signed_by(key("RSA-PSS"), content))
+    assert "sha512" in store.refuses(exception.ImageInvalid, made, content)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"signature": ""},
+        {"signature": "*"},
+        {"signature": "abcde"},
+        {"signature": "\ud800"},
+        {"signature": "QUJD"},
+        {"signature_hash_method": ""},
+        {"signature_hash_method": "MD5"},
+        {"signature_hash_method": "SHA-1"},
+        {"signature_hash_method": "sha-256"},
+        {"signature_key_type": ""},
+        {"signature_key_type": "RSA"},
+        {"signature_key_type": "ECC_SECP384R1"},
+        {"signature_key_type": "DSA"},
+        {"signature_certificate_uuid": ""},
+        {"signature_certificate_uuid": "signer"},
+        {"signature_certificate_uuid": f"../{CERTIFICATE_ID}"},
+        {"signature_certificate_uuid": "/etc/ssl/certs/x.pem"},
+    ],
+)
+def test_a_signature_that_cannot_be_is_refused(
+    store: Store, properties: dict[str, str]
+) -> None:
+    store.put(certificate(key("RSA-PSS")))
+    store.refuses(exception.ImageInvalid, signed_image(**properties))
+
+
+def test_an_image_without_a_signature_is_refused(store: Store) -> None:
+    assert "missing" in store.refuses(exception.ImageInvalid, image(properties={}))
+
+
+def test_an_image_without_a_hash_is_refused(store: Store) -> None:
+    store.put(certificate(key("RSA-PSS")))
+    made = image(properties=signed_image().properties, hash_value="")
+    assert "no hash" in store.refuses(exception.ImageInvalid, made)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "why"),
+    [
+        ("short RSA-PSS", "RSA-PSS", "1024 bits"),
+        ("ECC_SECP256R1", "ECC_SECP384R1", "SECP256R1"),
+        ("ECC_SECP521R1", "ECC_SECP384R1", "SECP521R1"),
+        ("RSA-PSS", "DSA", "of DSA"),
+        ("Ed25519", "RSA-PSS", "of RSA-PSS"),
+    ],
+)
+def test_a_key_that_is_weak_or_of_another_kind_is_refused(
+    store: Store, kind: str, told: str, why: str
+) -> None:
+    store.put(certificate(key(kind)))
+    made = signed_image(signature_key_type=told)
+    assert why in store.refuses(exception.ImageInvalid, made)
+
+
+class Endless(io.RawIOBase):
+    """A file of this many bytes, of which none is kept."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.largest = 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.left = self.size
+        return offset
+
+    def read(self, size: int = -1) -> bytes:
+        assert size > 0
+        self.largest = max(self.largest, size)
+        count = min(size, self.left)
+        self.left -= count
+        return bytes(count)
+
+
+def test_a_file_of_any_size_is_read_in_pieces(store: Store) -> None:
+    store.put(certificate(key("ECC_SECP384R1")))
+    size = 40 * 2**20
+    content = bytes(size)
+    made = image(
+        properties=signed_image(
+            signature=signed_by(key("ECC_SECP384R1"), content),
+            signature_key_type="ECC_SECP384R1",
+        ).properties,
+        hash_value=hashlib.sha512(content).hexdigest(),
+    )
+    file: Any = Endless(size)
+    signature.verify(made, file, str(store.path), time.monotonic() + 600)
+    assert file.largest <= 2**20
+
+
+def test_nothing_is_read_on_after_the_deadline(store: Store) -> None:
+    store.put(certificate(key("RSA-PSS")))
+    with pytest.raises(exception.DeviceStuck):
+        store.verify(signed_image(), deadline=time.monotonic() - 1)
+
+
+# -- who is trusted ----------------------------------------------------------
+
+
+def test_a_certificate_that_is_not_there_is_not_trusted(store: Store) -> None:
+    store.put(certificate(key("RSA-PSS")), str(uuid.uuid4()))
+    told = store.refuses(exception.ImageRefused, signed_image())
+    assert CERTIFICATE_ID in told
+    assert str(store.path) in told
+
+
+def test_the_id_of_a_certificate_is_the_same_however_it_is_written(
+    store: Store,
+) -> None:
+    store.put(certificate(key("RSA-PSS")))
+    written = CERTIFICATE_ID.replace("-", "").upper()
+    store.verify(signed_image(signature_certificate_uuid=written))
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "told"),
+    [
+        (NOW - 2 * DAY, NOW - DAY, "was valid until"),
+        (NOW + DAY, NOW + 2 * DAY, "not valid before"),
+    ],
+)
+def test_a_certificate_has_to_be_valid_now(
+    store: Store, since: Any, until: Any, told: str
+) -> None:
+    store.put(certificate(key("RSA-PSS"), since=since, until=until))
+    assert told in store.refuses(exception.ImageRefused, signed_image())
+
+
+@pytest.mark.parametrize("allowed", ["digital_signature", "content_commitment"])
+def test_a_certificate_for_signatures_is_good(store: Store, allowed: str) -> None:
+    store.put(certificate(key("RSA-PSS"), extensions=(usage(allowed),)))
+    store.verify(signed_image())
+
+
+def test_a_certificate_for_something_else_is_refused(store: Store) -> None:
+    made = certificate(key("RSA-PSS"), extensions=(usage("key_encipherment"),))
+    store.put(made)
+    assert "key usage" in store.refuses(exception.ImageRefused, signed_image())
+
+
+ROOT = ("root", key("ECC_SECP384R1", 1))
+MIDDLE = ("middle", key("RSA-PSS", 2))
+CA_USAGE = usage("key_cert_sign")
+
+
+def chain(store: Store, **changed: Callable[..., x509.Certificate]) -> None:
+    """A root, an authority below it, and a signer below that."""
+    parts = {
+        "root": functools.partial(
+            certificate, ROOT[1], subject="root", extensions=(authority(1), CA_USAGE)
+        ),
+        "middle": functools.partial(
+            certificate,
+            MIDDLE[1],
+            subject="middle",
+            issuer=ROOT,
+            extensions=(authority(0), CA_USAGE),
+        ),
+        CERTIFICATE_ID: functools.partial(certificate, key("RSA-PSS"), issuer=MIDDLE),
+    }
+    for file, make in (parts | changed).items():
+        store.put(make(), file)
+
+
+def test_a_chain_to_a_root_that_is_there_is_trusted(store: Store) -> None:
+    chain(store)
+    store.verify(signed_image())
+
+
+@pytest.mark.parametrize("kind", ["ECC_SECP521R1", "Ed25519", "DSA"])
+def test_authorities_may_have_keys_of_any_kind(store: Store, kind: str) -> None:
+    root = ("root", key(kind, 3))
+    store.put(certificate(root[1], subject="root", extensions=(authority(),)), "root")
+    store.put(certificate(key("RSA-PSS"), issuer=root))
+    store.verify(signed_image())
+
+
+@pytest.mark.parametrize("missing", ["root", "middle"])
+def test_a_chain_that_is_broken_is_not_trusted(store: Store, missing: str) -> None:
+    chain(store)
+    (store.path / f"{missing}.pem").unlink()
+    assert "not trusted" in store.refuses(exception.ImageRefused, signed_image())
+
+
+@pytest.mark.parametrize("broken", [b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\nx"])
+def test_an_authority_that_cannot_be_read_vouches_for_nobody(
+    store: Store, broken: bytes
+) -> None:
+    chain(store)
+    (store.path / "aaa.pem").write_bytes(broken)
+    store.verify(signed_image())
+    (store.path / "middle.pem").write_bytes(broken)
+    store.refuses(exception.ImageRefused, signed_image())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"until": NOW - DAY / 2},
+        {"extensions": ()},
+        {"extensions": (x509.BasicConstraints(ca=False, path_length=None),)},
+        {"extensions": (authority(), usage("digital_signature"))},
+        {"issuer": ("root", key("ECC_SECP384R1", 7))},
+        {"issuer": ("another root", ROOT[1])},
+    ],
+    ids=["expired", "no authority", "not one", "not for that", "forged", "elsewhere"],
+)
+def test_an_authority_that_may_not_vouch_is_not_believed(
+    store: Store, changed: dict[str, Any]
+) -> None:
+    values = {"issuer": ROOT, "extensions": (authority(0), CA_USAGE)} | changed
+    middle = functools.partial(certificate, MIDDLE[1], subject="middle", **values)
+    chain(store, middle=middle)
+    store.refuses(exception.ImageRefused, signed_image())
+
+
+def test_a_root_that_allows_no_authorities_below_it_has_none(store: Store) -> None:
+    root = functools.partial(
+        certificate, ROOT[1], subject="root", extensions=(authority(0),)
+    )
+    chain(store, root=root)
+    store.refuses(exception.ImageRefused, signed_image())
+
+
+def test_authorities_that_have_issued_each_other_are_no_root(store: Store) -> None:
+    root = functools.partial(
+        certificate,
+        ROOT[1],
+        subject="root",
+        issuer=MIDDLE,
+        extensions=(authority(), CA_USAGE),
+    )
+    middle = functools.partial(
+        certificate,
+        MIDDLE[1],
+        subject="middle",
+        issuer=ROOT,
+        extensions=(authority(), CA_USAGE),
+    )
+    chain(store, root=root, middle=middle)
+    store.refuses(exception.ImageRefused, signed_image())
+
+
+def test_a_signer_that_is_not_there_is_not_trusted_though_its_root_is(
+    store: Store,
+) -> None:
+    chain(store)
+    (store.path / f"{CERTIFICATE_ID}.pem").unlink()
+    store.refuses(exception.ImageRefused, signed_image())
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish"])
+def test_a_file_that_is_no_certificate_is_the_operators_mistake(
+    store: Store, content: bytes
+) -> None:
+    store.put(certificate(key("RSA-PSS"))).write_bytes(content)
+    assert "no certificate" in store.refuses(
+        exception.InvalidConfiguration, signed_image()
+    )
+
+
+def test_a_directory_that_is_not_there_is_the_operators_mistake(tmp_path: Path) -> None:
+    store = Store(tmp_path / "certificates")
+    store.path.rmdir()
+    assert str(store.path) in store.refuses(
+        exception.InvalidConfiguration, signed_image()
+    )
+
+
+def test_a_directory_that_everybody_can_write_to_is_not_believed(store: Store) -> None:
+    store.put(certificate(key("RSA-PSS")))
+    store.path.chmod(0o777)
+    assert "everybody" in store.refuses(exception.InvalidConfiguration, signed_image())
