@@ -240,7 +240,7 @@ def is_disabled(tree: Transaction, name: str) -> bool:
 
 def begin(tree: Transaction, card: str, number: int) -> None:
     """The card is given a bitstream: fpga_bridges_disable() and so on."""
-    _change(tree, card, number, 1, "write", ())
+    _change(tree, card, number, 1, "write complete", ())
 
 
 def complete(
@@ -259,13 +259,12 @@ def fail(
     tree: Transaction,
     card: str,
     number: int,
-    state: str,
     status: tuple[str, ...],
     function_id: str,
 ) -> None:
     """The card has not taken it; its port stays disabled."""
     _write(tree, card, number, function_id)
-    _change(tree, card, number, 0, state, status)
+    _change(tree, card, number, 0, "write complete error", status)
 
 
 def _change(

@@ -48,10 +48,7 @@ _REQUESTS = {
 _PORT_PR = struct.Struct("=IIIIQ")
 _PORT_ID = struct.Struct("=i")
 # What the kernel refuses with these, it has begun.
-_BEGUN = {
-    errno.EIO: "write complete error",
-    errno.ETIMEDOUT: "write init error",
-}
+_BEGUN = frozenset({errno.EIO, errno.ETIMEDOUT})
 _POLL = 0.005
 
 
@@ -166,7 +163,8 @@ class DflNodes(privsep_kernel.Kernel):
                 refused = refuse(errno.EINVAL, node)
             else:
                 refused = self._at_once(tree, node, text, fault)
-            if refused is None:
+            dies = fault is not None and fault.effect == Effect.KILL_BEFORE
+            if refused is None and not dies:
                 dfl.begin(tree, card, number)
         self._raise(fault, refused)
         self._wait(node, text, fault)
@@ -260,7 +258,7 @@ def _end(
     effect = fault.effect if fault is not None else ""
     if fault is not None and effect == Effect.FAIL:
         status = tuple(fault.text.splitlines())
-        dfl.fail(tree, card, number, _BEGUN[fault.errno], status, NOTHING)
+        dfl.fail(tree, card, number, status, NOTHING)
         return refuse(fault.errno, card)
     lies = effect == Effect.IGNORE
     dfl.complete(tree, card, number, None if lies else function_of(payload))
