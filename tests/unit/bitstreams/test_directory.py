@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
@@ -258,19 +258,22 @@ def test_properties_that_are_still_written_are_read_when_they_are_whole(
     assert ids(source) == {id_of(1), id_of(2)}
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+json_values = (
+    scalars
+    | st.lists(scalars, max_size=3)
+    | st.dictionaries(st.text(max_size=3), scalars, max_size=3)
 )
 fields = st.dictionaries(
     st.sampled_from(
         ("id", "name", "tags", "os_hidden", "size", "os_hash_value", "vendor")
     ),
     json_values | st.just(id_of(2)),
+    max_size=4,
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(fields)
 def test_whatever_the_properties_say_the_others_are_read(
     tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
@@ -34,11 +34,7 @@ from tests.unit.bitstreams.sources import PIECE, Faults, Place, image_of
 CONTENT = bytes(range(256)) * 10_000
 MUCH = 1 << 30
 
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "FIRST_PAUSE", 0.0001)
-    monkeypatch.setattr(fetch, "LONGEST_PAUSE", 0.001)
+pytestmark = pytest.mark.usefixtures("hasty")
 
 
 @pytest.fixture
@@ -264,6 +260,7 @@ def anywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return tmp_path_factory.mktemp("arriving") / "file"
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     resumes=st.booleans(),
     size=st.integers(0, 3 * PIECE),
