@@ -62,8 +62,14 @@ class Cache:
         self._size = size
         self._locks = locks
 
-    def path(self, digest: Digest) -> str:
-        """The file of an image, whether it is there or not."""
+    def path(self, image: Image) -> str:
+        """The file of an image, whether it is there or not.
+
+        :raises ImageInvalid: the image has no hash.
+        """
+        return self._path(Digest.of(image))
+
+    def _path(self, digest: Digest) -> str:
         return os.path.join(self._directory, digest.file_name)
 
     @contextlib.contextmanager
@@ -109,7 +115,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._told():
-            return files.is_used(self.path(entry.digest))
+            return files.is_used(self._path(entry.digest))
 
     def prune(self, size: int, deadline: float) -> tuple[Entry, ...]:
         """Remove images until the others have this size; which those were.
@@ -141,7 +147,7 @@ class Cache:
         :raises LockTimeout: others used it, or the cache, until the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
-        path = self.path(digest)
+        path = self._path(digest)
         with self._told(), self._locks.hold([bitstream_lock(digest)], deadline):
             file = files.pin(path, deadline)
             if file is None:
@@ -160,7 +166,7 @@ class Cache:
     def _pinned(
         self, digest: Digest, image: Image, deadline: float
     ) -> io.FileIO | None:
-        file = files.pin(self.path(digest), deadline)
+        file = files.pin(self._path(digest), deadline)
         if file is None:
             return None
         size = os.fstat(file.fileno()).st_size
@@ -185,7 +191,7 @@ class Cache:
             if file is not None:
                 return file
             os.makedirs(self._directory, mode=0o750, exist_ok=True)
-            path = self.path(digest)
+            path = self._path(digest)
             _make_way(path)
             with self._begun(image, deadline) as (file, temporary):
                 fd = file.fileno()
@@ -243,7 +249,7 @@ class Cache:
         for entry in _by_use(entries):
             if excess <= 0:
                 return
-            if files.remove_unused(self.path(entry.digest)):
+            if files.remove_unused(self._path(entry.digest)):
                 LOG.info("Evicted %s of %d bytes", entry.digest, entry.size)
                 excess -= entry.size
                 yield entry

@@ -130,11 +130,13 @@ class Settings:
     :ivar source: ``glance`` or ``directory``.
     :ivar directory: absolute path.
     :ivar cache_size: bytes.
+    :ivar certificates: absolute path.
     """
 
     source: str
     directory: str
     cache_size: int
+    certificates: str
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -147,8 +149,9 @@ class Settings:
             group = conf[GROUP.name]
             return cls(
                 source=_source(group.source),
-                directory=_directory(group.directory),
+                directory=_directory(group, "directory"),
                 cache_size=_bytes(group.cache_size),
+                certificates=_directory(group, "certificates"),
             )
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
@@ -169,11 +172,12 @@ def _source(value: str | None) -> str:
     return value
 
 
-def _directory(value: str | None) -> str:
+def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:
     # oslo.config reads an empty value as None.
+    value: str | None = group[name]
     if not value or not os.path.isabs(value) or "\0" in value:
         raise exception.InvalidConfiguration(
-            f"[{GROUP.name}] directory is {hints.shown(value)}, not an absolute path"
+            f"[{GROUP.name}] {name} is {hints.shown(value)}, not an absolute path"
         )
     return value
 

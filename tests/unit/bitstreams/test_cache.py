@@ -107,7 +107,7 @@ def test_it_has_the_name_of_its_digest_and_nothing_lies_beside_it(
     get(cache, place)
     assert names(directory) == {file_name(place.only)}
     (entry,) = cache.entries()
-    assert cache.path(entry.digest) == str(directory / file_name(place.only))
+    assert cache.path(place.only) == str(directory / file_name(place.only))
     assert entry.size == SIZE
     assert not cache.is_used(entry)
 
@@ -735,7 +735,7 @@ def test_an_eviction_that_hangs_is_waited_for_until_the_deadline(
     cache: Cache, place: Place, paused_child: Callable[..., object]
 ) -> None:
     get(cache, place)
-    path = cache.path(Digest.of(place.only))
+    path = cache.path(place.only)
 
     def stop_amid(pause: Callable[[], None]) -> None:
         with files._unused(path):

@@ -54,6 +54,7 @@ def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
         "source =",
         "directory = images",
         "directory =",
+        "certificates = certificates",
         "cache_size = much",
         "cache_size = 0",
         "cache_size =",

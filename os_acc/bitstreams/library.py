@@ -1,0 +1,205 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""All of this package for those who need a bitstream: find, fetch, verify."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+from collections.abc import Callable, Iterator
+
+from oslo_config import cfg
+
+from os_acc import exception, hints, state_path
+from os_acc.bitstreams import choose, fetch, formats, options, policy, properties
+from os_acc.bitstreams.cache import Cache
+from os_acc.bitstreams.source import Source
+from os_acc.objects.image import Bitstream, Header, Image, Wish
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.region import Region
+from os_acc.store.locks import Locks
+
+
+def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
+    """The library that the options describe; nothing is opened or asked yet.
+
+    :param state: absolute path of the state directory.
+    :raises InvalidConfiguration: an option cannot be used.
+    """
+    settings = options.Settings.load(conf)
+    return Library(
+        functools.partial(_source, conf, settings),
+        Cache(os.path.join(state, state_path.BITSTREAMS), settings.cache_size, locks),
+        policy.Rules.load(conf),
+        settings.certificates,
+    )
+
+
+def _source(conf: cfg.ConfigOpts, settings: options.Settings) -> Source:
+    # Most hosts need neither, and keystoneauth1 takes long to import.
+    if settings.source == "directory":
+        from os_acc.bitstreams.directory import Directory
+
+        return Directory(settings.directory)
+    from os_acc.bitstreams.glance.source import Glance
+
+    return Glance(conf)
+
+
+class Library:
+    """The images that regions are programmed with.
+
+    Every deadline is one of :func:`time.monotonic`.
+
+    :param make_source: makes the place where the images come from, when the
+        first of them is asked for.
+    :param certificates: the directory of those who may sign images, where the
+        rules ask for a signature.
+    :ivar cache: what of them is on this host.
+    """
+
+    def __init__(
+        self,
+        make_source: Callable[[], Source],
+        cache: Cache,
+        rules: policy.Rules,
+        certificates: str = "",
+    ) -> None:
+        self._make_source = make_source
+        self._rules = rules
+        self._certificates = certificates
+        self.cache = cache
+
+    @functools.cached_property
+    def _source(self) -> Source:
+        return self._make_source()
+
+    def image_for(self, wish: Wish, region: Region, deadline: float) -> Image:
+        """The one image that is asked for, and may be programmed.
+
+        :raises BitstreamError: there is none, or several, or none that fits or
+            is allowed; see :func:`os_acc.bitstreams.choose.choose`.
+        :raises ImageServiceUnavailable: nobody answers.
+        """
+        if wish.bitstream_id:
+            found = iter([self._source.image(wish.bitstream_id, deadline)])
+        else:
+            found = self._source.images(choose.filters(wish), deadline)
+        return choose.choose(wish, region, found, self._rules)
+
+    def about(self, image_id: str, deadline: float) -> Image:
+        """An image by its id, whether it may be programmed or not.
+
+        :raises ImageNotFound: there is none, or none that we may see.
+        :raises ImageServiceUnavailable: nobody answers.
+        """
+        return self._source.image(image_id, deadline)
+
+    def named(self, text: str, deadline: float) -> Image:
+        """The one image with this id or name that the policy allows.
+
+        :raises ImageNotFound: there is none.
+        :raises ImageRefused: none of them may be programmed.
+        :raises ImageAmbiguous: several have this name.
+        :raises ImageServiceUnavailable: nobody answers.
+        """
+        if canonical_uuid(text):
+            found = [self._source.image(text, deadline)]
+        else:
+            found = list(self._source.images({"name": text}, deadline))
+        if not found:
+            raise exception.ImageNotFound(
+                f"no image has the id or the name {hints.shown(text)}"
+            )
+        allowed = [each for each in found if not policy.reasons(each, self._rules)]
+        if len(allowed) > 1:
+            listed = ", ".join(each.id for each in allowed)
+            raise exception.ImageAmbiguous(
+                f"several images have the name {hints.shown(text)}: {listed}"
+            )
+        if not allowed:
+            self._check(found[0])
+        return allowed[0]
+
+    @contextlib.contextmanager
+    def fetched(
+        self,
+        image: Image,
+        deadline: float,
+        progress: fetch.Progress | None = None,
+        region: Region | None = None,
+    ) -> Iterator[Bitstream]:
+        """The file of an image, verified, and kept for as long as this lasts.
+
+        :param progress: is told how much of a download is there.
+        :param region: which it has to be built for; None: whichever it is for.
+        :raises ImageRefused: it may not be programmed.
+        :raises ImageInvalid: it is not what its hash, its properties, its
+            signature or its own head says.
+        :raises ImageMismatch: it is not built for the region.
+        :raises CacheFull: there is no space for it.
+        :raises ImageServiceUnavailable: it was not here at the deadline.
+        :raises LockTimeout: somebody else still fetches it at the deadline.
+        :raises StateUnavailable: the cache cannot be used.
+        """
+        self._check(image)
+        with contextlib.ExitStack() as kept:
+            file = kept.enter_context(self._file(image, deadline, progress))
+            try:
+                header = self._proved(image, file, deadline)
+            except exception.ImageInvalid:
+                # It was sound when it was fetched.
+                if not self.cache.forget(image, deadline):
+                    raise
+                file = kept.enter_context(self._file(image, deadline, progress))
+                header = self._proved(image, file, deadline)
+            policy.check_file(header, image, self._rules)
+            if region is not None:
+                formats.check(header, image, region)
+            yield Bitstream(image, self.cache.path(image), _size(file), header)
+
+    def forget(self, image: Image, deadline: float) -> bool:
+        """Drop the file of an image that was found altered; whether it was."""
+        return self.cache.forget(image, deadline)
+
+    def _check(self, image: Image) -> None:
+        if found := policy.reasons(image, self._rules):
+            raise exception.ImageRefused(
+                f"image {properties.title(image)} may not be programmed: "
+                f"{'; '.join(found)}"
+            )
+
+    def _file(
+        self, image: Image, deadline: float, progress: fetch.Progress | None
+    ) -> contextlib.AbstractContextManager[io.FileIO]:
+        return self.cache.fetched(self._source, image, deadline, progress)
+
+    def _proved(self, image: Image, file: io.FileIO, deadline: float) -> Header:
+        """What is in a file, if that and its signature are sound."""
+        if self._rules.signed:
+            # Few need it, and cryptography takes long to import.
+            from os_acc.bitstreams import signature
+
+            signature.verify(image, file, self._certificates, deadline)
+        try:
+            return formats.read_header(file, _size(file))
+        except exception.ImageInvalid as error:
+            raise exception.ImageInvalid(
+                f"image {properties.title(image)}: {error.message}", hint=error.hint
+            ) from error
+
+
+def _size(file: io.FileIO) -> int:
+    return os.fstat(file.fileno()).st_size

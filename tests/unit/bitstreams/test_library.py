@@ -1,0 +1,369 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""From what a request asks for to a file that may be programmed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.bitstreams import library, signature
+from os_acc.bitstreams.cache import Cache
+from os_acc.bitstreams.library import Library
+from os_acc.objects.image import Image, ImageFormat, Wish
+from os_acc.store.locks import Locks
+from os_acc.testing import bitstreams
+from tests.unit.bitstreams.made import (
+    FUNCTION_ID,
+    OTHER_FUNCTION_ID,
+    OTHER_REGION_ID,
+    REGION,
+    REGION_ID,
+    RULES,
+)
+from tests.unit.bitstreams.sources import PIECE, Place, id_of, image_of
+
+LOOPBACK = bitstreams.gbs(REGION_ID, FUNCTION_ID, bytes(2 * PIECE))
+COMPRESSION = bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID)
+ELSEWHERE = bitstreams.gbs(OTHER_REGION_ID, FUNCTION_ID)
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+def patiently() -> float:
+    return time.monotonic() + 60
+
+
+@pytest.fixture
+def place() -> Place:
+    """Images 1 and 2 for the region, and 3 for another one."""
+    place = Place(LOOPBACK, COMPRESSION, ELSEWHERE)
+    change(place, 1, {"accel:function_id": FUNCTION_ID, "function_name": "loopback"})
+    change(place, 2, {"accel:function_id": OTHER_FUNCTION_ID})
+    change(place, 3, {"region_uuid": OTHER_REGION_ID, "function_uuid": FUNCTION_ID})
+    return place
+
+
+def change(place: Place, number: int, properties: object = None, **fields: object):
+    """Let an image of the place be another one."""
+    image = place.all[id_of(number)]
+    if properties is not None:
+        fields["properties"] = properties
+    place.all[image.id] = dataclasses.replace(image, **fields)
+
+
+@pytest.fixture
+def made(place: Place, cache: Cache) -> Library:
+    """A library on that place, with the policy by default."""
+    return Library(lambda: place, cache, RULES)
+
+
+@pytest.mark.parametrize(
+    ("wish", "number"),
+    [
+        (Wish(bitstream_id=id_of(2)), 2),
+        (Wish(bitstream_name="loopback2"), 2),
+        (Wish(function_id=FUNCTION_ID), 1),
+        (Wish(function_name="loopback"), 1),
+    ],
+    ids=str,
+)
+def test_a_wish_becomes_a_verified_file(made: Library, wish: Wish, number: int) -> None:
+    image = made.image_for(wish, REGION, patiently())
+    assert image.id == id_of(number)
+    with made.fetched(image, patiently(), region=REGION) as bitstream:
+        content = Path(bitstream.path).read_bytes()
+        assert hashlib.sha512(content).hexdigest() == image.hash_value
+        assert bitstream.image == image
+        assert bitstream.size == len(content)
+        header = bitstream.header
+        assert header.format is ImageFormat.GBS
+        assert header.interface_id == REGION_ID
+        payload = content[header.payload_offset :][: header.payload_size]
+        assert payload in (bytes(2 * PIECE), bitstreams.PAYLOAD)
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        (Wish(bitstream_id=id_of(9)), exception.ImageNotFound),
+        (Wish(bitstream_id=id_of(3)), exception.ImageMismatch),
+        (Wish(function_name="nothing"), exception.ImageNotFound),
+    ],
+    ids=str,
+)
+def test_a_wish_that_cannot_be_met_is_told(
+    made: Library, place: Place, wish: Wish, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        made.image_for(wish, REGION, patiently())
+    assert place.begun == []
+
+
+def test_any_image_can_be_asked_about(made: Library, place: Place) -> None:
+    change(place, 1, status="deactivated", tags=frozenset())
+    assert made.about(id_of(1), patiently()) == place.all[id_of(1)]
+    with pytest.raises(exception.ImageNotFound):
+        made.about(id_of(9), patiently())
+
+
+def test_what_the_policy_refuses_is_not_even_fetched(
+    made: Library, place: Place
+) -> None:
+    change(place, 1, visibility="private", owner="tenant", status="queued")
+    with (
+        pytest.raises(exception.ImageRefused, match=r"queued.*'tenant'"),
+        made.fetched(place.all[id_of(1)], patiently()),
+    ):
+        pytest.fail("it was let in")
+    assert place.begun == []
+
+
+def test_what_is_cached_is_refused_when_the_policy_has_changed(
+    made: Library, place: Place
+) -> None:
+    with made.fetched(place.all[id_of(1)], patiently()):
+        change(place, 1, hidden=True)
+    with (
+        pytest.raises(exception.ImageRefused, match="hidden"),
+        made.fetched(place.all[id_of(1)], patiently()),
+    ):
+        pytest.fail("it was let in")
+
+
+def test_a_file_for_another_region_is_refused(made: Library, place: Place) -> None:
+    # The properties do not say so; the file does.
+    change(place, 3, {"accel:function_id": FUNCTION_ID})
+    image = place.all[id_of(3)]
+    with (
+        pytest.raises(exception.ImageMismatch),
+        made.fetched(image, patiently(), region=REGION),
+    ):
+        pytest.fail("it is built for another region")
+    with made.fetched(image, patiently()) as bitstream:
+        assert bitstream.header.interface_id == OTHER_REGION_ID
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (LOOPBACK[:40], exception.ImageInvalid, "loopback1"),
+        (b"\x7fELF" + LOOPBACK, exception.ImageInvalid, "ELF"),
+        (b"anything else", exception.ImageRefused, "raw"),
+    ],
+)
+def test_a_file_that_is_no_bitstream_is_refused(
+    cache: Cache, content: bytes, error: type[Exception], message: str
+) -> None:
+    place = Place(content)
+    made = Library(lambda: place, cache, RULES)
+    with (
+        pytest.raises(error, match=message),
+        made.fetched(place.only, patiently()),
+    ):
+        pytest.fail("it was taken for a bitstream")
+    # It is what its hash says: fetching it again would bring nothing else.
+    assert place.begun == [0]
+
+
+def cached(made: Library, image: Image) -> Path:
+    with made.fetched(image, patiently()) as bitstream:
+        return Path(bitstream.path)
+
+
+def alter(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(b"?" + content[1:])
+
+
+def test_a_cached_file_whose_head_was_altered_is_fetched_anew(
+    cache: Cache, place: Place
+) -> None:
+    image = place.all[id_of(1)]
+    made = Library(lambda: place, cache, RULES)
+    alter(cached(made, image))
+    # What is altered into a raw file is no reason to fetch it anew.
+    with (
+        pytest.raises(exception.ImageRefused),
+        made.fetched(image, patiently()),
+    ):
+        pytest.fail("it was altered")
+    assert made.forget(image, patiently())
+    assert cached(made, image).read_bytes() == LOOPBACK
+    assert place.begun == [0, 0]
+
+
+@pytest.fixture
+def signed(place: Place, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """Where images have to be signed; a byte of the file tells whether they are."""
+    rules = dataclasses.replace(RULES, signed=True)
+    for number in (1, 2):
+        names = ("", "_hash_method", "_key_type", "_certificate_uuid")
+        change(place, number, {f"img_signature{each}": "x" for each in names})
+
+    def verify(image: Image, file, certificates: str, deadline: float) -> None:
+        assert certificates == "/trusted"
+        if not file.read(1) == b"X":
+            raise exception.ImageInvalid(f"{image} is not signed so")
+
+    monkeypatch.setattr(signature, "verify", verify)
+    return Library(lambda: place, cache, rules, "/trusted")
+
+
+def test_the_signature_is_asked_for_each_time(signed: Library, place: Place) -> None:
+    for _ in range(2):
+        with signed.fetched(place.all[id_of(1)], patiently()) as bitstream:
+            assert bitstream.header.format is ImageFormat.GBS
+
+
+def test_what_is_not_signed_is_not_fetched(signed: Library, place: Place) -> None:
+    with (
+        pytest.raises(exception.ImageRefused, match="not signed"),
+        signed.fetched(place.all[id_of(3)], patiently()),
+    ):
+        pytest.fail("it was let in")
+    assert place.begun == []
+
+
+def test_an_altered_file_that_is_found_out_is_fetched_anew(
+    signed: Library, place: Place
+) -> None:
+    image = place.all[id_of(1)]
+    alter(cached(signed, image))
+    assert cached(signed, image).read_bytes() == LOOPBACK
+    assert place.begun == [0, 0]
+
+
+def test_a_bad_signature_of_a_sound_file_is_told_at_once(
+    signed: Library, place: Place
+) -> None:
+    content = b"not signed"
+    made = image_of(content, 1, properties=place.all[id_of(1)].properties)
+    place.all[made.id], place.contents[made.id] = made, content
+    with (
+        pytest.raises(exception.ImageInvalid, match="not signed so"),
+        signed.fetched(made, patiently()),
+    ):
+        pytest.fail("its signature is bad")
+    assert place.begun == [0]
+
+
+def test_an_image_is_found_by_id_or_name(made: Library, place: Place) -> None:
+    assert made.named(id_of(2), patiently()).id == id_of(2)
+    assert made.named("loopback2", patiently()).id == id_of(2)
+    with pytest.raises(exception.ImageNotFound, match="'nothing'"):
+        made.named("nothing", patiently())
+    with pytest.raises(exception.ImageNotFound):
+        made.named(id_of(9), patiently())
+
+
+def test_a_name_means_the_one_image_that_is_allowed(
+    made: Library, place: Place
+) -> None:
+    change(place, 2, name="loopback1", visibility="private", owner="tenant")
+    assert made.named("loopback1", patiently()).id == id_of(1)
+    change(place, 2, visibility="public")
+    with pytest.raises(exception.ImageAmbiguous, match=f"{id_of(1)}, {id_of(2)}"):
+        made.named("loopback1", patiently())
+    change(place, 1, hidden=True)
+    change(place, 2, hidden=True)
+    with pytest.raises(exception.ImageRefused, match="hidden"):
+        made.named("loopback1", patiently())
+
+
+def test_progress_is_passed_on(made: Library, place: Place) -> None:
+    told: list[tuple[int, int | None]] = []
+    image = place.all[id_of(1)]
+    with made.fetched(image, patiently(), lambda *each: told.append(each)):
+        pass
+    assert told == [(each, image.size) for each in (PIECE, 2 * PIECE, image.size)]
+
+
+# -- from options ----------------------------------------------------------------
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Callable[..., cfg.ConfigOpts]:
+    """A configuration with these lines in its group."""
+
+    def configure(*lines: str) -> cfg.ConfigOpts:
+        path = tmp_path / "os-acc.conf"
+        path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
+        conf = cfg.ConfigOpts()
+        conf([f"--config-file={path}"], default_config_files=[], default_config_dirs=[])
+        return conf
+
+    return configure
+
+
+def test_a_directory_needs_no_service(
+    configured: Callable[..., cfg.ConfigOpts], tmp_path: Path
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "loopback.gbs").write_bytes(LOOPBACK)
+    told = {
+        "id": id_of(1),
+        "os_hash_algo": "sha256",
+        "os_hash_value": hashlib.sha256(LOOPBACK).hexdigest(),
+        "tags": ["FPGA"],
+        "accel:function_id": FUNCTION_ID,
+    }
+    (images / "loopback.gbs.json").write_text(json.dumps(told))
+    conf = configured("source = directory", f"directory = {images}")
+    state = tmp_path / "state"
+    made = library.build(conf, str(state), Locks(str(state / "locks")))
+    assert not state.exists()
+    image = made.image_for(Wish(function_id=FUNCTION_ID), REGION, patiently())
+    with made.fetched(image, patiently(), region=REGION) as bitstream:
+        assert bitstream.path == str(
+            state / "bitstreams" / f"sha256-{told['os_hash_value']}"
+        )
+        assert Path(bitstream.path).read_bytes() == LOOPBACK
+
+
+def test_a_value_of_no_use_is_told_when_it_is_built(
+    configured: Callable[..., cfg.ConfigOpts], tmp_path: Path
+) -> None:
+    conf = configured("cache_size = 0")
+    with pytest.raises(exception.InvalidConfiguration):
+        library.build(conf, str(tmp_path), Locks(str(tmp_path / "locks")))
+
+
+def test_a_library_that_nobody_asks_imports_no_client() -> None:
+    program = (
+        "import sys\n"
+        "from oslo_config import cfg\n"
+        "from os_acc.bitstreams import library\n"
+        "from os_acc.store.locks import Locks\n"
+        "conf = cfg.ConfigOpts()\n"
+        "conf([], default_config_files=[], default_config_dirs=[])\n"
+        "library.build(conf, '/nowhere', Locks('/nowhere/locks'))\n"
+        "names = ('keystoneauth1', 'glanceclient', 'cursive', 'cryptography',"
+        " 'requests')\n"
+        "print([name for name in names if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
