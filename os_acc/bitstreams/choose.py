@@ -26,10 +26,13 @@ from typing import Final
 
 from os_acc import exception, hints
 from os_acc.bitstreams import boards, policy, properties
+from os_acc.objects import wishes
 from os_acc.objects.image import Image, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 
+#: What a VM's own image can ask for, by these properties.
+_OF_VM_IMAGES: Final = ("bitstream_id", "function_id", "function_name")
 # How many images a message names.
 _MOST_LISTED: Final = 8
 
@@ -107,6 +110,46 @@ def answers(wish: Wish, image: Image) -> bool:
     if wish.function_name:
         told.append(wish.function_name in properties.function_names(image))
     return bool(told) and all(told)
+
+
+def merged(flavor: Wish | None, vm_image: Image | None) -> Wish | None:
+    """What a flavor and the image of the VM ask for together.
+
+    :param vm_image: the image that the guest boots; anybody may have made it.
+    :raises InvalidExtraSpec: they contradict each other, or the image asks
+        for nothing that can be, or for several bitstreams.
+    """
+    asked = list(_asked_by(vm_image)) if vm_image is not None else []
+    if flavor is None:
+        if len(asked) > 1:
+            raise exception.InvalidExtraSpec(
+                f"the instance's image asks for {' and for '.join(map(str, asked))}",
+                hint="a region holds one bitstream: leave one of the properties",
+            )
+        return asked[0] if asked else None
+    for wish in asked:
+        for field in dataclasses.fields(Wish):
+            ours, theirs = getattr(flavor, field.name), getattr(wish, field.name)
+            if ours and theirs and ours != theirs:
+                raise exception.InvalidExtraSpec(
+                    f"the flavor asks for {flavor}, and the instance's image for {wish}"
+                )
+    return flavor
+
+
+def _asked_by(vm_image: Image) -> Iterator[Wish]:
+    for name in _OF_VM_IMAGES:
+        key = f"accel:{name}"
+        if key not in vm_image.properties:
+            continue
+        try:
+            yield wishes.read(name, vm_image.properties[key])
+        except exception.InvalidInput as error:
+            raise exception.InvalidExtraSpec(
+                f"property {key} of the instance's image "
+                f"{properties.title(vm_image)}: {error.message}",
+                hint=error.hint,
+            ) from error
 
 
 def _judged(image: Image, wish: Wish, region: Region, rules: policy.Rules) -> _Found:

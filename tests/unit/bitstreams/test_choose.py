@@ -393,3 +393,82 @@ def test_nothing_that_tenants_upload_changes_what_is_chosen(
     together = images + tenants
     random.shuffle(together)
     assert outcome(together) == outcome(images)
+
+
+# -- the VM's own image ------------------------------------------------------
+
+
+def vm_image(**properties: str) -> Image:
+    named = {f"accel:{name}": value for name, value in properties.items()}
+    return image(9, {"os_distro": "debian", "function_id": "x", **named})
+
+
+@pytest.mark.parametrize(
+    ("properties", "wish"),
+    [
+        ({}, None),
+        ({"bitstream_id": BY_ID.bitstream_id}, BY_ID),
+        ({"function_id": FUNCTION_ID.upper()}, BY_FUNCTION),
+        ({"function_name": "Compression"}, BY_FUNCTION_NAME),
+        ({"bitstream_name": "image-1"}, None),
+    ],
+)
+def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
+    properties: dict[str, str], wish: Wish | None
+) -> None:
+    assert choose.merged(None, vm_image(**properties)) == wish
+    assert choose.merged(None, None) is None
+
+
+@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
+def test_the_flavor_wins(wish: Wish) -> None:
+    for made in (
+        None,
+        vm_image(),
+        vm_image(bitstream_id=BY_ID.bitstream_id),
+        vm_image(function_id=FUNCTION_ID.replace("-", "").upper()),
+        vm_image(function_id=FUNCTION_ID, function_name="Compression"),
+    ):
+        assert choose.merged(wish, made) == wish
+
+
+@pytest.mark.parametrize(
+    ("wish", "properties"),
+    [
+        (BY_ID, {"bitstream_id": image(2).id}),
+        (BY_FUNCTION, {"function_id": OTHER_FUNCTION_ID}),
+        (BY_FUNCTION_NAME, {"function_name": "compression"}),
+    ],
+)
+def test_a_contradiction_is_an_error_that_shows_both(
+    wish: Wish, properties: dict[str, str]
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        choose.merged(wish, vm_image(**properties))
+    assert str(wish) in str(caught.value)
+    assert next(iter(properties.values())) in str(caught.value)
+
+
+def test_an_image_that_asks_for_two_things_has_to_leave_one() -> None:
+    made = vm_image(function_id=FUNCTION_ID, function_name="Compression")
+    with pytest.raises(exception.InvalidExtraSpec, match="Compression"):
+        choose.merged(None, made)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"bitstream_id": "not-an-id"},
+        {"bitstream_id": ""},
+        {"function_id": "x" * 1000},
+        {"function_name": "a\nb"},
+    ],
+)
+@pytest.mark.parametrize("flavor", [None, BY_FUNCTION])
+def test_what_an_image_cannot_ask_for_is_told(
+    properties: dict[str, str], flavor: Wish | None
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        choose.merged(flavor, vm_image(**properties))
+    assert f"accel:{next(iter(properties))}" in str(caught.value)
+    assert image(9).id in str(caught.value)
