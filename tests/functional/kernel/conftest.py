@@ -20,8 +20,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from . import inside, machine, nvme, sysfs
+from . import dfl, inside, machine, nvme, sysfs
 from .accounts import OrdinaryUser
+from .dfl_card import Card
 from .guest import InnerGuest
 from .hotplug import Hotplug
 from .kmsg import KernelLog
@@ -102,3 +103,30 @@ def running_vfs(
         # The link is there at once; this is when the driver stays.
         kernel_log.wait_for("default/read/poll queues")
     return idle_vfs
+
+
+@pytest.fixture(scope="session")
+def fpga_cards(the_machine: Machine) -> Iterator[tuple[Card, Card]]:
+    """A card with one port and one with two, both on the kernel's DFL driver."""
+    cards = (
+        Card(the_machine.fpga, dfl.INTERFACE),
+        Card(the_machine.plain_fpga, dfl.OTHER_INTERFACE, ports=2),
+    )
+    dfl.load()
+    yield cards
+    for card in cards:
+        card.close()
+
+
+@pytest.fixture
+def fpga(fpga_cards: tuple[Card, Card]) -> Card:
+    """The card with one port, powered on just now; the driver has it."""
+    dfl.power_on(fpga_cards[0])
+    return fpga_cards[0]
+
+
+@pytest.fixture
+def fpga_of_two(fpga_cards: tuple[Card, Card]) -> Card:
+    """The card with two ports, likewise."""
+    dfl.power_on(fpga_cards[1])
+    return fpga_cards[1]

@@ -35,6 +35,9 @@ class Machine:
         one IOMMU group.
     :ivar legacy_bridge: that bridge.
     :ivar hotplug: the ``edu`` that can be pulled out; without a node.
+    :ivar fpga: what :class:`.dfl_card.Card` can be played on, alone behind a
+        root port of node 1, without a driver; only a bus reset.
+    :ivar plain_fpga: likewise, on the root bus, without a node or any reset.
     """
 
     pf_node0: str
@@ -45,6 +48,8 @@ class Machine:
     legacy: tuple[str, str]
     legacy_bridge: str
     hotplug: str
+    fpga: str
+    plain_fpga: str
 
 
 def behind(port: str, device: int = 0) -> str:
@@ -65,4 +70,6 @@ def find() -> Machine:
         legacy=(behind(bridge, 1), behind(bridge, 2)),
         legacy_bridge=bridge,
         hotplug=behind(lane.PORT_HOTPLUG),
+        fpga=behind(lane.PORT_FPGA_NODE1),
+        plain_fpga=lane.PLAIN_FPGA,
     )

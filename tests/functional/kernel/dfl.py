@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The kernel's DFL drivers, used by hand: what os_acc is held against."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+import subprocess
+import uuid
+from pathlib import Path
+
+from . import dfl_build, sysfs
+from .dfl_card import Card
+
+DRIVER = sysfs.BUS / "drivers" / "dfl-pci"
+MANAGERS = Path("/sys/class/fpga_manager")
+REGIONS = Path("/sys/class/fpga_region")
+#: What bitstreams for the two cards have to be built for, and what a card
+#: holds when it is powered on.
+INTERFACE = uuid.UUID("9926ab6d-6c92-5a68-aabc-a7d84c545738")
+OTHER_INTERFACE = uuid.UUID("69528db6-eb31-577a-8c36-68f9faa081f6")
+FIRST_FUNCTION = uuid.UUID("d8424dc4-a4a3-4413-8fd9-4e9a4bc0a3a1")
+#: QEMU's bochs-display, whose BAR 0 is plain memory.
+PRODUCT = "1234 1111"
+
+#: <linux/fpga-dfl.h>
+GET_API_VERSION, PORT_RESET, PORT_PR = 0xB600, 0xB640, 0xB680
+_PORT_PR = struct.Struct("<IIIIQ")
+
+
+def load() -> None:
+    """Insert the modules, and let dfl-pci have the cards that are laid out."""
+    for name in dfl_build.MODULES:
+        subprocess.run(["insmod", dfl_build.BUILD / f"{name}.ko"], check=True)
+    sysfs.store(DRIVER / "new_id", PRODUCT)
+
+
+def power_on(card: Card) -> None:
+    """Power a card on, and let the driver find it."""
+    sysfs.write(card.bdf, "driver_override", "\n")
+    sysfs.unbind(card.bdf)
+    card.power_on_function(FIRST_FUNCTION)
+    bind(card.bdf)
+
+
+def bind(bdf: str) -> None:
+    """Let dfl-pci have a card that has no driver."""
+    sysfs.store(sysfs.BUS / "drivers_probe", bdf)
+
+
+def fme(bdf: str) -> Path:
+    """The platform device of the card's management engine."""
+    (found,) = (sysfs.DEVICES / bdf).glob("fpga_region/region*/dfl-fme.*")
+    return found
+
+
+def port(bdf: str, number: int = 0) -> Path:
+    """The platform device of one of its ports."""
+    found = (sysfs.DEVICES / bdf).glob("fpga_region/region*/dfl-port.*")
+    (match,) = (each for each in found if read(each / "id") == str(number))
+    return match
+
+
+def afu_id(bdf: str, number: int = 0) -> str:
+    """What a port says that it holds.
+
+    :raises OSError: as the kernel refused it.
+    """
+    return read(port(bdf, number) / "afu_id")
+
+
+def compat_ids(bdf: str) -> set[str]:
+    """What the card's regions say that bitstreams have to be built for."""
+    regions = fme(bdf).glob("dfl-fme-region.*/fpga_region/region*")
+    return {read(each / "compat_id") for each in regions}
+
+
+def manager(bdf: str) -> Path:
+    """The card's FPGA manager."""
+    (found,) = fme(bdf).glob("dfl-fme-mgr.*/fpga_manager/fpga*")
+    return found
+
+
+def state(bdf: str) -> tuple[str, str]:
+    """The manager's ``state`` and ``status``."""
+    return read(manager(bdf) / "state"), read(manager(bdf) / "status")
+
+
+def node(device: Path) -> Path:
+    """The node of an engine or a port."""
+    return Path("/dev", device.name)
+
+
+def program(bdf: str, payload: bytes, number: int = 0) -> None:
+    """Program a region, as any client of the driver would.
+
+    :raises OSError: as the kernel refused it.
+    """
+    fd = os.open(node(fme(bdf)), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        port_pr(fd, payload, number)
+    finally:
+        os.close(fd)
+
+
+def port_pr(fd: int, payload: bytes, number: int = 0, flags: int = 0) -> None:
+    """DFL_FPGA_FME_PORT_PR."""
+    buffer = ctypes.create_string_buffer(payload, len(payload))
+    address = ctypes.addressof(buffer)
+    size = _PORT_PR.size
+    request = _PORT_PR.pack(size, flags, number, len(payload), address)
+    fcntl.ioctl(fd, PORT_PR, request)
+
+
+def read(path: Path) -> str:
+    """An attribute, without the newline at its end."""
+    return path.read_text(encoding="ascii").strip()

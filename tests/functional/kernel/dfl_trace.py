@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Which words the DFL driver pushes into an FPGA, from within the kernel.
+
+A register keeps the last word alone. So the instruction by which
+fme_mgr_write() stores each of them (``FME_PR_DATA``, offset 0x18) is probed:
+Documentation/trace/kprobetrace.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import dfl_build, sysfs
+
+_TRACING = Path("/sys/kernel/tracing")
+_PROBES = _TRACING / "kprobe_events"
+_OURS = _TRACING / "instances" / "dfl"
+_FUNCTION, _MODULE = "fme_mgr_write", "dfl-fme-mgr"
+_STORE = re.compile(r"^ *([0-9a-f]+):\s+mov +%(r\w+),0x18\(%r\w+\)$", re.MULTILINE)
+_OVERRUN = re.compile(r"^overrun: (\d+)$", re.MULTILINE)
+#: For each CPU; a word takes about 50 bytes.
+_KIBIBYTES = "8192"
+
+
+class Pushed:
+    """What has been pushed, to all cards."""
+
+    def payload(self) -> bytes:
+        """The words so far, as the bytes that they were made of.
+
+        :raises LookupError: the kernel has lost some.
+        """
+        stats = [each.read_text() for each in _OURS.glob("per_cpu/cpu*/stats")]
+        lost = sum(int(count) for each in stats for count in _OVERRUN.findall(each))
+        if lost:
+            raise LookupError(f"{lost} words were not recorded")
+        found = re.findall(r" word=0x([0-9a-f]+)", (_OURS / "trace").read_text())
+        words = [int(word, 16) for word in found]
+        return struct.pack(f"<{len(words)}I", *words)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[Pushed]:
+    """Record what is pushed in here."""
+    offset, register = _instruction()
+    place = f"{_MODULE.replace('-', '_')}:{_FUNCTION}+{offset:#x}"
+    sysfs.store(_PROBES, f"p:dfl/word {place} word=%{register}:x32")
+    _OURS.mkdir()
+    try:
+        sysfs.store(_OURS / "buffer_size_kb", _KIBIBYTES)
+        sysfs.store(_OURS / "events/dfl/word/enable", "1")
+        yield Pushed()
+    finally:
+        sysfs.store(_OURS / "events/dfl/word/enable", "0")
+        _OURS.rmdir()
+        sysfs.store(_PROBES, "-:dfl/word")
+
+
+def _instruction() -> tuple[int, str]:
+    """Where in the function it is, and the register with the word."""
+    listing = subprocess.run(
+        ["objdump", "--disassemble=" + _FUNCTION, "--no-show-raw-insn", _module()],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    begin = re.search(rf"^([0-9a-f]+) <{_FUNCTION}>:", listing, re.MULTILINE)
+    stores = _STORE.findall(listing)
+    if begin is None or len(stores) != 1:
+        raise LookupError(f"{len(stores)} stores to FME_PR_DATA in {_FUNCTION}")
+    ((address, register),) = stores
+    return int(address, 16) - int(begin[1], 16), register.removeprefix("r")
+
+
+def _module() -> str:
+    return os.fspath(dfl_build.BUILD / f"{_MODULE}.ko")
