@@ -22,13 +22,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from oslo_log import log
 
 from os_acc import deadlines, exception, helper, plugins, unending
-from os_acc.objects.image import Bitstream, Image, Wish
+from os_acc.bitstreams import choose
+from os_acc.bitstreams.library import Library
+from os_acc.objects.image import Bitstream, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
@@ -39,42 +41,19 @@ from os_acc.store.locks import Locks, device_lock
 
 LOG = log.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 _CARDS_AT_ONCE = 8
 # Of an image, in the order in which they are believed.
 _FUNCTION_PROPERTIES = ("accel:function_id", "function_uuid")
 
 
-class Images(Protocol):
-    """What is needed of :class:`os_acc.bitstreams.library.Library`."""
-
-    def image_for(self, wish: Wish, region: Region, deadline: float) -> Image:
-        """The one image that is asked for, and may be programmed."""
-
-    def about(self, image_id: str, deadline: float) -> Image:
-        """An image by its id, whether it may be programmed or not."""
-
-    def fetched(
-        self, image: Image, deadline: float
-    ) -> contextlib.AbstractContextManager[Bitstream]:
-        """Its file, verified, and kept for as long as this lasts."""
-
-
-class Nowhere:
-    """There are no images."""
-
-    def image_for(self, wish: Wish, region: Region, deadline: float) -> Image:
-        """See :class:`Images`."""
-        raise exception.ImageNotFound(f"there is no image for {region}: {wish}")
-
-    def about(self, image_id: str, deadline: float) -> Image:
-        """See :class:`Images`."""
-        raise exception.ImageNotFound(f"there is no image {image_id}")
-
-    def fetched(
-        self, image: Image, deadline: float
-    ) -> contextlib.AbstractContextManager[Bitstream]:
-        """See :class:`Images`."""
-        raise exception.ImageNotFound(f"there is no image {image}")
+#: After these the hardware still holds what it did.
+_UNTOUCHED = (
+    exception.BitstreamError,
+    exception.DeviceInUse,
+    helper.StaleEpoch,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,11 +67,16 @@ class Draft:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One region to be programmed for a lease."""
+    """One region to be programmed for a lease.
+
+    :ivar region: with what it holds.
+    :ivar is_known: whether it does hold that, by all that is recorded.
+    """
 
     lease: Lease
     region: Region
     bitstream: Bitstream
+    is_known: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +97,7 @@ class Programmer:
         locks: Locks,
         hands: helper.Helper,
         loaded: plugins.Plugins,
-        images: Images,
+        images: Library,
     ) -> None:
         self._root = root
         self._store = store
@@ -148,7 +132,7 @@ class Programmer:
                     continue
                 image = self._images.image_for(wish, draft.region, deadline)
                 found[draft.lease.uuid] = kept.enter_context(
-                    self._images.fetched(image, deadline)
+                    self._images.fetched(image, deadline, region=draft.region)
                 )
             kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
             yield self._decided(drafts, found, deadline)
@@ -216,7 +200,14 @@ class Programmer:
                 f"{draft.lease.address} cannot be programmed",
                 hint="ask for a region with the trait CUSTOM_PROGRAMMABLE",
             )
-        return draft.wish
+        if not instance_image:
+            return draft.wish
+        try:
+            booted = self._images.about(instance_image, deadline)
+        except exception.ImageNotFound:
+            # It may be gone by now, or not be where bitstreams are.
+            return draft.wish
+        return choose.merged(draft.wish, booted)
 
     def _decided(
         self, drafts: Sequence[Draft], found: Mapping[str, Bitstream], deadline: float
@@ -244,7 +235,7 @@ class Programmer:
                 LOG.info("%s holds %s already", now, bitstream.image)
                 continue
             _check_free(lease, now, bitstream, standing)
-            job = jobs.setdefault(now.key, Job(lease, now, bitstream))
+            job = jobs.setdefault(now.key, Job(lease, now, bitstream, known))
             if job.bitstream.image.id != bitstream.image.id:
                 raise exception.RegionInUse(
                     f"{now} cannot hold {job.bitstream.image} and {bitstream.image}",
@@ -253,6 +244,23 @@ class Programmer:
         return Plan(tuple(leases), tuple(jobs.values()))
 
     # -- what is there -----------------------------------------------------
+
+    def _call(
+        self,
+        plugin: base.PluginBase,
+        deadline: float,
+        function: Callable[..., _T],
+        *args: object,
+    ) -> _T:
+        deadlines.left(deadline)
+        seconds = deadlines.patience(deadline, math.inf)
+        try:
+            return self._plugins.call(plugin, seconds, function, *args)
+        except exception.PluginFailed as error:
+            # What the library's own steps raise is no fault of the plugin's.
+            if isinstance(error.__cause__, exception.OsAccError):
+                raise error.__cause__ from error.__cause__.__cause__
+            raise
 
     def _plugin(self, name: str) -> base.PluginBase:
         plugin = self._plugins.get(name)
@@ -269,11 +277,7 @@ class Programmer:
         :raises DeviceGone: it cannot be seen.
         """
         plugin = self._plugin(name)
-        deadlines.left(deadline)
-        seconds = deadlines.patience(deadline, math.inf)
-        now = self._plugins.call(
-            plugin, seconds, plugin.read_region, self._root, region
-        )
+        now = self._call(plugin, deadline, plugin.read_region, self._root, region)
         if now is None:
             raise exception.DeviceGone(
                 f"{region} cannot be seen: its driver is not there",
@@ -312,21 +316,22 @@ class Programmer:
                 f"image {image} is another file than instance {lease.consumer} had",
                 hint="unplug the instance, and plug it anew",
             )
-        bitstream = kept.enter_context(self._images.fetched(image, deadline))
-        return Job(lease, before.region, bitstream)
+        bitstream = kept.enter_context(
+            self._images.fetched(image, deadline, region=before.region)
+        )
+        return Job(lease, before.region, bitstream, is_known=False)
 
     def _program(self, job: Job, deadline: float) -> Region:
         """1. nothing is known, 2. program, 3. read back, 4. it is known."""
-        store, plugin = self._store.until(deadline), self._plugin(job.lease.plugin)
-        image = job.bitstream.image
+        store, image = self._store.until(deadline), job.bitstream.image
         LOG.info("programming %s with image %s", job.region, image)
         store.forget_region(job.region.key, image.id)
-        steps = _Steps(self._hands, job.lease.epoch, deadline)
-        deadlines.left(deadline)
-        seconds = deadlines.patience(deadline, math.inf)
-        self._plugins.call(
-            plugin, seconds, plugin.program, job.region, job.bitstream, steps
-        )
+        try:
+            self._write(job, deadline)
+        except _UNTOUCHED:
+            if job.is_known:
+                store.know_region(job.region.key)
+            raise
         now = self._read(job.lease.plugin, job.region, deadline)
         wanted = function_of(job.bitstream)
         if wanted is not None and now.function_id != wanted:
@@ -337,6 +342,23 @@ class Programmer:
             )
         store.know_region(job.region.key)
         return now
+
+    def _write(self, job: Job, deadline: float) -> None:
+        plugin, image = self._plugin(job.lease.plugin), job.bitstream.image
+        steps = _Steps(self._hands, job.lease.epoch, deadline)
+
+        def program(bitstream: Bitstream) -> None:
+            self._call(plugin, deadline, plugin.program, job.region, bitstream, steps)
+
+        try:
+            program(job.bitstream)
+        except exception.ImageInvalid:
+            # The helper hashes it once more. It was sound when it was fetched.
+            if not self._images.forget(image, deadline):
+                raise
+            LOG.warning("the file of image %s was altered: it is fetched anew", image)
+            with self._images.fetched(image, deadline, region=job.region) as again:
+                program(again)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from os_acc import (
     programming,
     virtual_functions,
 )
+from os_acc.bitstreams import library
 from os_acc.objects.lease import Owner
 from os_acc.store import readonly
 from os_acc.store.leases import Store
@@ -151,9 +152,8 @@ def _build(
     locks = Locks(os.path.join(settings.state_path, "locks"))
     hands = helper.Helper(settings.write_timeout)
     hands.start(deadline)
-    programmer = programming.Programmer(
-        root, store, locks, hands, loaded, programming.Nowhere()
-    )
+    images = library.build(config, settings.state_path, locks)
+    programmer = programming.Programmer(root, store, locks, hands, loaded, images)
     life = lifecycle.Lifecycle(root, store, locks, hands, loaded, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))
     virtual_functions.make(

@@ -1,0 +1,84 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""An FPGA of one region with two functions on two PCI functions.
+
+The diagram of the os_acc specification, "Cyborg-Nova-Glance Interaction in
+Compute Node": PCI A has Fn A and PCI B has Fn B of Region 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from os_acc.objects.device import Device
+from os_acc.objects.image import Bitstream
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import Region
+from os_acc.plugins import base
+from os_acc.testing import FunctionSpec, HostSpec
+
+PCI_A, PCI_B = "0000:5e:00.0", "0000:5e:00.1"
+INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
+POWER_ON = "d8424dc4-a4a3-c413-f89e-433683f9040b"
+_VENDOR, _PRODUCT = 0x1BD4, 0x9100
+
+
+def host() -> HostSpec:
+    """One such card."""
+    return HostSpec(
+        tuple(
+            FunctionSpec(address, _VENDOR, _PRODUCT, 0x120000, numa_node=0)
+            for address in (PCI_A, PCI_B)
+        )
+    )
+
+
+class TwoFunctions(base.PluginBase):
+    """Its hardware is what is kept here."""
+
+    api_version = (1, 1)
+    holds = POWER_ON
+    programmed: list[str]
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        """Both functions are handles of one device."""
+        claims = [
+            claim
+            for claim in candidates.claims
+            if claim.function.identity.vendor == _VENDOR
+        ]
+        if not claims:
+            return
+        identity = claims[0].function.identity
+        place = PciAddress.parse(PCI_A)
+        yield Device(
+            plugin=self.name,
+            address=place,
+            identity=identity,
+            resource_class="CUSTOM_ACCELERATOR_FPGA",
+            traits=frozenset(),
+            handles=tuple(claim.handle() for claim in claims),
+            numa_node=0,
+            region=Region(place, identity, 0, INTERFACE, type(self).holds),
+        )
+
+    def read_region(self, root: str, region: Region) -> Region | None:
+        """Its port to the host shows it, whoever has the functions."""
+        return dataclasses.replace(region, function_id=type(self).holds)
+
+    def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
+        """It becomes what the head of the file says."""
+        (function,) = bitstream.header.function_ids
+        type(self).holds = function
+        type(self).programmed.append(function)

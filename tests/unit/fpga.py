@@ -1,0 +1,120 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A fake host with FPGA cards, and a directory of images for them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from oslo_config import cfg
+
+from os_acc import state_path
+from os_acc.bitstreams import options
+from os_acc.objects.device import Provider
+from os_acc.privsep import images
+from os_acc.testing import HostSpec, bitstreams, hosts
+from os_acc.testing.dfl_specs import payload
+from tests.unit.bench import Bench, instance, request
+
+CARD, OTHER_CARD = "0000:3b:00.0", "0000:af:00.0"
+POWER_ON, INTERFACE = hosts.DFL_FUNCTION, hosts.DFL_INTERFACE
+GZIP = "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01"
+CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+
+
+def two_cards() -> HostSpec:
+    """Two cards on the DFL driver, each of them one region."""
+    return HostSpec((hosts.dfl("0000:3b", 0), hosts.dfl("0000:af", 1)))
+
+
+class FpgaBench(Bench):
+    """Images come from a directory."""
+
+    def __init__(self, place: Path, spec: HostSpec, **more: object) -> None:
+        self.shelf = place / "images"
+        self.shelf.mkdir()
+        super().__init__(place, spec, **more)
+
+    def config(self, **more: object) -> cfg.ConfigOpts:
+        config = super().config(**more)
+        options.register(config)
+        group = options.GROUP.name
+        config.set_override("source", "directory", group=group)
+        config.set_override("directory", str(self.shelf), group=group)
+        return config
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Privileged code finds this kernel, and the cache of this service."""
+        cache = images.Images(str(Path(self.state_path, state_path.BITSTREAMS)))
+        with self.kernel.installed(), mock.patch.object(images, "current", cache):
+            yield
+
+    def upload(
+        self,
+        name: str = "gzip",
+        function: str = GZIP,
+        *,
+        interface: str = INTERFACE,
+        says: str | None = None,
+        **fields: Any,
+    ) -> str:
+        """Put an image on the shelf; its id.
+
+        :param function: what the hardware holds once it is programmed.
+        :param says: the function that its head says; the same, by default.
+        """
+        content = bitstreams.gbs(interface, says or function, payload(function))
+        image_id = str(uuid.uuid4())
+        told = {
+            "id": image_id,
+            "name": name,
+            "tags": ["FPGA"],
+            "accel:function_id": says or function,
+            "accel:function_name": name,
+            "os_hash_algo": "sha512",
+            "os_hash_value": hashlib.sha512(content).hexdigest(),
+        }
+        (self.shelf / name).write_bytes(content)
+        told = {key: value for key, value in (told | fields).items() if value}
+        (self.shelf / f"{name}.json").write_text(json.dumps(told))
+        return image_id
+
+    def ask(self, number: int, address: str = CARD, /, **wish: str) -> list[Any]:
+        """Plug one function, programmed with this."""
+        selected, specs = request(self.provider(address))
+        specs |= {f"accel1:{name}": value for name, value in wish.items()}
+        return self.manager.plug(instance(number), selected, specs)
+
+    def region_of(self, address: str = CARD) -> Provider:
+        return self.provider(address)
+
+    def held(self, address: str = CARD) -> str:
+        """What the only port of a card really holds."""
+        (function,) = self.kernel.held_by_hardware(address)
+        return function
+
+    def programmings(self) -> list[str]:
+        """How each programming ended that reached the driver."""
+        return [
+            write.outcome
+            for write in self.kernel.writes()
+            if write.text.startswith("DFL_FPGA_FME_PORT_PR ")
+        ]
