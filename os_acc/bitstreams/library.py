@@ -130,7 +130,7 @@ class Library:
                 f"several images have the name {hints.shown(text)}: {listed}"
             )
         if not allowed:
-            self._check(found[0])
+            policy.check(found[0], self._rules)
         return allowed[0]
 
     @contextlib.contextmanager
@@ -154,7 +154,7 @@ class Library:
         :raises LockTimeout: somebody else still fetches it at the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
-        self._check(image)
+        policy.check(image, self._rules)
         with contextlib.ExitStack() as kept:
             file = kept.enter_context(self._file(image, deadline, progress))
             try:
@@ -173,13 +173,6 @@ class Library:
     def forget(self, image: Image, deadline: float) -> bool:
         """Drop the file of an image that was found altered; whether it was."""
         return self.cache.forget(image, deadline)
-
-    def _check(self, image: Image) -> None:
-        if found := policy.reasons(image, self._rules):
-            raise exception.ImageRefused(
-                f"image {properties.title(image)} may not be programmed: "
-                f"{'; '.join(found)}"
-            )
 
     def _file(
         self, image: Image, deadline: float, progress: fetch.Progress | None

@@ -20,7 +20,6 @@ here can be judged before anything is downloaded, but for the file's format.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import Final, Self, TypeVar
 
@@ -30,7 +29,6 @@ from os_acc import exception, hints
 from os_acc.bitstreams import options, properties
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Header, Image, ImageFormat
-from os_acc.objects.region import Region
 
 #: Without each of these an image is not signed (Glance: "Image Signature
 #: Verification").
@@ -52,7 +50,6 @@ class Rules:
     :ivar public: whether public images of others may be.
     :ivar max_size: bytes that an image may have.
     :ivar signed: whether an image has to be signed.
-    :ivar certificates: absolute path of the directory of those who may sign.
     """
 
     projects: frozenset[str]
@@ -62,7 +59,6 @@ class Rules:
     container_formats: frozenset[str]
     file_formats: frozenset[ImageFormat]
     signed: bool
-    certificates: str
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -82,7 +78,6 @@ class Rules:
                 container_formats=frozenset(group.container_formats or ()),
                 file_formats=frozenset(map(ImageFormat, group.file_formats or ())),
                 signed=_told(group.signature, "signature") == "required",
-                certificates=_absolute(group.certificates),
             )
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
@@ -95,24 +90,14 @@ def _told(value: _T | None, name: str) -> _T:
     return value
 
 
-def _absolute(path: str | None) -> str:
-    if not path or not os.path.isabs(path) or "\0" in path:
-        raise exception.InvalidConfiguration(
-            f"[{options.GROUP.name}] certificates is {hints.shown(path)}, not an "
-            "absolute path"
-        )
-    return path
-
-
-def check(image: Image, region: Region, rules: Rules) -> None:
-    """Refuse an image that the rules do not let into a region.
+def check(image: Image, rules: Rules) -> None:
+    """Refuse an image that the rules do not let into any region.
 
     :raises ImageRefused: with every reason, not only the first.
     """
     if found := reasons(image, rules):
         raise exception.ImageRefused(
-            f"image {properties.title(image)} may not be programmed into {region}: "
-            f"{'; '.join(found)}"
+            f"image {properties.title(image)} may not be programmed: {'; '.join(found)}"
         )
 
 

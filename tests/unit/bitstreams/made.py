@@ -47,7 +47,6 @@ RULES = Rules(
     container_formats=frozenset({"bare"}),
     file_formats=frozenset({ImageFormat.GBS, ImageFormat.XCLBIN}),
     signed=False,
-    certificates="/nowhere",
 )
 
 
