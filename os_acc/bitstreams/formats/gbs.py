@@ -85,11 +85,7 @@ def _functions(image: Mapping[str, object]) -> tuple[str, ...]:
 def _metadata(raw: bytes) -> Mapping[str, object]:
     try:
         # Readers in C take a text that ends with a zero byte.
-        found = json.loads(
-            raw.decode().rstrip("\0 \t\r\n"),
-            object_pairs_hook=_once,
-            parse_constant=_no_number,
-        )
+        found = json.loads(raw.decode().rstrip("\0 \t\r\n"), object_pairs_hook=_once)
     # Of nesting that is too deep, Python's reader says RecursionError.
     except (ValueError, RecursionError) as error:
         raise exception.ImageInvalid(
@@ -107,10 +103,6 @@ def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         raise ValueError("a key is there twice")
     return found
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
 
 
 def _member(within: Mapping[str, object], key: str, kind: type[_T]) -> _T:

@@ -71,8 +71,6 @@ def read(file: BinaryIO, size: int) -> Header:
         _refuse(f"is of mode {mode}, not one to program a card with")
     if not 1 <= count <= _MOST_SECTIONS:
         _refuse(f"has {count} sections; it may have 1 to {_MOST_SECTIONS}")
-    if _HEAD.size + count * _SECTION.size > size:
-        _refuse(f"claims {count} sections, and has {size} bytes in all")
     _check_sections(exactly(file, count * _SECTION.size), size)
     return Header(
         ImageFormat.XCLBIN,

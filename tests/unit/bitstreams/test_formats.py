@@ -204,7 +204,7 @@ def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
     file = Counted(
         bitstreams.GBS_GUID + struct.pack("<I", length) + b" " * 10_000,
     )
-    with pytest.raises(ImageInvalid, match=str(length)):
+    with pytest.raises(ImageInvalid, match=f"claims {length} bytes"):
         formats.read_header(file, 10_020)
     assert file.taken == 20
 
@@ -216,6 +216,7 @@ def test_a_file_that_ends_in_its_head_is_refused_wherever_that_is() -> None:
         refused(whole[:end])
         # The source may say another size than the file has.
         refused(whole[:end], size=len(whole))
+        refused(whole, size=end)
 
 
 def test_only_the_head_is_read_of_a_file_of_any_size() -> None:
@@ -284,6 +285,12 @@ def test_sections_that_are_not_there_are_not_read(count: int) -> None:
     with pytest.raises(ImageInvalid, match=f"{count} sections"):
         formats.read_header(file, len(content))
     assert file.taken < 1000
+
+
+def test_a_table_of_sections_that_ends_with_the_file_is_refused() -> None:
+    content = bytearray(bitstreams.xclbin(REGION_ID))
+    struct.pack_into("<I", content, 448, 500)
+    assert "too early" in refused(bytes(content))
 
 
 @pytest.mark.parametrize("place", [480, 488])
