@@ -164,7 +164,10 @@ def _run(task: _Task, image: Sealed, epoch: int, deadline: float) -> Result:
             return Result(Outcome.OK)
         return _guarded(lambda: _program(task, image, addresses))
 
-    seconds = max(0.0, deadline - time.monotonic())
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        # Nothing has been begun: the reading took all of it.
+        return Result(Outcome.REFUSED, errno.ETIMEDOUT, "image")
     return worker.run(addresses, epoch, seconds, job, [image.fd])[0]
 
 

@@ -1,0 +1,176 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A host with FPGA cards, and a cache of bitstreams beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from os_acc.host.dfl import DflCard, read_card
+from os_acc.host.function import read_function
+from os_acc.objects.digest import Digest
+from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import Region
+from os_acc.privsep import fpga, images, worker
+from os_acc.privsep.outcome import Result
+from os_acc.testing import FakeKernel, hosts
+from os_acc.testing.dfl_specs import payload
+from os_acc.testing.hosts import DFL_INTERFACE
+
+CARD, SECOND, PORTED, FIXED, SILENT = (
+    f"0000:{bus}:00.0" for bus in ("3b", "5e", "af", "b1", "d8")
+)
+VFS = ("0000:af:00.1", "0000:af:00.2")
+WANTED = "10000000-2000-3000-4000-500000000000"
+PAYLOAD = payload(WANTED, 10_001)
+HEAD, TAIL = b"what comes before it", b"and after"
+
+
+class FpgaHost:
+    """Cards, nodes and files; privileged code runs in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.kernel = FakeKernel.build(directory / "host", hosts.fpga_host())
+        self.cache = directory / "state/bitstreams"
+        self.cache.mkdir(parents=True)
+        self.epoch = 0
+        self.digest = self.add(HEAD + PAYLOAD + TAIL)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[FpgaHost]:
+        """Be the kernel, and the cache, of privileged code."""
+        before, images.current = images.current, images.Images(str(self.cache))
+        with self.kernel.installed():
+            yield self
+        images.current = before
+        self.end()
+
+    def add(self, data: bytes, algorithm: str = "sha512") -> Digest:
+        """Put an image into the cache, under its name."""
+        digest = Digest(algorithm, hashlib.new(algorithm, data).hexdigest())
+        (self.cache / digest.file_name).write_bytes(data)
+        return digest
+
+    def file(self) -> Path:
+        """The image's file."""
+        return self.cache / self.digest.file_name
+
+    def program(self, address: str = CARD, **changed: object) -> Result:
+        """Ask the entry point to program a card with the image."""
+        self.epoch += 1
+        place = PciAddress.parse(address)
+        arguments = {
+            "parts": place.parts,
+            "identity": changed.get("identity") or self.identity(address),
+            "number": 0,
+            "interface_id": DFL_INTERFACE,
+            "algorithm": self.digest.algorithm,
+            "digest": self.digest.value,
+            "offset": len(HEAD),
+            "size": len(PAYLOAD),
+            "epoch": self.epoch,
+            "milliseconds": 60_000,
+            **changed,
+        }
+        return Result(*fpga.program(*arguments.values()))
+
+    def release(self, count: int, address: str = PORTED) -> Result:
+        """Ask for a card's first ports to be released."""
+        self.epoch += 1
+        place = PciAddress.parse(address)
+        return Result(
+            *fpga.release_ports(
+                place.parts, self.identity(address), count, self.epoch, 60_000
+            )
+        )
+
+    def assign(self, address: str = PORTED) -> Result:
+        """Ask for all ports of a card to be given back to the host."""
+        self.epoch += 1
+        place = PciAddress.parse(address)
+        return Result(
+            *fpga.assign_ports(place.parts, self.identity(address), self.epoch, 60_000)
+        )
+
+    def identity(self, address: str) -> tuple[int, ...]:
+        function = read_function(self.kernel.root, PciAddress.parse(address))
+        assert function is not None
+        return function.identity.numbers
+
+    def card(self, address: str = CARD) -> DflCard:
+        """A card as the unprivileged side reads it."""
+        card = read_card(self.kernel.root, PciAddress.parse(address))
+        assert card is not None
+        return card
+
+    def functions(self, address: str = CARD) -> list[str | None]:
+        """What the ports of a card hold, as far as one can tell."""
+        return [port.function_id for port in self.card(address).ports]
+
+    def region(self, address: str = CARD, number: int = 0) -> Region:
+        """A region of a card, as a plugin describes it."""
+        card = self.card(address)
+        function = read_function(self.kernel.root, card.address)
+        port = card.port(number)
+        assert function is not None
+        return Region(
+            card.address,
+            function.identity,
+            number,
+            card.interface_id,
+            port and port.function_id,
+        )
+
+    def bitstream(self) -> Bitstream:
+        """The image as the library has verified it."""
+        image = Image(
+            id="3a7f8f6c-0a1b-4c5d-9e8f-001122334455",
+            name="loopback",
+            status="active",
+            visibility="public",
+            hidden=False,
+            owner="",
+            size=self.file().stat().st_size,
+            disk_format="raw",
+            container_format="bare",
+            hash_algo=self.digest.algorithm,
+            hash_value=self.digest.value,
+            tags=frozenset(),
+            properties={},
+        )
+        header = Header(
+            ImageFormat.GBS, len(HEAD), len(PAYLOAD), DFL_INTERFACE, (WANTED,)
+        )
+        return Bitstream(image, str(self.file()), self.file().stat().st_size, header)
+
+    def ioctls(self) -> list[str]:
+        """What the nodes were asked for, with its outcome."""
+        return [
+            f"{write.text} {write.outcome}"
+            for write in self.kernel.writes()
+            if write.path.startswith("dev/")
+        ]
+
+    def end(self) -> None:
+        """Let everything that hangs go on, and wait until it has ended."""
+        self.kernel.lift()
+        for pid in tuple(worker._stuck):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        worker._stuck.clear()

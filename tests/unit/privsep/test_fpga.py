@@ -1,0 +1,436 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Programming: what is proved before, and what is told after."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import binding, functions, images, sriov
+from os_acc.privsep.outcome import Outcome, Result
+from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
+from tests.unit.bench import privileged_here
+from tests.unit.fpga_host import (
+    CARD,
+    FIXED,
+    HEAD,
+    PAYLOAD,
+    PORTED,
+    SECOND,
+    SILENT,
+    TAIL,
+    VFS,
+    WANTED,
+    FpgaHost,
+)
+
+OK = Result(Outcome.OK)
+DONE = Result(Outcome.OK, 0, "", WANTED)
+SHA256 = hashlib.sha256(PAYLOAD).hexdigest()
+PROGRAMMED = f"DFL_FPGA_FME_PORT_PR 0 {len(PAYLOAD)} {SHA256} done"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[FpgaHost]:
+    with privileged_here(), FpgaHost(tmp_path).installed() as host:
+        yield host
+
+
+def is_untouched(host: FpgaHost, address: str = CARD) -> bool:
+    return not host.ioctls() and set(host.functions(address)) == {DFL_FUNCTION}
+
+
+# -- it works -----------------------------------------------------------------
+
+
+def test_exactly_the_payload_arrives_and_what_is_there_is_read_back(host: FpgaHost):
+    assert host.program() == DONE
+    assert host.ioctls() == [PROGRAMMED]
+    assert host.functions() == [WANTED]
+
+
+def test_one_port_is_programmed_and_the_other_left_alone(host: FpgaHost):
+    assert host.program(PORTED, number=1) == DONE
+    assert host.functions(PORTED) == [DFL_FUNCTION, WANTED]
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha3_512", "blake2b"])
+def test_the_image_says_how_it_is_hashed(host: FpgaHost, algorithm: str):
+    digest = host.add(HEAD + PAYLOAD + TAIL, algorithm)
+    assert host.program(algorithm=algorithm, digest=digest.value) == DONE
+
+
+def test_the_whole_image_can_be_the_payload(host: FpgaHost):
+    digest = host.add(PAYLOAD)
+    assert host.program(digest=digest.value, offset=0) == DONE
+    assert host.ioctls() == [PROGRAMMED]
+
+
+def test_the_last_byte_is_still_in_the_image(host: FpgaHost):
+    digest = host.add(PAYLOAD)
+    size = len(PAYLOAD)
+    answer = host.program(digest=digest.value, offset=0, size=size + 1)
+    assert answer == Result(Outcome.REFUSED, errno.ERANGE, "image", str(size))
+    assert is_untouched(host)
+
+
+def test_the_nodes_are_free_again(host: FpgaHost):
+    assert host.program() == DONE
+    for node in ("dfl-fme.0", "dfl-port.0"):
+        device = f"sys/bus/platform/devices/{node}/dev"
+        number = host.kernel.read(host.kernel.path(device)).strip()
+        os.close(host.kernel.open_exclusive(host.kernel.path("dev", node), number))
+
+
+# -- what is refused ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        HEAD + PAYLOAD[:-1] + b"\0" + TAIL,
+        HEAD + PAYLOAD,
+        HEAD + PAYLOAD + TAIL + TAIL,
+        b"",
+    ],
+    ids=["one byte", "truncated", "longer", "empty"],
+)
+def test_a_file_that_is_not_what_its_name_says_is_not_programmed(
+    host: FpgaHost, altered: bytes
+):
+    host.file().write_bytes(altered)
+    answer = host.program()
+    assert (answer.outcome, answer.step) == (Outcome.REFUSED, "digest")
+    assert answer.observed == hashlib.sha512(altered).hexdigest()
+    assert is_untouched(host)
+
+
+def test_a_file_that_is_gone_is_told(host: FpgaHost):
+    host.file().unlink()
+    assert host.program() == Result(Outcome.REFUSED, errno.ENOENT, "image")
+    assert is_untouched(host)
+
+
+def test_another_interface_never_reaches_the_kernel(host: FpgaHost):
+    answer = host.program(interface_id=WANTED)
+    assert answer == Result(Outcome.CHANGED, 0, "compat_id", DFL_INTERFACE)
+    assert is_untouched(host)
+
+
+@pytest.mark.parametrize("address", [FIXED, SILENT])
+def test_a_card_without_an_interface_is_not_programmed(host: FpgaHost, address: str):
+    answer = host.program(address)
+    assert answer == Result(Outcome.REFUSED, errno.ENOENT, "compat_id")
+    assert is_untouched(host, address)
+
+
+def test_a_port_that_is_not_there_is_not_programmed(host: FpgaHost):
+    answer = host.program(number=1)
+    assert answer == Result(Outcome.REFUSED, errno.ENODEV, "port", "1")
+    assert is_untouched(host)
+
+
+def test_another_card_at_the_address_is_not_programmed(host: FpgaHost):
+    identity = host.identity(CARD)
+    host.kernel.swap(CARD, (0x8086, 0x0B30))
+    answer = host.program(identity=identity)
+    assert (answer.outcome, answer.step) == (Outcome.CHANGED, "identity")
+    assert is_untouched(host, SECOND)
+
+
+def test_what_is_gone_gets_no_lock_file(host: FpgaHost):
+    identity = host.identity(CARD)
+    host.kernel.hot_unplug(CARD)
+    answer = host.program(identity=identity)
+    assert answer == Result(Outcome.GONE, errno.ENODEV, "identity")
+    assert not os.path.exists(host.kernel.path("run/os_acc"))
+
+
+def test_a_card_that_a_guest_has_is_not_programmed(host: FpgaHost):
+    take(host, CARD)
+    answer = host.program()
+    assert answer == Result(Outcome.CHANGED, 0, "driver", "vfio-pci")
+
+
+def test_an_older_call_is_refused(host: FpgaHost):
+    assert host.program() == DONE
+    answer = host.program(epoch=0)
+    assert (answer.outcome, answer.step) == (Outcome.STALE, "lock")
+    assert len(host.ioctls()) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "step"), [("dfl-port.0", "port"), ("dfl-fme.0", "fme")]
+)
+def test_what_somebody_has_open_is_not_programmed(host: FpgaHost, node: str, step: str):
+    host.kernel.open_node(node)
+    assert host.program() == Result(Outcome.IN_USE, errno.EBUSY, step)
+    assert is_untouched(host)
+    host.kernel.close_node(node)
+    assert host.program() == DONE
+
+
+def test_the_node_of_something_else_is_not_opened(host: FpgaHost):
+    node = Path(host.kernel.path("dev/dfl-fme.0"))
+    node.chmod(0o600)
+    node.write_text("1:3\n")
+    assert host.program() == Result(Outcome.REFUSED, errno.ENXIO, "fme")
+    assert is_untouched(host)
+
+
+# -- what goes wrong ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        ("reconfig operation error",),
+        ("reconfig CRC error", "reconfig fifo overflow error"),
+        (),
+    ],
+)
+def test_an_error_of_the_hardware_carries_what_the_manager_reports(
+    host: FpgaHost, errors: tuple[str, ...]
+):
+    host.kernel.fail_programming(CARD, *errors)
+    answer = host.program()
+    told = "\n".join(errors)
+    assert answer == Result(Outcome.REFUSED, errno.EIO, "programming", told)
+    assert host.functions() == [None]
+
+
+def test_a_card_that_never_completes_reports_nothing(host: FpgaHost):
+    host.kernel.fail_programming(CARD, "reconfig CRC error")
+    host.program()
+    host.kernel.fail_programming(CARD, error=errno.ETIMEDOUT)
+    # What the manager said of the one before does not count.
+    answer = host.program()
+    assert answer == Result(Outcome.REFUSED, errno.ETIMEDOUT, "programming")
+
+
+def test_the_next_one_after_a_failure_begins_anew_with_the_card(host: FpgaHost):
+    host.kernel.fail_programming(CARD)
+    host.program()
+    assert host.program() == DONE
+    assert host.functions() == [WANTED]
+    writes = [write.path.rpartition("/")[2] for write in host.kernel.writes()]
+    assert writes == ["dfl-fme.0", "unbind", "drivers_probe", "dfl-fme.0"]
+
+
+def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host: FpgaHost):
+    # Who closes a port of a card that was unbound meanwhile makes the kernel
+    # fall over its registers.
+    host.kernel.fail_programming(PORTED)
+    host.program(PORTED)
+    host.kernel.open_node("dfl-port.3")
+    assert host.program(PORTED) == Result(Outcome.IN_USE, errno.EBUSY, "port")
+    assert len(host.kernel.writes()) == 1
+    host.kernel.close_node("dfl-port.3")
+    assert host.program(PORTED) == DONE
+
+
+def test_a_card_that_has_vfs_is_not_begun_anew(host: FpgaHost):
+    host.kernel.fail_programming(PORTED)
+    host.program(PORTED, number=1)
+    host.release(1)
+    make_vfs(host, 1)
+    answer = host.program(PORTED, number=1)
+    assert answer == Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "1")
+
+
+def test_a_card_that_does_not_come_back_is_told(host: FpgaHost):
+    host.kernel.fail_programming(CARD)
+    host.program()
+    host.kernel.ignore(CARD, "drivers_probe")
+    assert host.program() == Result(Outcome.NO_EFFECT, 0, "driver")
+
+
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.EINVAL])
+def test_any_error_of_the_ioctl_leaves_the_port_unknown(host: FpgaHost, error: int):
+    host.kernel.fail(CARD, "program", error)
+    assert host.program() == Result(Outcome.REFUSED, error, "programming")
+
+
+def test_a_card_that_programs_itself_is_in_use(host: FpgaHost):
+    host.kernel.fail(CARD, "program", errno.EBUSY)
+    assert host.program() == Result(Outcome.IN_USE, errno.EBUSY, "fme")
+    assert host.functions() == [DFL_FUNCTION]
+
+
+def test_a_card_that_lies_is_seen_by_what_it_holds(host: FpgaHost):
+    host.kernel.ignore(CARD, "program")
+    assert host.program() == Result(Outcome.OK, 0, "", DFL_FUNCTION)
+
+
+def test_a_function_that_cannot_be_read_back_is_no_success(
+    host: FpgaHost, monkeypatch: pytest.MonkeyPatch
+):
+    digest = host.add(HEAD + bytes(len(PAYLOAD)))
+    answer = host.program(digest=digest.value)
+    assert answer == Result(Outcome.NO_EFFECT, 0, "programming")
+
+
+def test_a_call_that_never_returns_keeps_its_card_and_no_other(host: FpgaHost):
+    host.kernel.hang(CARD, "program")
+    answer = host.program(milliseconds=200)
+    assert answer == Result(Outcome.STUCK, errno.ETIMEDOUT)
+    assert host.program(milliseconds=100).outcome == Outcome.BUSY
+    assert host.program(SECOND) == DONE
+    host.end()
+    # What the card took after all is there, and the card is free.
+    assert host.functions() == [WANTED]
+    assert host.program() == DONE
+
+
+def test_a_worker_that_is_killed_leaves_no_answer(host: FpgaHost):
+    host.kernel.kill(CARD, "program", after=True)
+    answer = host.program()
+    assert (answer.outcome, answer.step) == (Outcome.NO_EFFECT, "child")
+    assert host.functions() == [WANTED]
+
+
+def test_nothing_is_begun_once_the_time_is_up(
+    host: FpgaHost, monkeypatch: pytest.MonkeyPatch
+):
+    times = iter([0.0, 0.0, 100.0])
+    monkeypatch.setattr(images.time, "monotonic", lambda: next(times, 100.0))
+    assert host.program(milliseconds=10_000).errno == errno.ETIMEDOUT
+    assert is_untouched(host)
+
+
+# -- ports --------------------------------------------------------------------
+
+
+def take(host: FpgaHost, address: str) -> None:
+    place = PciAddress.parse(address)
+    group = functions.group(place)
+    targets = ((place.parts, host.identity(address)),)
+    (answer,) = binding.take(group, targets, host.epoch, 60_000)
+    assert answer == OK
+
+
+def make_vfs(host: FpgaHost, count: int) -> None:
+    """Make VFs, and let dfl-pci have them."""
+    place = PciAddress.parse(PORTED)
+    answer = sriov.set_num_vfs(
+        place.parts, host.identity(PORTED), count, host.epoch, 60_000
+    )
+    assert answer == OK
+    for address in VFS[:count]:
+        functions.probe(PciAddress.parse(address))
+
+
+def where(host: FpgaHost) -> dict[int, str]:
+    return {port.number: str(port.function) for port in host.card(PORTED).ports}
+
+
+def test_the_first_ports_leave_the_host_and_come_back(host: FpgaHost):
+    assert host.release(1) == OK
+    assert where(host) == {1: PORTED}
+    assert host.release(2) == OK
+    assert where(host) == {}
+    assert host.release(1) == OK
+    assert where(host) == {1: PORTED}
+    assert host.assign() == OK
+    assert where(host) == {0: PORTED, 1: PORTED}
+
+
+def test_what_is_so_already_is_not_asked_for(host: FpgaHost):
+    host.release(2)
+    done = len(host.ioctls())
+    assert host.release(2) == OK
+    make_vfs(host, 2)
+    assert host.release(2) == OK
+    assert len(host.ioctls()) == done
+
+
+def test_a_card_with_vfs_keeps_its_ports_where_they_are(host: FpgaHost):
+    host.release(2)
+    make_vfs(host, 2)
+    assert host.assign() == Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "2")
+    assert where(host) == dict(enumerate(VFS))
+
+
+def test_a_card_has_no_more_ports_than_it_has(host: FpgaHost):
+    assert host.release(3) == Result(Outcome.REFUSED, errno.ERANGE, "port", "2")
+
+
+@pytest.mark.parametrize("node", ["dfl-port.3", "dfl-fme.2"])
+def test_a_port_that_somebody_has_open_stays(host: FpgaHost, node: str):
+    host.kernel.open_node(node)
+    answer = host.release(2)
+    assert (answer.outcome, answer.errno) == (Outcome.IN_USE, errno.EBUSY)
+    assert 1 in where(host)
+
+
+def test_a_release_without_effect_is_seen(host: FpgaHost):
+    host.kernel.ignore(PORTED, "release")
+    assert host.release(1) == Result(Outcome.NO_EFFECT, 0, "port", "0")
+
+
+def test_a_release_that_the_kernel_refuses_is_told(host: FpgaHost):
+    host.kernel.fail(PORTED, "release", errno.ENOMEM)
+    assert host.release(1) == Result(Outcome.REFUSED, errno.ENOMEM, "port", "0")
+
+
+def test_a_port_that_the_card_only_counts_is_not_missed(host: FpgaHost):
+    host.release(1)
+    host.kernel.fail(PORTED, "assign", errno.ENODEV)
+    assert host.assign() == OK
+
+
+def test_the_port_of_a_vf_is_programmed_through_its_card(host: FpgaHost):
+    host.release(2)
+    make_vfs(host, 2)
+    assert host.program(PORTED, number=1) == DONE
+    assert host.functions(PORTED) == [DFL_FUNCTION, WANTED]
+
+
+def test_the_port_of_a_vf_that_a_guest_has_is_not_programmed(host: FpgaHost):
+    host.release(2)
+    make_vfs(host, 2)
+    take(host, VFS[1])
+    answer = host.program(PORTED, number=1)
+    assert answer == Result(Outcome.REFUSED, errno.ENODEV, "port", "1")
+    assert host.program(PORTED, number=0) == DONE
+
+
+def test_a_vf_whose_port_is_programmed_cannot_be_taken_meanwhile(host: FpgaHost):
+    host.release(2)
+    make_vfs(host, 2)
+    host.kernel.hang(PORTED, "program")
+    assert host.program(PORTED, milliseconds=200).outcome == Outcome.STUCK
+    place = PciAddress.parse(VFS[0])
+    targets = ((place.parts, host.identity(VFS[0])),)
+    group = functions.group(place)
+    (answer,) = binding.take(group, targets, host.epoch, 100)
+    assert answer.outcome == Outcome.BUSY
+    host.end()
+
+
+def test_the_worker_that_programs_cannot_be_ended_from_outside(host: FpgaHost):
+    host.kernel.hang(CARD, "program")
+    host.program(milliseconds=200)
+    (pid,) = {write.pid for write in host.kernel.writes()}
+    os.kill(pid, signal.SIGTERM)
+    host.end()
+    assert host.functions() == [WANTED]

@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The cached image is found by its digest, and read as if by a stranger."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import time
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import conf
+from os_acc.objects.digest import Digest
+from os_acc.privsep import images
+from os_acc.privsep.images import Images, Unfit
+
+DATA = b"what is to be programmed" * 100
+DIGEST = Digest("sha512", hashlib.sha512(DATA).hexdigest())
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    (tmp_path / DIGEST.file_name).write_bytes(DATA)
+    return tmp_path
+
+
+def sealed(cache: Path, digest: Digest = DIGEST, seconds: float = 60):
+    return Images(str(cache)).sealed(digest, time.monotonic() + seconds)
+
+
+def unfit(cache: Path, digest: Digest = DIGEST, seconds: float = 60) -> Unfit:
+    with pytest.raises(Unfit) as caught, sealed(cache, digest, seconds):
+        raise AssertionError("it was taken")
+    return caught.value
+
+
+def test_what_was_hashed_is_what_is_held(cache: Path):
+    with sealed(cache) as image:
+        # Whatever becomes of the file.
+        (cache / DIGEST.file_name).write_bytes(b"something else")
+        assert image.size == len(DATA)
+        assert os.pread(image.fd, image.size, 0) == DATA
+
+
+def test_nobody_can_change_it(cache: Path):
+    with sealed(cache) as image:
+        for change in (
+            lambda fd: os.pwrite(fd, b"x", 0),
+            lambda fd: os.ftruncate(fd, 0),
+            lambda fd: os.ftruncate(fd, 2 * len(DATA)),
+            lambda fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE),
+            lambda fd: mmap.mmap(fd, len(DATA), prot=mmap.PROT_WRITE),
+        ):
+            with pytest.raises(PermissionError):
+                change(image.fd)
+        with mmap.mmap(image.fd, image.size, access=mmap.ACCESS_COPY) as view:
+            assert view[:] == DATA
+
+
+def test_it_is_given_up_after_use(cache: Path):
+    with sealed(cache) as image:
+        pass
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(image.fd)
+
+
+def test_what_is_altered_is_told_with_its_own_digest(cache: Path):
+    (cache / DIGEST.file_name).write_bytes(b"something else")
+    error = unfit(cache)
+    assert (error.errno, error.step) == (errno.EBADMSG, "digest")
+    assert error.observed == hashlib.sha512(b"something else").hexdigest()
+
+
+def test_a_name_under_another_algorithm_is_another_file(cache: Path):
+    other = Digest("sha256", hashlib.sha256(DATA).hexdigest())
+    assert (unfit(cache, other).errno, unfit(cache, other).step) == (
+        errno.ENOENT,
+        "image",
+    )
+
+
+def test_links_are_not_followed(cache: Path, tmp_path: Path):
+    (cache / DIGEST.file_name).rename(cache / "elsewhere")
+    (cache / DIGEST.file_name).symlink_to(cache / "elsewhere")
+    assert unfit(cache).errno == errno.ELOOP
+
+
+def test_the_directory_is_no_link_either(cache: Path, tmp_path: Path):
+    (tmp_path / "link").symlink_to(cache, target_is_directory=True)
+    assert unfit(tmp_path / "link").errno == errno.ENOTDIR
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_makes_nobody_wait(cache: Path, make):
+    (cache / DIGEST.file_name).unlink()
+    make(cache / DIGEST.file_name)
+    error = unfit(cache)
+    assert (error.errno, error.step) == (errno.EINVAL, "image")
+
+
+def test_an_image_has_a_size_that_memory_can_hold(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(images, "SIZE_LIMIT", len(DATA))
+    with sealed(cache):
+        pass
+    monkeypatch.setattr(images, "SIZE_LIMIT", len(DATA) - 1)
+    error = unfit(cache)
+    assert (error.errno, error.step) == (errno.EFBIG, "image")
+
+
+def test_it_is_not_read_for_longer_than_there_is_time(cache: Path):
+    assert unfit(cache, seconds=0).errno == errno.ETIMEDOUT
+
+
+def test_a_host_without_memory_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    def memfd_create(_name: str, _flags: int) -> int:
+        raise OSError(errno.ENOMEM, "none left")
+
+    monkeypatch.setattr(os, "memfd_create", memfd_create)
+    assert unfit(cache).errno == errno.ENOMEM
+
+
+@pytest.fixture
+def configured(tmp_path: Path):
+    def configure(text: str) -> None:
+        path = tmp_path / "os-acc.conf"
+        path.write_text(f"[os_acc]\nstate_path = {text}\n")
+        cfg.CONF([], default_config_files=[str(path)], default_config_dirs=[])
+
+    yield configure
+    cfg.CONF.clear()
+    cfg.CONF([], default_config_files=[], default_config_dirs=[])
+
+
+def test_the_helper_knows_the_directory_by_itself(configured, tmp_path: Path):
+    configured(str(tmp_path))
+    assert Images().directory() == f"{tmp_path}/bitstreams"
+
+
+@pytest.mark.parametrize("text", ["", "relative/path", "$none_such/x"])
+def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
+    configured(text)
+    with pytest.raises(Unfit):
+        Images().directory()
+
+
+def test_service_and_helper_read_one_option():
+    both = cfg.ConfigOpts()
+    conf.register(both)
+    both.register_opt(images.state_path.OPTION, group=conf.GROUP.name)
