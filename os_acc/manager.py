@@ -25,12 +25,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from oslo_log import log
-from oslo_utils import uuidutils
 
 from os_acc import (
-    bindings,
-    choice,
     conf,
+    drafting,
     entries,
     exception,
     extra_specs,
@@ -41,12 +39,11 @@ from os_acc import (
     programming,
     selected_rp,
 )
-from os_acc.host import boot, vfio
+from os_acc.host import vfio
 from os_acc.host.view import Host
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
-from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Selection, Wanted
 from os_acc.placement import snapshot, tree
@@ -350,9 +347,10 @@ class Manager:
         if not wanted:
             return ()
         vfio.vfio_ready(self.root)
+        drafter = drafting.Drafter(self.root, self._owner, instance, wanted, digest)
         while True:
             # What is taken meanwhile, the store refuses.
-            drafts = self._drafted(instance, wanted, digest, look, deadline)
+            drafts = drafter.drafted(*look, deadline)
             try:
                 return self._established(drafts, instance, deadline)
             except AlreadyLeased as error:
@@ -389,78 +387,6 @@ class Manager:
         except exception.OsAccError as error:
             LOG.warning("what regions hold is told later: %s", error)
             self._snapshots.expire()
-
-    def _drafted(
-        self,
-        instance: InstanceInfo,
-        wanted: Sequence[Wanted],
-        digest: str,
-        look: tuple[inventory.Inventory, Standing],
-        deadline: float,
-    ) -> list[programming.Draft]:
-        """Leases on free devices, past those of which the kernel says nothing.
-
-        :raises DeviceStuck: there are too few others.
-        """
-        stock, standing = look
-        taken = standing.taken
-        stuck: exception.DeviceStuck | None = None
-        while True:
-            try:
-                chosen = choice.choose(wanted, stock.providers, taken)
-            except exception.NoDeviceAvailable as error:
-                if stuck is None:
-                    raise
-                raise stuck from error
-            try:
-                leases = [
-                    dataclasses.replace(
-                        self._lease(instance, each, digest, stock, deadline),
-                        request_size=len(chosen),
-                    )
-                    for each in chosen
-                ]
-                return [
-                    programming.Draft(
-                        lease, each.provider.device.region, each.wanted.wish
-                    )
-                    for lease, each in zip(leases, chosen, strict=True)
-                ]
-            except exception.DeviceStuck as error:
-                # Without an address it is the time that is over.
-                if not error.address:
-                    raise
-                LOG.warning("%s chooses another device: %s", instance.uuid, error)
-                taken, stuck = taken | {PciAddress.parse(error.address)}, error
-
-    def _lease(
-        self,
-        instance: InstanceInfo,
-        chosen: choice.Chosen,
-        digest: str,
-        stock: inventory.Inventory,
-        deadline: float,
-    ) -> Lease:
-        prior = bindings.read_prior(self.root, chosen.handle.members, deadline)
-        bindings.check_chosen(stock.host, prior)
-        return Lease(
-            uuid=uuidutils.generate_uuid(),
-            consumer=instance.uuid,
-            owner=self._owner,
-            state=LeaseState.PREPARING,
-            group=chosen.wanted.group_suffix,
-            provider=chosen.provider.uuid,
-            resource_class=chosen.wanted.resource_class,
-            address=chosen.handle.address,
-            iommu_group=chosen.handle.iommu_group,
-            numa_node=chosen.handle.numa_node,
-            prior=prior,
-            request=digest,
-            boot_id=boot.boot_id(self.root),
-            plugin=chosen.provider.device.plugin,
-            instance_name=instance.name,
-            project_id=instance.project_id,
-        )
 
 
 def _digest(wanted: Sequence[Wanted]) -> str:

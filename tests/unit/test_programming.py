@@ -24,6 +24,7 @@ import pytest
 from stevedore import ExtensionManager
 
 from os_acc import exception, plugins
+from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.testing import HostSpec, hosts
 from tests.unit import acme_fpga
 from tests.unit.acme_fpga import PCI_A, PCI_B
@@ -289,7 +290,7 @@ def test_each_function_of_a_region_goes_to_a_guest_of_its_own(two_functions):
 def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
     two_functions,
 ):
-    """Reprogramming under a running VM: item 2 of what goes wrong in Cyborg."""
+    """Reprogramming under a running VM: item 2 of what is wrong in Cyborg."""
     two_functions.ask(1, PCI_A, function_id=GZIP)
     with pytest.raises(exception.RegionInUse, match=uuid_of(1)):
         two_functions.ask(2, PCI_A, function_id=CRYPTO)
@@ -373,6 +374,7 @@ def is_unknown(bench: FpgaBench) -> bool:
     ],
 )
 def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, told, error):
+    """A failed programming treated as success: item 1 of what is wrong in Cyborg."""
     fpgas.upload()
     fpgas.kernel.fail_programming(CARD, told)
     with pytest.raises(error, match=told) as caught:
@@ -445,6 +447,7 @@ def test_an_altered_file_in_the_cache_is_fetched_anew(fpgas, tmp_path):
 
 
 def test_a_programming_that_never_ends_keeps_the_region(fpgas):
+    """It goes on after the time-out, and is reconciled: item 7."""
     fpgas.upload()
     fpgas.kernel.hang(CARD, "program")
     with fpgas.impatient(), pytest.raises(exception.DeviceStuck):
@@ -458,10 +461,56 @@ def test_a_programming_that_never_ends_keeps_the_region(fpgas):
     assert fpgas.held() == GZIP
 
 
+def test_an_image_whose_properties_do_not_tell_is_read_at_its_head(fpgas):
+    """A missing property ends in no dead end: item 3."""
+    image = fpgas.upload(**{"accel:function_id": None})
+    fpgas.ask(1, bitstream_id=image)
+    assert fpgas.held() == GZIP
+
+
+@pytest.mark.parametrize(
+    ("uploads", "error"),
+    [
+        ((), exception.ImageNotFound),
+        (("gzip", "gzip2"), exception.ImageAmbiguous),
+    ],
+)
+def test_none_or_two_images_are_told_at_once(fpgas, uploads, error):
+    """The other dead ends of item 3: nothing is left half begun."""
+    before = fpgas.kernel.snapshot()
+    for name in uploads:
+        fpgas.upload(name)
+    with pytest.raises(error, match=GZIP):
+        fpgas.ask(1, function_id=GZIP)
+    assert fpgas.manager.store.leases() == ()
+    assert fpgas.kernel.snapshot() == before
+    fpgas.ask(1)
+
+
+def test_functions_make_traits_that_placement_takes(fpgas):
+    """Every canonical UUID has hyphens: item 4."""
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP)
+    found = traits(fpgas)
+    assert all(PLACEMENT_NAME.fullmatch(trait) for trait in found)
+    assert function_trait(GZIP) in found
+
+
+def test_a_bitstream_is_programmed_whatever_the_resource_class(make_fpgas):
+    """Cyborg ignores it silently unless the class is FPGA: item 6."""
+    named = '{"address": "*:*:*.*", "resource_class": "CUSTOM_FAST_CARD"}'
+    bench = make_fpgas(device_spec=[named])
+    bench.upload()
+    assert bench.provider(CARD).device.resource_class == "CUSTOM_FAST_CARD"
+    bench.ask(1, function_id=GZIP)
+    assert bench.held() == GZIP
+
+
 # -- after a reboot ------------------------------------------------------------
 
 
 def test_a_reboot_takes_the_function_and_the_lease_brings_it_back(fpgas):
+    """What is recorded of a region is never believed: item 9."""
     fpgas.upload()
     first = fpgas.ask(1, function_id=GZIP)
     fpgas.kernel.reboot()

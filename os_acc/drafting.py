@@ -1,0 +1,106 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Leases as they will be, on the devices that are free."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from oslo_log import log
+from oslo_utils import uuidutils
+
+from os_acc import bindings, choice, exception, inventory, programming
+from os_acc.host import boot
+from os_acc.objects.instance import InstanceInfo
+from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.selection import Wanted
+
+LOG = log.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drafter:
+    """Makes the leases of one request.
+
+    :ivar root: where ``/sys`` is found.
+    :ivar digest: of the request.
+    """
+
+    root: str
+    owner: Owner
+    instance: InstanceInfo
+    wanted: Sequence[Wanted]
+    digest: str
+
+    def drafted(
+        self, stock: inventory.Inventory, standing: Standing, deadline: float
+    ) -> list[programming.Draft]:
+        """Leases on free devices, past those of which the kernel says nothing.
+
+        :raises DeviceStuck: there are too few others.
+        """
+        taken = standing.taken
+        stuck: exception.DeviceStuck | None = None
+        while True:
+            try:
+                chosen = choice.choose(self.wanted, stock.providers, taken)
+            except exception.NoDeviceAvailable as error:
+                if stuck is None:
+                    raise
+                raise stuck from error
+            try:
+                return [
+                    programming.Draft(
+                        self._lease(each, len(chosen), stock, deadline),
+                        each.provider.device.region,
+                        each.wanted.wish,
+                    )
+                    for each in chosen
+                ]
+            except exception.DeviceStuck as error:
+                # Without an address it is the time that is over.
+                if not error.address:
+                    raise
+                LOG.warning("%s chooses another device: %s", self.instance.uuid, error)
+                taken, stuck = taken | {PciAddress.parse(error.address)}, error
+
+    def _lease(
+        self,
+        chosen: choice.Chosen,
+        size: int,
+        stock: inventory.Inventory,
+        deadline: float,
+    ) -> Lease:
+        prior = bindings.read_prior(self.root, chosen.handle.members, deadline)
+        bindings.check_chosen(stock.host, prior)
+        return Lease(
+            uuid=uuidutils.generate_uuid(),
+            consumer=self.instance.uuid,
+            owner=self.owner,
+            state=LeaseState.PREPARING,
+            group=chosen.wanted.group_suffix,
+            provider=chosen.provider.uuid,
+            resource_class=chosen.wanted.resource_class,
+            address=chosen.handle.address,
+            iommu_group=chosen.handle.iommu_group,
+            numa_node=chosen.handle.numa_node,
+            prior=prior,
+            request=self.digest,
+            request_size=size,
+            boot_id=boot.boot_id(self.root),
+            plugin=chosen.provider.device.plugin,
+            instance_name=self.instance.name,
+            project_id=self.instance.project_id,
+        )
