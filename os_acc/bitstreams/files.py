@@ -126,7 +126,7 @@ def is_used(path: str) -> bool:
     :raises OSError: it cannot be opened.
     """
     with _unused(path) as unused:
-        return not unused
+        return unused is False
 
 
 def remove_unused(path: str) -> bool:
@@ -143,7 +143,7 @@ def remove_unused(path: str) -> bool:
                 os.unlink(path)
             except PermissionError:
                 return False
-        return unused
+        return bool(unused)
 
 
 @contextlib.contextmanager
@@ -188,11 +188,14 @@ def sync_directory(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def _unused(path: str) -> Iterator[bool]:
-    """Whether nobody uses a file; if so, nobody can begin to meanwhile."""
+def _unused(path: str) -> Iterator[bool | None]:
+    """Whether nobody uses a file; if so, nobody can begin to meanwhile.
+
+    None if there is no file.
+    """
     fd = _opened(path)
     if fd is None:
-        yield False
+        yield None
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
+
+from oslo_utils import strutils
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
@@ -45,6 +48,28 @@ def key_value(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
     return key, value
+
+
+def size(text: str) -> int:
+    """A number of bytes, or a size with its unit, such as ``5GiB``."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        parsed: int = strutils.string_to_bytes(text, "mixed", return_int=True)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size") from error
+    return parsed
+
+
+def seconds(text: str) -> float:
+    """A time to wait, longer than nothing."""
+    try:
+        parsed = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+    if not 0 < parsed < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait")
+    return parsed
 
 
 def sibling(text: str) -> tuple[PciAddress, str]:

@@ -23,12 +23,14 @@ from typing import Any
 from cliff import command, lister, show
 
 from os_acc import conf, device_spec, exception, helper, service
+from os_acc.bitstreams import library
 from os_acc.cmd import configuration, identity
 from os_acc.cmd.app import OsAcc
 from os_acc.manager import Manager
 from os_acc.objects.lease import Owner
 from os_acc.service import Look
 from os_acc.store import readonly
+from os_acc.store.locks import Locks
 
 
 class Acting(command.Command):
@@ -73,6 +75,16 @@ class Acting(command.Command):
         """What is recorded, whatever the host looks like."""
         self._need_no_root()
         return readonly.read(self.settings.state_path, service.STORE_SECONDS)
+
+    def library(self) -> library.Library:
+        """The bitstreams; root has become the state's owner.
+
+        :raises InvalidConfiguration: an option cannot be used.
+        """
+        self._need_no_root()
+        state_path = self.settings.state_path
+        locks = Locks(os.path.join(state_path, "locks"))
+        return library.build(self.os_acc.config, state_path, locks)
 
     def manager(self) -> Manager:
         """The library, ready to act; root has become the state's owner.

@@ -16,11 +16,29 @@ from pathlib import Path
 
 import pytest
 
+from os_acc.testing import bitstreams
 from tests.unit.bench import Bench
+from tests.unit.bitstreams.made import FUNCTION_ID, OTHER_FUNCTION_ID, REGION_ID
 from tests.unit.cmd.console import Console
+from tests.unit.cmd.images import Images
 
 
 @pytest.fixture
 def console(bench: Bench, tmp_path: Path) -> Console:
     """A shell on the two-socket host, with everything on it named."""
     return Console(bench, tmp_path)
+
+
+@pytest.fixture
+def images(console: Console, tmp_path: Path) -> Images:
+    """Two sound images, of which nothing is fetched yet."""
+    place = tmp_path / "images"
+    place.mkdir()
+    console.configure(
+        more=f"[os_acc_bitstreams]\nsource = directory\ndirectory = {place}\n"
+        "cache_size = 100000000"
+    )
+    made = Images(place, console)
+    made.put(1, bitstreams.gbs(REGION_ID, FUNCTION_ID))
+    made.put(2, bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID))
+    return made

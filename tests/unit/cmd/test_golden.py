@@ -30,6 +30,7 @@ from os_acc.cmd import check, identity
 from os_acc.conf import PRIVSEP_GROUPS
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
+from tests.unit.cmd.images import Images
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMED = (
@@ -101,6 +102,17 @@ def test_what_the_manual_shows_of_unknown_devices(
         *("--sibling", f"{AUDIO}=snd_hda_intel"),
     )
     golden("adopt", "device", "adopt", VF, "--consumer", uuid_of(2), "--driver", "")
+
+
+def test_what_the_manual_shows_of_bitstreams(
+    console: Console, images: Images, golden: Callable[..., None]
+) -> None:
+    golden("bitstream-fetch", "bitstream", "fetch", "loopback1")
+    place = Path(console.bench.state_path, "bitstreams")
+    for file in place.iterdir():
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+    golden("bitstream-list", "bitstream", "list")
+    golden("bitstream-verify", "bitstream", "verify")
 
 
 @pytest.mark.usefixtures("helper_of_nova")

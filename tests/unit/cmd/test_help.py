@@ -24,6 +24,10 @@ from tests.unit.cmd.console import Console
 
 COMMANDS = {
     "attached": ("UUID",),
+    "bitstream fetch": ("IMAGE", "--timeout", "--long"),
+    "bitstream list": ("--format",),
+    "bitstream prune": ("--size",),
+    "bitstream verify": ("--format",),
     "check": ("--format",),
     "demo": ("--keep",),
     "device adopt": ("ADDRESS", "--consumer", "--driver", "--sibling"),

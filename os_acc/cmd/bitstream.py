@@ -1,0 +1,185 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc bitstream``: the images of bitstreams that this host has."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from os_acc.bitstreams.files import Entry
+from os_acc.bitstreams.library import Library
+from os_acc.cmd import arguments, base, identity, progress
+from os_acc.objects.digest import Digest
+from os_acc.objects.image import Bitstream
+
+
+class BitstreamList(base.Listing):
+    """List the images of bitstreams that this host has, least recently used first.
+
+    Changes nothing, and asks no Image service.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        cache = self.library().cache
+        return (
+            (*_HASH, "Size", "Last Used", "In Use"),
+            [
+                (*_row(each, parsed_args), _moment(each.used), cache.is_used(each))
+                for each in cache.entries()
+            ],
+        )
+
+
+class BitstreamFetch(base.Listing):
+    """Fetch and verify images of bitstreams before they are needed.
+
+    No device is touched. An image that is there already is verified again as
+    a plug would do it; nothing of it is fetched.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "image",
+            metavar="IMAGE",
+            nargs="+",
+            help="the id or the name of an image",
+        )
+        parser.add_argument(
+            "--timeout",
+            metavar="SECONDS",
+            type=arguments.seconds,
+            help="after which it gives up; default [os_acc] plug_timeout",
+        )
+        parser.add_argument(
+            "--long",
+            action="store_true",
+            help="also: the interface that it is built for, and its functions",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        identity.check_owner(self.settings.state_path)
+        seconds = parsed_args.timeout or self.settings.plug_timeout
+        deadline = time.monotonic() + seconds
+        images = self.library()
+        found = [self._fetched(images, text, deadline) for text in parsed_args.image]
+        if not parsed_args.long:
+            return _FETCHED, [_fetched_row(each, parsed_args) for each in found]
+        return (
+            (*_FETCHED, "Built For", "Functions"),
+            [
+                (
+                    *_fetched_row(each, parsed_args),
+                    each.header.interface_id,
+                    list(each.header.function_ids),
+                )
+                for each in found
+            ],
+        )
+
+    def _fetched(self, images: Library, text: str, deadline: float) -> Bitstream:
+        image = images.named(text, deadline)
+        with (
+            progress.shown(self.app.stderr, image.id) as told,
+            images.fetched(image, deadline, told) as bitstream,
+        ):
+            return bitstream
+
+
+class BitstreamVerify(base.Listing):
+    """Hash every image that this host has again, and drop what was altered.
+
+    What was dropped is fetched anew when it is needed. Ends with 1 if there
+    was any.
+    """
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        self._is_altered = False
+        return super().run(parsed_args) or int(self._is_altered)
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        identity.check_owner(self.settings.state_path)
+        return (*_HASH, "Size", "Result"), list(self._verified(parsed_args))
+
+    def _verified(self, parsed_args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+        cache = self.library().cache
+        for each in cache.entries():
+            deadline = time.monotonic() + self.settings.plug_timeout
+            is_sound = cache.verify(each.digest, deadline)
+            self._is_altered |= not is_sound
+            yield (*_row(each, parsed_args), "sound" if is_sound else "altered")
+
+
+class BitstreamPrune(base.Listing):
+    """Remove images that nobody uses, the one least recently used first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--size",
+            metavar="SIZE",
+            type=arguments.size,
+            default=0,
+            help="only until the others have this size: bytes, or as 5GiB. "
+            "Default: all that nobody uses",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        identity.check_owner(self.settings.state_path)
+        deadline = time.monotonic() + self.settings.plug_timeout
+        gone = self.library().cache.prune(parsed_args.size, deadline)
+        return (*_HASH, "Size"), [_row(each, parsed_args) for each in gone]
+
+
+_HASH = ("Hash Algorithm", "Hash")
+_FETCHED = ("ID", "Name", *_HASH, "Size", "Format")
+# Enough to tell images apart, and a table with it fits a terminal.
+_SHOWN = 16
+
+
+def _fetched_row(
+    bitstream: Bitstream, parsed_args: argparse.Namespace
+) -> tuple[Any, ...]:
+    image = bitstream.image
+    digest = _hash(Digest.of(image), parsed_args)
+    form = bitstream.header.format.value
+    return (image.id, image.name, *digest, bitstream.size, form)
+
+
+def _row(entry: Entry, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
+    return (*_hash(entry.digest, parsed_args), entry.size)
+
+
+def _hash(digest: Digest, parsed_args: argparse.Namespace) -> tuple[str, str]:
+    if parsed_args.formatter != "table":
+        return digest.algorithm, digest.value
+    return digest.algorithm, f"{digest.value[:_SHOWN]}..."
+
+
+def _moment(used: float) -> str:
+    when = datetime.datetime.fromtimestamp(used, datetime.UTC)
+    return when.isoformat(timespec="seconds")

@@ -1,0 +1,69 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A bar that fills while something is fetched."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TextIO
+
+from os_acc.bitstreams.fetch import Progress
+
+_WIDTH = 30
+_MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def shown(stream: TextIO, title: str) -> Iterator[Progress | None]:
+    """Something to tell of progress; None where nobody looks.
+
+    :param stream: where the bar goes, if it is a terminal.
+    :param title: what is fetched, in words.
+    """
+    if not stream.isatty():
+        yield None
+        return
+    bar = _Bar(stream, title)
+    try:
+        yield bar
+    finally:
+        bar.end()
+
+
+class _Bar:
+    def __init__(self, stream: TextIO, title: str) -> None:
+        self._stream = stream
+        self._title = title
+        self._last = ""
+
+    def __call__(self, done: int, size: int | None) -> None:
+        text = f"{self._title} {_bar(done, size)}"
+        # A terminal is slower than a disk.
+        if text != self._last:
+            self._stream.write(f"\r{text}")
+            self._stream.flush()
+            self._last = text
+
+    def end(self) -> None:
+        # What was in the cache has shown no bar.
+        if self._last:
+            self._stream.write("\n")
+
+
+def _bar(done: int, size: int | None) -> str:
+    if not size:
+        return f"{done // _MIB} MiB"
+    filled = _WIDTH * done // size
+    bar = "#" * filled + "." * (_WIDTH - filled)
+    return f"[{bar}] {100 * done // size:3d} % of {size / _MIB:.1f} MiB"

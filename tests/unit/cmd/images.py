@@ -1,0 +1,66 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Images for the command to fetch, and what it has fetched."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+from os_acc.bitstreams import library, options
+from os_acc.objects.image import Image
+from os_acc.store.locks import Locks
+from tests.unit.bitstreams.sources import id_of
+from tests.unit.cmd.console import Console
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Images:
+    """A directory with images, and the cache of the host."""
+
+    place: Path
+    console: Console
+
+    def put(self, number: int, content: bytes, **fields: object) -> Image:
+        """Lay down an image, and tell what it is."""
+        told = {
+            "id": id_of(number),
+            "name": f"loopback{number}",
+            "os_hash_algo": "sha256",
+            "os_hash_value": hashlib.sha256(content).hexdigest(),
+        }
+        file = self.place / f"image{number}.gbs"
+        file.write_bytes(content)
+        file.with_name(f"{file.name}.json").write_text(json.dumps(told | fields))
+        return self.library().about(id_of(number), time.monotonic() + 60)
+
+    def library(self) -> library.Library:
+        """The library as a plug has it at the same time."""
+        state = self.console.bench.state_path
+        config = self.console.bench.config()
+        options.register(config)
+        config.set_override("source", "directory", group="os_acc_bitstreams")
+        config.set_override("directory", str(self.place), group="os_acc_bitstreams")
+        return library.build(config, state, Locks(f"{state}/locks"))
+
+    @property
+    def cached(self) -> set[str]:
+        """The files in the cache."""
+        try:
+            return set(os.listdir(f"{self.console.bench.state_path}/bitstreams"))
+        except FileNotFoundError:
+            return set()

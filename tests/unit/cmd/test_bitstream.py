@@ -1,0 +1,228 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc bitstream``: what is there, more of it, less of it, is it sound."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from os_acc.cmd import progress
+from os_acc.objects.image import Image
+from os_acc.testing import bitstreams
+from tests.unit.bitstreams.made import FUNCTION_ID, REGION_ID
+from tests.unit.bitstreams.sources import id_of
+from tests.unit.cmd.console import Console
+from tests.unit.cmd.images import Images
+
+MIB = 1 << 20
+
+
+def about(images: Images, number: int) -> Image:
+    return images.library().about(id_of(number), time.monotonic() + 60)
+
+
+def file_name(image: Image) -> str:
+    return f"{image.hash_algo}-{image.hash_value}"
+
+
+def test_nothing_is_there_at_first(console: Console, images: Images) -> None:
+    for command in ("list", "verify", "prune"):
+        assert console.json("bitstream", command) == []
+    assert images.cached == set()
+
+
+def test_images_are_fetched_by_id_and_by_name(console: Console, images: Images) -> None:
+    fetched = console.json("bitstream", "fetch", id_of(1), "loopback2", "--long")
+    assert [row["ID"] for row in fetched] == [id_of(1), id_of(2)]
+    first = about(images, 1)
+    assert fetched[0] == {
+        "ID": id_of(1),
+        "Name": "loopback1",
+        "Hash Algorithm": "sha256",
+        "Hash": first.hash_value,
+        "Size": first.size,
+        "Format": "gbs",
+        "Built For": REGION_ID,
+        "Functions": [FUNCTION_ID],
+    }
+    assert images.cached == {file_name(about(images, each)) for each in (1, 2)}
+    assert console.bench.kernel.writes() == []
+
+
+def test_what_is_there_is_listed(console: Console, images: Images) -> None:
+    console.json("bitstream", "fetch", id_of(1))
+    first = about(images, 1)
+    path = f"{console.bench.state_path}/bitstreams/{file_name(first)}"
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    row = {
+        "Hash Algorithm": "sha256",
+        "Hash": first.hash_value,
+        "Size": first.size,
+        "Last Used": "2023-11-14T22:13:20+00:00",
+        "In Use": False,
+    }
+    assert console.json("bitstream", "list") == [row]
+    with images.library().fetched(first, time.monotonic() + 60):
+        (now,) = console.json("bitstream", "list")
+    assert now["In Use"] is True
+    assert now["Last Used"] > row["Last Used"]
+
+
+def test_in_a_table_hashes_are_short(console: Console, images: Images) -> None:
+    console.json("bitstream", "fetch", id_of(1))
+    value = about(images, 1).hash_value
+    for command in ("list", "verify", "prune"):
+        table = console.run("bitstream", command).out
+        assert f" {value[:16]}... " in table
+        assert value not in table
+
+
+def test_what_does_not_exist_is_told(console: Console, images: Images) -> None:
+    ran = console.run("bitstream", "fetch", "nothing")
+    assert ran.status == 1
+    assert ran.err.startswith("os-acc: no image has the id or the name 'nothing'")
+
+
+def test_what_may_not_be_programmed_is_not_fetched(
+    console: Console, images: Images
+) -> None:
+    images.put(1, bitstreams.gbs(REGION_ID, FUNCTION_ID), status="deactivated")
+    ran = console.run("bitstream", "fetch", id_of(1))
+    assert ran.status == 1
+    message, hint = ran.err.splitlines()
+    assert "'deactivated'" in message
+    assert "[os_acc_bitstreams]" in hint
+    assert images.cached == set()
+
+
+def test_an_image_that_is_not_what_it_should_be_is_not_kept(
+    console: Console, images: Images
+) -> None:
+    (images.place / "image1.gbs").write_bytes(bytes(about(images, 1).size or 0))
+    ran = console.run("bitstream", "fetch", id_of(1))
+    assert ran.status == 1
+    assert "another hash" in ran.err
+    assert images.cached == set()
+
+
+def test_verifying_tells_and_drops_what_was_altered(
+    console: Console, images: Images
+) -> None:
+    console.json("bitstream", "fetch", id_of(1), id_of(2))
+    first, second = about(images, 1), about(images, 2)
+    path = Path(console.bench.state_path, "bitstreams", file_name(first))
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    ran = console.run("bitstream", "verify", "-f", "json")
+    assert ran.status == 1
+    results = {row["Hash"]: row["Result"] for row in json.loads(ran.out)}
+    assert results == {first.hash_value: "altered", second.hash_value: "sound"}
+    assert images.cached == {file_name(second)}
+    assert [row["Result"] for row in console.json("bitstream", "verify")] == ["sound"]
+    console.json("bitstream", "fetch", id_of(1))
+    assert path.read_bytes() == content
+
+
+def test_pruning_keeps_what_is_in_use_and_as_much_as_is_said(
+    console: Console, images: Images
+) -> None:
+    first, second = about(images, 1), about(images, 2)
+    with images.library().fetched(first, time.monotonic() + 60):
+        console.json("bitstream", "fetch", id_of(2))
+        assert console.json("bitstream", "prune", "--size", "1MiB") == []
+        (gone,) = console.json("bitstream", "prune")
+        assert gone["Hash"] == second.hash_value
+        assert images.cached == {file_name(first)}
+    assert len(console.json("bitstream", "prune", "--size", "0")) == 1
+    assert images.cached == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fetch",),
+        ("fetch", id_of(1), "--timeout", "0"),
+        ("fetch", id_of(1), "--timeout", "inf"),
+        ("fetch", id_of(1), "--timeout", "soon"),
+        ("prune", "--size", "-1"),
+        ("prune", "--size", "much"),
+        ("prune", "--size", "5 apples"),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    console: Console, images: Images, arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        console.run("bitstream", *arguments)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("command", [("fetch", id_of(1)), ("verify",), ("prune",)])
+def test_without_a_state_directory_none_is_made(
+    console: Console, images: Images, command: tuple[str, ...]
+) -> None:
+    os.rmdir(console.bench.state_path)
+    ran = console.run("bitstream", *command)
+    assert ran.status == 1
+    assert ran.err.startswith("os-acc: there is no state directory")
+    assert not os.path.exists(console.bench.state_path)
+    assert console.json("bitstream", "list") == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_fills_on_a_terminal() -> None:
+    stream = Terminal()
+    with progress.shown(stream, "loopback") as told:
+        assert told is not None
+        for done in (0, MIB, MIB + 1, 3 * MIB, 4 * MIB):
+            told(done, 4 * MIB)
+    lines = stream.getvalue().split("\r")[1:]
+    assert [line.partition("] ")[2].strip() for line in lines] == [
+        "0 % of 4.0 MiB",
+        "25 % of 4.0 MiB",
+        "75 % of 4.0 MiB",
+        "100 % of 4.0 MiB",
+    ]
+    assert [line.count("#") for line in lines] == [0, 7, 22, 30]
+    assert stream.getvalue().endswith("\n")
+
+
+def test_a_size_that_nobody_knows_is_no_bar() -> None:
+    stream = Terminal()
+    with progress.shown(stream, "loopback") as told:
+        assert told is not None
+        told(5 * MIB, None)
+    assert stream.getvalue() == "\rloopback 5 MiB\n"
+
+
+def test_where_nothing_is_fetched_nothing_is_shown() -> None:
+    stream = Terminal()
+    with progress.shown(stream, "loopback"):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_a_file_gets_no_bar(console: Console, images: Images) -> None:
+    with progress.shown(io.StringIO(), "loopback") as told:
+        assert told is None
+    assert console.run("bitstream", "fetch", id_of(1)).err == ""
