@@ -32,7 +32,8 @@ from cryptography.exceptions import InvalidSignature
 from os_acc import exception, hints
 
 _LARGEST: Final = 2**20
-_DEEPEST: Final = 8
+# Authorities between a signer and a root; they could have issued each other.
+_DEEPEST: Final = 5
 _UNSAFE_HASHES: Final = frozenset({"md5", "sha1"})
 
 
@@ -84,11 +85,7 @@ def _anchored(
     return below < _DEEPEST and any(
         _may_issue(authority, below)
         and _issued(authority, certificate)
-        and _anchored(
-            authority,
-            tuple(each for each in authorities if each != authority),
-            below + 1,
-        )
+        and _anchored(authority, authorities, below + 1)
         for authority in authorities
     )
 

@@ -187,6 +187,9 @@ def test_what_an_uploader_has_chosen_is_shown_as_it_is_written() -> None:
     error = none(exception.ImageAmbiguous, BY_FUNCTION, image(1, name=name), image(2))
     assert "\n" not in str(error)
     assert "y" * 100 not in str(error)
+    properties = {"function_uuid": FUNCTION_ID, "vendor": name, "region_uuid": name}
+    error = none(exception.ImageMismatch, BY_FUNCTION, image(1, properties))
+    assert "\n" not in str(error)
 
 
 # -- for another region, vendor or board -------------------------------------
