@@ -32,6 +32,12 @@ class Untouchable(kernel.Kernel):
     def read(self, path: str) -> str:
         raise AssertionError(f"{path} was read")
 
+    def open_exclusive(self, path: str, device: str) -> int:
+        raise AssertionError(f"{path} was opened")
+
+    def ioctl(self, fd: int, request: int, argument: bytes) -> None:
+        raise AssertionError(f"{request} was asked for")
+
     def probe_vfio_group(self, group: int) -> int:
         raise AssertionError(f"group {group} was opened")
 

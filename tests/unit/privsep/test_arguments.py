@@ -20,12 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from os_acc.privsep import binding, holders, sriov
+from os_acc.privsep import binding, fpga, holders, sriov
 from os_acc.privsep.functions import is_driver_name
 from os_acc.privsep.outcome import Outcome
 
 PLACE, CARD = (0, 0x5E, 0, 0), (0x10EE, 0x5000, 0x10EE, 0x000E, 0)
 GROUP, EPOCH, SECOND = 7, 1, 1000
+INTERFACE, DIGEST = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d", "0123456789abcdef" * 8
 
 PATHS = [
     "../../../etc/passwd",
@@ -91,6 +92,42 @@ def set_num_vfs(parts=PLACE, identity=CARD, count=4, epoch=EPOCH, milliseconds=S
     return (sriov.set_num_vfs(parts, identity, count, epoch, milliseconds),)
 
 
+def program(
+    parts=PLACE,
+    identity=CARD,
+    number=0,
+    interface_id=INTERFACE,
+    algorithm="sha512",
+    digest=DIGEST,
+    offset=0,
+    size=1,
+    epoch=EPOCH,
+    milliseconds=SECOND,
+):
+    return (
+        fpga.program(
+            parts,
+            identity,
+            number,
+            interface_id,
+            algorithm,
+            digest,
+            offset,
+            size,
+            epoch,
+            milliseconds,
+        ),
+    )
+
+
+def release(parts=PLACE, identity=CARD, count=1, epoch=EPOCH, milliseconds=SECOND):
+    return (fpga.release_ports(parts, identity, count, epoch, milliseconds),)
+
+
+def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
+    return (fpga.assign_ports(parts, identity, epoch, milliseconds),)
+
+
 @pytest.mark.parametrize("value", WRONG, ids=kind)
 @pytest.mark.parametrize(
     ("call", "name"),
@@ -108,6 +145,25 @@ def set_num_vfs(parts=PLACE, identity=CARD, count=4, epoch=EPOCH, milliseconds=S
         (set_num_vfs, "count"),
         (set_num_vfs, "epoch"),
         (set_num_vfs, "milliseconds"),
+        (program, "parts"),
+        (program, "identity"),
+        (program, "number"),
+        (program, "interface_id"),
+        (program, "algorithm"),
+        (program, "digest"),
+        (program, "offset"),
+        (program, "size"),
+        (program, "epoch"),
+        (program, "milliseconds"),
+        (release, "parts"),
+        (release, "identity"),
+        (release, "count"),
+        (release, "epoch"),
+        (release, "milliseconds"),
+        (assign, "parts"),
+        (assign, "identity"),
+        (assign, "epoch"),
+        (assign, "milliseconds"),
     ],
 )
 def test_each_argument_has_one_type_and_a_range(untouchable, call, name, value):
@@ -121,7 +177,7 @@ def test_proof_is_yes_or_no(untouchable, value):
 
 @pytest.mark.parametrize("milliseconds", [0, 600_001])
 def test_no_call_waits_for_ever(untouchable, milliseconds):
-    for call in (take, give_back, set_num_vfs):
+    for call in (take, give_back, set_num_vfs, program, release, assign):
         assert is_refused(call(milliseconds=milliseconds))
 
 
@@ -147,6 +203,9 @@ def test_an_address_is_four_numbers_in_their_ranges(untouchable, place):
     assert is_refused(take(targets=((place, CARD),)))
     assert is_refused(give_back(targets=((place, CARD, "", ""),)))
     assert is_refused(set_num_vfs(parts=place))
+    assert is_refused(program(parts=place))
+    assert is_refused(release(parts=place))
+    assert is_refused(assign(parts=place))
     assert holders.holders((place,))[0] == Outcome.INVALID
 
 
@@ -178,12 +237,43 @@ def test_what_shows_itself_as_something_else_is_not_taken(untouchable):
     assert is_refused(set_num_vfs(parts=place))
     assert holders.holders((place,))[0] == Outcome.INVALID
     assert is_refused(give_back(targets=((PLACE, CARD, "", Name("nvme")),)))
+    assert is_refused(program(algorithm=Name("sha512")))
+    assert is_refused(program(digest=Name(DIGEST)))
+    assert is_refused(program(interface_id=Name(INTERFACE)))
 
 
 @pytest.mark.parametrize("identity", [(), CARD[:4], (*CARD, 0), (2**16, 0, 0, 0, 0)])
 def test_an_identity_is_five_numbers(untouchable, identity):
     assert is_refused(take(targets=((PLACE, identity),)))
     assert is_refused(set_num_vfs(identity=identity))
+    assert is_refused(program(identity=identity))
+
+
+@pytest.mark.parametrize("name", [*PATHS, DIGEST[:-1], DIGEST.upper(), f"{DIGEST}\n"])
+def test_a_digest_is_one_and_no_path(untouchable, name):
+    assert is_refused(program(digest=name))
+    assert is_refused(program(algorithm=name))
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha1", "SHA512", "sha256", "shake_128"])
+def test_an_algorithm_that_proves_nothing_or_another_length_is_none(
+    untouchable, algorithm
+):
+    assert is_refused(program(algorithm=algorithm))
+
+
+@pytest.mark.parametrize(
+    "interface_id", [*PATHS, INTERFACE.upper(), INTERFACE.replace("-", "")]
+)
+def test_an_interface_is_a_canonical_uuid(untouchable, interface_id):
+    assert is_refused(program(interface_id=interface_id))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 0}, {"size": 2**30 + 1}, {"offset": 2**30 + 1}, {"number": 8}]
+)
+def test_no_more_is_programmed_than_memory_can_hold(untouchable, wrong):
+    assert is_refused(program(**wrong))
 
 
 def test_no_call_takes_virtual_functions_away(untouchable):
@@ -228,6 +318,9 @@ def test_whatever_is_passed_is_answered(untouchable, arguments):
     assert is_refused(binding.take(*arguments[:4]))
     assert is_refused(binding.give_back(*arguments))
     assert sriov.set_num_vfs(*arguments)[0] == Outcome.INVALID
+    assert fpga.program(*arguments, *arguments)[0] == Outcome.INVALID
+    assert fpga.release_ports(*arguments)[0] == Outcome.INVALID
+    assert fpga.assign_ports(*arguments[:4])[0] == Outcome.INVALID
 
 
 @settings(
@@ -255,6 +348,10 @@ def test_well_formed_strangers_change_nothing(
     backs = binding.give_back(group, ((place, identity, *names),), 1, 30_000, proven)
     assert outcomes([*takes, *backs]) <= {Outcome.GONE, Outcome.CHANGED}
     assert sriov.set_num_vfs(place, identity, 1, 1, 30_000)[0] in (
+        Outcome.GONE,
+        Outcome.CHANGED,
+    )
+    assert fpga.release_ports(place, identity, 1, 1, 30_000)[0] in (
         Outcome.GONE,
         Outcome.CHANGED,
     )

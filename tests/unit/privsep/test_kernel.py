@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
+import termios
 
 import pytest
 
@@ -79,3 +81,50 @@ def test_a_group_is_probed_by_opening_its_node(real, tmp_path, exists):
     if exists:
         (tmp_path / "dev/vfio/7").touch()
     assert real.probe_vfio_group(7) == (0 if exists else errno.ENOENT)
+
+
+def number_of(path: str) -> str:
+    device = os.stat(path).st_rdev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def test_a_node_is_opened_if_it_is_the_one_that_sysfs_means():
+    fd = Kernel().open_exclusive("/dev/null", number_of("/dev/null"))
+    try:
+        assert os.fstat(fd).st_rdev == os.stat("/dev/null").st_rdev
+        assert os.write(fd, b"taken") == 5
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+
+
+def test_the_node_of_another_device_is_not_opened():
+    with pytest.raises(OSError, match="/dev/null") as caught:
+        Kernel().open_exclusive("/dev/null", number_of("/dev/zero"))
+    assert caught.value.errno == errno.ENXIO
+
+
+@pytest.mark.parametrize("make", ["file", "fifo", "link"])
+def test_what_is_no_node_is_not_opened(tmp_path, make):
+    path = tmp_path / "node"
+    if make == "file":
+        path.write_text("kept")
+    elif make == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(OSError, match="node") as caught:
+        Kernel().open_exclusive(str(path), number_of("/dev/null"))
+    assert caught.value.errno == errno.ENXIO
+
+
+def test_an_ioctl_reaches_its_driver_with_its_argument():
+    readable, writable = os.pipe()
+    try:
+        Kernel().ioctl(readable, termios.FIONREAD, struct.pack("i", 0))
+        with pytest.raises(OSError, match="ioctl") as caught:
+            Kernel().ioctl(readable, 0xB680, bytes(24))
+        assert caught.value.errno == errno.ENOTTY
+    finally:
+        os.close(readable)
+        os.close(writable)

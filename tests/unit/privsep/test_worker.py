@@ -73,6 +73,21 @@ def test_the_work_is_done_in_a_child_that_has_nothing_but_its_pipe_and_locks(fak
     assert len(kept) == 2
 
 
+def test_a_job_has_the_files_that_it_needs(fake, tmp_path):
+    (tmp_path / "file").write_text("what it says")
+    with open(tmp_path / "file") as file:
+        (answer,) = worker.run(
+            [FIRST],
+            1,
+            30,
+            lambda _index: Result(Outcome.OK, 0, os.read(file.fileno(), 99).decode()),
+            [file.fileno()],
+        )
+        assert answer.step == "what it says"
+        # The child's end has not closed it here.
+        os.fstat(file.fileno())
+
+
 def test_a_child_that_dies_has_given_no_answer(fake):
     answers = worker.run(
         [FIRST, SECOND], 1, 30, lambda index: os.kill(os.getpid(), signal.SIGKILL)
