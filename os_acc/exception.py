@@ -344,6 +344,10 @@ class ImageServiceUnavailable(BitstreamError):
     retryable = True
 
 
+class ImageServiceNotConfigured(InvalidConfiguration):
+    """Nobody has said how to ask for images."""
+
+
 class CacheFull(BitstreamError):
     """The image does not fit into the cache of bitstreams."""
 

@@ -204,8 +204,10 @@ class Programmer:
             return draft.wish
         try:
             booted = self._images.about(instance_image, deadline)
-        except exception.ImageNotFound:
-            # It may be gone by now, or not be where bitstreams are.
+        except (exception.ImageNotFound, exception.ImageServiceNotConfigured) as error:
+            # It may be gone by now, or not be where bitstreams are, or the
+            # host has nothing to do with those.
+            LOG.debug("the image of %s is not asked: %s", draft.lease.consumer, error)
             return draft.wish
         return choose.merged(draft.wish, booted)
 

@@ -27,7 +27,6 @@ from oslo_config import cfg
 
 from os_acc import state_path
 from os_acc.bitstreams import options
-from os_acc.objects.device import Provider
 from os_acc.privsep import images
 from os_acc.testing import HostSpec, bitstreams, hosts
 from os_acc.testing.dfl_specs import payload
@@ -47,6 +46,8 @@ def two_cards() -> HostSpec:
 class FpgaBench(Bench):
     """Images come from a directory."""
 
+    source = "directory"
+
     def __init__(self, place: Path, spec: HostSpec, **more: object) -> None:
         self.shelf = place / "images"
         self.shelf.mkdir()
@@ -56,7 +57,7 @@ class FpgaBench(Bench):
         config = super().config(**more)
         options.register(config)
         group = options.GROUP.name
-        config.set_override("source", "directory", group=group)
+        config.set_override("source", self.source, group=group)
         config.set_override("directory", str(self.shelf), group=group)
         return config
 
@@ -102,9 +103,6 @@ class FpgaBench(Bench):
         selected, specs = request(self.provider(address))
         specs |= {f"accel1:{name}": value for name, value in wish.items()}
         return self.manager.plug(instance(number), selected, specs)
-
-    def region_of(self, address: str = CARD) -> Provider:
-        return self.provider(address)
 
     def held(self, address: str = CARD) -> str:
         """What the only port of a card really holds."""

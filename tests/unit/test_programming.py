@@ -179,6 +179,16 @@ def test_an_image_that_nobody_knows_asks_for_nothing(fpgas):
     assert fpgas.programmings() == []
 
 
+def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
+    """Whoever never programs anything need not configure Glance."""
+    fpgas.source = "glance"
+    fpgas.restart()
+    boot(fpgas, "11111111-2222-4333-8444-555555555555")
+    assert fpgas.programmings() == []
+    with pytest.raises(exception.ImageServiceNotConfigured, match="auth_type"):
+        fpgas.ask(2, OTHER_CARD, function_id=GZIP)
+
+
 # -- what Placement is told ----------------------------------------------------
 
 

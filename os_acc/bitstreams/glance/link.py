@@ -110,7 +110,7 @@ def link(conf: cfg.ConfigOpts) -> Link:
         _check_timeout(group.timeout)
         auth = loading.load_auth_from_conf_options(conf, options.GROUP.name)
         if auth is None:
-            raise exception.InvalidConfiguration(
+            raise exception.ImageServiceNotConfigured(
                 f"[{options.GROUP.name}] auth_type is not set",
                 hint="set it with the rest of the credentials, or auth_section to "
                 "a section that has them, such as placement",
