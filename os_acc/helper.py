@@ -30,7 +30,7 @@ from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
-from os_acc.privsep import binding, fpga, holders, sriov
+from os_acc.privsep import binding, fpga, holders, sriov, xrt
 from os_acc.privsep.outcome import Outcome, Result
 
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
@@ -226,6 +226,42 @@ class Helper:
             raise _unprogrammed(region, bitstream, result)
         return result.observed
 
+    def load_xclbin(
+        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+    ) -> str:
+        """Load a verified xclbin into a card on XRT's drivers, and read it back.
+
+        The image is found in the cache by its hash, and hashed once more.
+
+        :returns: canonical UUID of the xclbin.
+        :raises NotProgrammable: the region takes no bitstreams.
+        :raises ImageMismatch, ImageInvalid: nothing was written.
+        :raises ProgrammingFailed: it may hold anything, as after DeviceStuck
+            and HelperLost.
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        if region.interface_id is None:
+            raise exception.NotProgrammable(f"{region} cannot be programmed")
+        user = dataclasses.replace(region.card, function=region.number)
+        # xclmgmt would take the xclbin from under whoever uses it by xocl.
+        self.check_free((user,), deadline)
+        turn = self._turn(privsep.image, deadline)
+        answer = turn.ask(
+            xrt.program,
+            region.card.parts,
+            region.identity.numbers,
+            region.number,
+            region.interface_id,
+            bitstream.image.hash_algo,
+            bitstream.image.hash_value,
+            epoch,
+            turn.milliseconds,
+        )
+        result = Result(*answer)
+        if result.outcome != Outcome.OK:
+            raise _unprogrammed(region, bitstream, result)
+        return result.observed
+
     def release_ports(
         self, card: PciFunction, count: int, epoch: int, deadline: float
     ) -> None:
@@ -320,12 +356,20 @@ def _unprogrammed(
             return exception.ImageInvalid(
                 f"the cached file of image {image} cannot be programmed: "
                 f"{_reason(result)}",
-                hint="it may have been removed: fetch it again",
+                hint="fetch it again; the helper has to read the same state_path as "
+                "the service: see [os_acc_image] helper_command",
             )
-        case "compat_id" if result.outcome == Outcome.CHANGED:
+        case "compat_id" | "interface_uuids" if result.outcome == Outcome.CHANGED:
             return exception.ImageMismatch(
                 f"{region} is of {result.observed}, not of {region.interface_id} as "
                 f"image {image} is meant for"
+            )
+        case "tool":
+            return exception.HostStepFailed(
+                f"{result.observed} is not run as root: {_reason(result)}",
+                address=str(region.card),
+                errno=result.errno,
+                hint="see [os_acc_xrt] tools; it has to belong to root alone",
             )
         case "compat_id" | "fme" | "port" if result.errno in _NOT_THERE:
             return exception.NotProgrammable(

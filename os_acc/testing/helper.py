@@ -38,12 +38,16 @@ from os_acc.privsep import kernel
 from os_acc.testing.kernel import FakeKernel
 
 
-def command(root: str | os.PathLike[str]) -> str:
+def command(root: str | os.PathLike[str], *config_files: str) -> str:
     """The value of a context's option ``helper_command``.
 
     :param root: a tree that :meth:`FakeKernel.build` made.
+    :param config_files: what the helper reads; the context ``image`` finds the
+        cache of bitstreams by ``[os_acc] state_path``.
     """
     words = [sys.executable, "-m", __name__, "--fake-root", os.fspath(root)]
+    for config_file in config_files:
+        words += ["--config-file", config_file]
     return shlex.join(words)
 
 
