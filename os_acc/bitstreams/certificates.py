@@ -34,7 +34,6 @@ from os_acc import exception, hints
 _LARGEST: Final = 2**20
 # Authorities between a signer and a root; they could have issued each other.
 _DEEPEST: Final = 5
-_UNSAFE_HASHES: Final = frozenset({"md5", "sha1"})
 
 
 def trusted(directory: str, certificate_id: str) -> x509.Certificate:
@@ -91,11 +90,6 @@ def _anchored(
 
 
 def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
-    if (
-        certificate.signature_hash_algorithm is not None
-        and certificate.signature_hash_algorithm.name in _UNSAFE_HASHES
-    ):
-        return False
     try:
         certificate.verify_directly_issued_by(issuer)
     # Another name; a kind of key that signs nothing; another key.
