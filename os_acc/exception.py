@@ -377,7 +377,8 @@ class ProgrammingFailed(HostError):
     """The hardware has not taken a bitstream; the region holds nothing known.
 
     :ivar errors: what the FPGA manager reports, in its own words
-        (Documentation/ABI/testing/sysfs-class-fpga-manager, ``status``).
+        (Documentation/ABI/testing/sysfs-class-fpga-manager, ``status``), or
+        what the vendor's tool says.
     """
 
     default_hint = "the region is not given out before it has been programmed anew"

@@ -374,6 +374,9 @@ class _Steps:
     def reconfigure(self, region: Region, bitstream: Bitstream) -> None:
         self.hands.program(region, bitstream, self.epoch, self.deadline)
 
+    def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
+        self.hands.load_xclbin(region, bitstream, self.epoch, self.deadline)
+
 
 def function_of(bitstream: Bitstream) -> str | None:
     """What a region holds once it is programmed with this; None: untold."""

@@ -120,6 +120,8 @@ def link(conf: cfg.ConfigOpts) -> Link:
         )
         where = _where(group)
         retries = _retries(where)
+    except exception.InvalidConfiguration:
+        raise
     # cfg.Error: values of the wrong type. TypeError: combinations that
     # keystoneauth1 refuses. OSError: ssl's, for ciphers that nobody knows.
     except (cfg.Error, ksa.ClientException, TypeError, ValueError, OSError) as error:
