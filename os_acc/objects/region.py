@@ -25,11 +25,13 @@ class Region:
 
     :ivar card: the function through which the host programs it.
     :ivar identity: of that function.
-    :ivar number: which region of the card it is (DFL: the number of its port).
+    :ivar number: which region of the card it is (DFL: the number of its port;
+        XRT: that of the user function in the card's slot).
     :ivar interface_id: canonical UUID of what a bitstream for it has to be
-        built for (DFL: ``compat_id``); None: it cannot be programmed.
-    :ivar function_id: canonical UUID of what it holds (DFL: ``afu_id``);
-        None: nothing is known of it.
+        built for (DFL: ``compat_id``; XRT: ``interface_uuids``); None: it
+        cannot be programmed.
+    :ivar function_id: canonical UUID of what it holds (DFL: ``afu_id``; XRT:
+        ``xclbinuuid``); None: nothing is known of it.
     """
 
     card: PciAddress

@@ -76,6 +76,13 @@ class Steps(Protocol):
         :raises HostError: the host refused it.
         """
 
+    def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
+        """Let XRT's tools load an xclbin into the user partition of a card.
+
+        :raises ProgrammingFailed: the card has not taken it, in XRT's words.
+        :raises HostError: the host refused it.
+        """
+
 
 class PluginBase(abc.ABC):
     """A family of devices.

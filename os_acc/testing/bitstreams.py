@@ -25,6 +25,7 @@ GBS_GUID: Final = b"XeonFPGA\xb7GBSv001"
 GBS_MAGIC: Final = 0x1D1F8680
 #: What a file of xclbinutil begins with; kinds of its sections.
 XCLBIN_MAGIC: Final = b"xclbin2\0"
+XCLBIN_ID: Final = "e106e953-cf90-4024-e075-282d1a7d820b"
 XCLBIN_BITSTREAM: Final = 0
 XCLBIN_MCS: Final = 12
 
@@ -80,6 +81,7 @@ def xclbin(
     mode: int = 1,
     major: int = 2,
     shell: str = "xilinx_u250_gen3x16_xdma_4_1_202210_1",
+    own_id: str = XCLBIN_ID,
 ) -> bytes:
     """An AMD/Xilinx axlf container.
 
@@ -88,6 +90,7 @@ def xclbin(
     :param payload: its bitstream section.
     :param more: kind and content of further sections.
     :param mode: ``XCLBIN_MODE``: 0 flat, 1 partial, others.
+    :param own_id: UUID by which XRT names it; '' is none.
     """
     sections = [(XCLBIN_BITSTREAM, payload), *more]
     beginning = 456 + 40 * len(sections)
@@ -111,7 +114,7 @@ def xclbin(
         0,
         interface,
         shell.encode(),
-        uuid.uuid5(uuid.NAMESPACE_OID, shell).bytes,
+        uuid.UUID(own_id).bytes if own_id else b"",
         b"",
         len(sections),
     )

@@ -181,6 +181,8 @@ def detach(tree: Transaction, address: str) -> None:
     function = functions.spec(tree, address)
     if name == function.driver:
         functions.hide_devices(tree, path, function.devices)
+        for attribute, _text in function.shown:
+            tree.drop(f"{path}/{attribute}")
     if name == dfl.DRIVER:
         dfl.hide(tree, address)
 
@@ -225,6 +227,8 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
     tree.link(f"{DRIVERS}/{driver.name}/{address}", path)
     if driver.name == function.driver:
         functions.show_devices(tree, path, function.devices)
+        for attribute, text in function.shown:
+            tree.put(f"{path}/{attribute}", f"{text}\n")
     if driver.name == dfl.DRIVER:
         dfl.show(tree, address)
     return 0

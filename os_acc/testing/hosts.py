@@ -182,6 +182,52 @@ def fpga(bus: str, numa_node: int = -1) -> FunctionSpec:
     )
 
 
+#: An interface of a shell, as in github.com/Xilinx/XRT/pull/7183.
+XRT_INTERFACE = "aed3e95a-48cf-64bb-2475-22fac4f92ddc"
+
+
+def alveo(
+    bus: str,
+    numa_node: int = -1,
+    *,
+    interfaces: tuple[str, ...] = (XRT_INTERFACE,),
+    ready: str = "1",
+) -> tuple[FunctionSpec, FunctionSpec]:
+    """An AMD/Xilinx card on XRT's drivers: management and user function.
+
+    :param interfaces: UUIDs, in the order in which xclmgmt shows them.
+    """
+    management = FunctionSpec(
+        f"{bus}:00.0",
+        _XILINX,
+        0x505C,
+        0x120000,
+        "xclmgmt",
+        subsystem_vendor=_XILINX,
+        subsystem_product=0x000E,
+        numa_node=numa_node,
+        shown=(
+            ("mgmt_pf", ""),
+            ("ready", ready),
+            ("dev_offline", "0"),
+            ("mfg", "0"),
+            ("recovery", "0"),
+            (
+                "interface_uuids",
+                "\n".join(each.replace("-", "") for each in interfaces),
+            ),
+        ),
+    )
+    user = dataclasses.replace(
+        management,
+        address=f"{bus}:00.1",
+        product=0x505D,
+        driver="xocl",
+        shown=(("user_pf", ""), ("ready", "0x1"), ("xclbinuuid", "")),
+    )
+    return management, user
+
+
 #: The interface that the FPGA cards below have, and what they hold at first.
 DFL_INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
 DFL_FUNCTION = "d8424dc4-a4a3-c413-f89e-433683f9040b"

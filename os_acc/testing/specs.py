@@ -130,6 +130,7 @@ class FunctionSpec:
     :ivar reset_methods: empty: it cannot be reset alone.
     :ivar devices: what its host driver makes out of it.
     :ivar attributes: further attribute files, (name, text).
+    :ivar shown: attribute files that its host driver makes, (name, text).
     :ivar dfl: what it has for dfl-pci; None: it is no such card.
     :raises InvalidPciAddress: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
@@ -153,6 +154,7 @@ class FunctionSpec:
     sriov: SriovSpec | None = None
     devices: tuple[ClassDevice, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
+    shown: tuple[tuple[str, str], ...] = ()
     dfl: DflSpec | None = None
 
     def __post_init__(self) -> None:

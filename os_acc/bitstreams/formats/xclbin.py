@@ -62,7 +62,7 @@ def read(file: BinaryIO, size: int) -> Header:
     file.seek(0)
     fields = _HEAD.unpack(exactly(file, _HEAD.size))
     length, major, mode = fields[5], fields[9], fields[11]
-    interface, count = fields[13], fields[17]
+    interface, own, count = fields[13], fields[15], fields[17]
     if length != size:
         _refuse(f"claims {length} bytes, and has {size}")
     if major != 2:
@@ -77,6 +77,8 @@ def read(file: BinaryIO, size: int) -> Header:
         payload_offset=0,
         payload_size=size,
         interface_id=str(uuid.UUID(bytes=interface)) if any(interface) else None,
+        # What XRT names the loaded xclbin by (xclbinuuid).
+        function_ids=(str(uuid.UUID(bytes=own)),) if any(own) else (),
     )
 
 

@@ -248,7 +248,12 @@ def test_what_xclbinutil_writes_is_read_as_it_was_meant(
         payload_offset=0,
         payload_size=len(content),
         interface_id=None if nobody else interface_id,
+        function_ids=(bitstreams.XCLBIN_ID,),
     )
+
+
+def test_an_xclbin_need_not_have_a_name_by_which_it_is_found_loaded() -> None:
+    assert read(bitstreams.xclbin(REGION_ID, own_id="")).function_ids == ()
 
 
 def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:

@@ -1,0 +1,157 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""AMD/Xilinx cards on XRT's drivers, xclmgmt and xocl.
+
+What is read lies in the directories of the card's two PCI functions, and is
+readable for everybody (https://xilinx.github.io/XRT/2024.1/html/sysfs.html;
+mgmt-sysfs.c and xocl_sysfs.c of XRT 2.16)::
+
+    0000:3b:00.0/   driver -> xclmgmt; mgmt_pf, interface_uuids, ready,
+                    dev_offline, mfg, recovery
+    0000:3b:00.1/   driver -> xocl; user_pf, xclbinuuid, ready
+
+No tool is run for it: ``xbmgmt examine`` shows the same attributes
+(ReportPlatform.cpp).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+
+from os_acc.exception import HostStepFailed
+from os_acc.host.attributes import read_text
+from os_acc.host.function import DEVICES, read_function
+from os_acc.objects import xrt
+from os_acc.objects.pci import PciAddress, PciFunction
+
+_FUNCTIONS = 8
+# PCI class of "processing accelerators", which the functions of shells have.
+_ACCELERATOR = 0x1200
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Management:
+    """A card by its management function.
+
+    :ivar interface_id: canonical UUID that xclbins have to be built for; None
+        where the card takes none now.
+    :ivar why: why not.
+    """
+
+    function: PciFunction
+    interface_id: str | None
+    why: str = ""
+
+
+def is_management(root: str, function: PciFunction) -> bool:
+    """Whether this is the function by which a card is programmed and flashed.
+
+    Bound to xclmgmt or not: then by its place beside a user function, whose
+    device id is the next one (the tables in xocl_devices.h).
+
+    :raises HostStepFailed: the kernel refuses to say.
+    """
+    if function.identity.vendor != xrt.VENDOR or function.driver == xrt.USER_DRIVER:
+        return False
+    if function.driver == xrt.MANAGEMENT_DRIVER:
+        return True
+    if function.address.function != 0:
+        return False
+    return any(
+        other.driver == xrt.USER_DRIVER or _is_next(function, other)
+        for other in _beside(root, function.address)
+    )
+
+
+def management_of(root: str, user: PciFunction) -> Management | None:
+    """The card of a user function; None where xclmgmt has none in its slot.
+
+    :raises HostStepFailed: the kernel refuses to say.
+    """
+    found = [
+        other
+        for other in _beside(root, user.address)
+        if other.driver == xrt.MANAGEMENT_DRIVER
+    ]
+    return read_management(root, found[0].address) if len(found) == 1 else None
+
+
+def read_management(root: str, address: PciAddress) -> Management | None:
+    """A card by its management function; None where xclmgmt has none there.
+
+    :raises HostStepFailed: the kernel refuses to say.
+    """
+    function = read_function(root, address)
+    if function is None or function.driver != xrt.MANAGEMENT_DRIVER:
+        return None
+    place = os.path.join(root, DEVICES, str(address))
+    why = _why_not(place)
+    if why:
+        return Management(function, None, why)
+    try:
+        text = read_text(f"{place}/interface_uuids")
+    except HostStepFailed:
+        # EINVAL: the shell has no metadata, as old ones that are told apart
+        # by the time of their making only.
+        return Management(function, None, "its shell has no interface uuid")
+    found = xrt.interface_id(text) if text else None
+    if found is None:
+        return Management(
+            function, None, f"its interface_uuids say {(text or '')[:120]!r}"
+        )
+    return Management(function, found)
+
+
+def read_xclbin(root: str, user: PciAddress) -> str | None:
+    """Canonical UUID of the xclbin that xocl has loaded; None: none known.
+
+    xocl knows what it has loaded itself since it took the function.
+
+    :raises HostStepFailed: the kernel refuses to say.
+    """
+    text = read_text(os.path.join(root, DEVICES, str(user), "xclbinuuid"))
+    return xrt.xclbin_id(text) if text else None
+
+
+def _why_not(place: str) -> str:
+    for name, good, why in (
+        ("ready", "1", "it is not ready"),
+        ("dev_offline", "0", "it is offline"),
+        ("mfg", "0", "it runs its factory image"),
+        ("recovery", "0", "it runs its recovery image"),
+    ):
+        text = read_text(f"{place}/{name}")
+        if text != good and (text is not None or name == "ready"):
+            return why
+    return ""
+
+
+def _is_next(function: PciFunction, other: PciFunction) -> bool:
+    return (
+        other.address.function == 1
+        and other.identity.vendor == xrt.VENDOR
+        and other.identity.product == function.identity.product + 1
+        and function.class_code >> 8 == other.class_code >> 8 == _ACCELERATOR
+    )
+
+
+def _beside(root: str, address: PciAddress) -> Iterator[PciFunction]:
+    """The other functions of a slot."""
+    for number in range(_FUNCTIONS):
+        if number != address.function:
+            place = dataclasses.replace(address, function=number)
+            function = read_function(root, place)
+            if function is not None and function.identity.vendor == xrt.VENDOR:
+                yield function

@@ -1,0 +1,135 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""AMD/Xilinx cards on XRT's drivers.
+
+A card is a management function, which stays with the host, and a user
+function, which a guest is given: https://xilinx.github.io/XRT/2024.1/html/
+platforms.html, "PCIe Based Platforms". Whoever has the management function can
+write the card's flash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, TypeAlias
+
+from oslo_config import cfg
+
+from os_acc import exception, xrt_path
+from os_acc.host import xrt
+from os_acc.host.function import read_function
+from os_acc.objects.claim import Claim
+from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.image import Bitstream, ImageFormat
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import Region
+from os_acc.objects.xrt import USER_DRIVER, VENDOR
+from os_acc.plugins import base
+
+RESOURCE_CLASS = "CUSTOM_ACCELERATOR_FPGA"
+
+_Found: TypeAlias = Iterator[Device | Refused]
+
+
+class XrtPlugin(base.PluginBase):
+    """One provider for each user function."""
+
+    api_version: ClassVar[tuple[int, int]] = (1, 1)
+    options: ClassVar[Sequence[cfg.Opt]] = (xrt_path.OPTION,)
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
+        """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
+        for claim in candidates.claims:
+            if claim.function.identity.vendor == VENDOR:
+                recorded = candidates.regions.get(claim.function.address)
+                yield from self._function(candidates.root, claim, recorded)
+
+    def read_region(self, root: str, region: Region) -> Region | None:
+        """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
+        card = xrt.read_management(root, region.card)
+        place = dataclasses.replace(region.card, function=region.number)
+        user = read_function(root, place)
+        if card is None or user is None or user.driver != USER_DRIVER:
+            return None
+        return dataclasses.replace(
+            region,
+            identity=card.function.identity,
+            interface_id=card.interface_id,
+            function_id=xrt.read_xclbin(root, user.address),
+        )
+
+    def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
+        """See :meth:`os_acc.plugins.base.PluginBase.program`."""
+        if bitstream.header.format is not ImageFormat.XCLBIN:
+            raise exception.ImageMismatch(
+                f"image {bitstream.image} is no xclbin, which {region} takes"
+            )
+        steps.load_xclbin(region, bitstream)
+
+    def _function(self, root: str, claim: Claim, recorded: Region | None) -> _Found:
+        function = claim.function
+        management = _management_among(root, claim)
+        if management == function.address:
+            yield Refused(management, Refusal.MANAGEMENT)
+        elif management is not None:
+            yield Refused(
+                function.address,
+                Refusal.NOT_ISOLATED,
+                f"the management function {management} is in it",
+            )
+        elif recorded is not None and recorded.card.same_slot(function.address):
+            yield self._device(claim, recorded)
+        elif function.driver == USER_DRIVER:
+            yield self._user(root, claim)
+
+    def _user(self, root: str, claim: Claim) -> Device | Refused:
+        address = claim.function.address
+        card = xrt.management_of(root, claim.function)
+        if card is None:
+            # It belongs to the host that this one is a guest of, or nobody
+            # has loaded its driver: the guest takes what it finds.
+            return self._device(claim, None)
+        if card.interface_id is None:
+            return Refused(address, Refusal.NO_INTERFACE, card.why)
+        region = Region(
+            card=card.function.address,
+            identity=card.function.identity,
+            number=address.function,
+            interface_id=card.interface_id,
+            function_id=xrt.read_xclbin(root, address),
+        )
+        return self._device(claim, region)
+
+    def _device(self, claim: Claim, region: Region | None) -> Device:
+        identity = claim.function.identity
+        trait = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
+        return Device(
+            plugin=self.name,
+            address=claim.function.address,
+            identity=identity,
+            resource_class=claim.tags.resource_class or RESOURCE_CLASS,
+            traits=claim.tags.traits | {trait},
+            handles=(claim.handle(),),
+            numa_node=claim.function.numa_node,
+            region=region,
+        )
+
+
+def _management_among(root: str, claim: Claim) -> PciAddress | None:
+    """The management function among those that would leave the host."""
+    for address in (claim.function.address, *claim.members):
+        function = read_function(root, address)
+        if function is not None and xrt.is_management(root, function):
+            return address
+    return None

@@ -1,0 +1,193 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Vendors' programs, run by privileged code in a worker's child.
+
+A program gets no shell, no capability and no way to one, nothing on its
+standard input, an environment of its own, and of all files the one that it is
+to read and the locks of its devices: whatever becomes of the worker, nobody
+else comes to a device that a program may still be writing to. It is never
+signalled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from oslo_config import cfg
+from oslo_privsep import capabilities
+
+from os_acc import xrt_path
+from os_acc.privsep import kernel, worker
+
+#: Of what a program says: bytes that are kept, and lines that are told.
+_KEPT = 16384
+_LINES, _WIDTH = 8, 240
+# include/uapi/linux/prctl.h
+_PR_SET_NO_NEW_PRIVS = 38
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+# Looked up here: a worker's child must not load anything.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+class Missing(Exception):
+    """A program that is not there, or not to be run as root."""
+
+    def __init__(self, number: int, path: str) -> None:
+        super().__init__(number, path)
+        self.errno = number
+        self.path = path
+
+
+class Ended(NamedTuple):
+    """How a program ended.
+
+    :ivar status: as its parent's shell would see it; negative: a signal.
+    :ivar told: the last of what it said.
+    """
+
+    status: int
+    told: str
+
+
+class Tools:
+    """Where the programs are.
+
+    :param directory: None: the one of the helper's own configuration.
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = directory
+
+    def directory(self) -> str:
+        """The directory.
+
+        :raises Missing: the configuration does not tell.
+        """
+        if self._directory is not None:
+            return self._directory
+        cfg.CONF.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
+        try:
+            found = str(cfg.CONF[xrt_path.GROUP].tools)
+        except cfg.Error as error:
+            raise Missing(errno.EINVAL, xrt_path.GROUP) from error
+        if not os.path.isabs(found):
+            raise Missing(errno.EINVAL, found)
+        return found
+
+
+current = Tools()
+
+
+def find(name: str) -> str:
+    """The path of a program.
+
+    :raises Missing: it is not there, or somebody but root could change it.
+    """
+    directory = current.directory()
+    path = os.path.join(directory, name)
+    for place in (directory, path):
+        try:
+            found = os.stat(place)
+        except OSError as error:
+            raise Missing(error.errno or errno.EIO, place) from error
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & _OTHERS_MAY_WRITE:
+            raise Missing(errno.EPERM, place)
+    if not stat.S_ISREG(found.st_mode) or not found.st_mode & stat.S_IXUSR:
+        raise Missing(errno.EACCES, path)
+    return path
+
+
+def run(path: str, arguments: Sequence[str], file: int) -> Ended:
+    """Run a program until it ends; only in a worker's child.
+
+    :param file: a descriptor that the program can read under ``/proc/self/fd``.
+    """
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _become(path, arguments, file, writable)
+    os.close(writable)
+    told = _listen(readable)
+    os.close(readable)
+    _, status = os.waitpid(pid, 0)
+    return Ended(os.waitstatus_to_exitcode(status), told)
+
+
+def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoReturn:
+    try:
+        for fd in (file, *_locks()):
+            os.set_inheritable(fd, True)
+        nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        # One by one: any of them may be the number of another's target.
+        source = [_above(fd) for fd in (nothing, output, output)]
+        for target, fd in enumerate(source):
+            os.dup2(fd, target)
+        os.chdir("/")
+        os.umask(0o022)
+        if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "no_new_privs")
+        capabilities.drop_all_caps_except((), (), ())
+        os.execve(path, (path, *arguments), _environment(path))
+    except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+        os.write(2, f"{path}: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _above(fd: int) -> int:
+    """The same file under a number above those of the standard streams."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
+
+
+def _environment(path: str) -> dict[str, str]:
+    return {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/",
+        "LC_ALL": "C",
+        "XILINX_XRT": os.path.dirname(os.path.dirname(path)),
+    }
+
+
+def _locks() -> list[int]:
+    """This process' descriptors of device locks."""
+    place = os.path.realpath(kernel.current.path(worker.LOCKS))
+    held: list[int] = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            # That of the listing itself.
+            continue
+        if os.path.dirname(target) == place:
+            held.append(int(name))
+    return held
+
+
+def _listen(fd: int) -> str:
+    """All that a program says, and the end of it as text for people."""
+    data = b""
+    while chunk := os.read(fd, 65536):
+        data = (data + chunk)[-_KEPT:]
+    lines = data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    shown = (
+        "".join(letter for letter in line if letter.isprintable()).strip()
+        for line in lines
+    )
+    return "\n".join([line[:_WIDTH] for line in shown if line][-_LINES:])

@@ -1,0 +1,197 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Load xclbins into AMD/Xilinx cards, by XRT's own tools.
+
+``xbmgmt program --device <management function> --user <file>`` writes the user
+partition: never the card's flash (``--base``), never a partition of its shell
+(``--shell``); XRT, src/runtime_src/doc/toc/xbmgmt.rst. xclmgmt shows nobody
+what it has loaded. So ``xbutil program`` lets xocl load the same file, which
+asks xclmgmt first and takes over what that has already
+(__icap_peer_xclbin_download() in icap.c); what xocl then shows is read back.
+
+The tools need root, and no capability that is known of: their nodes and sysfs
+files are uid 0's, and xclmgmt checks none for this (mgmt-ioctl.c). They are
+given none, and no way to one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import time
+import uuid
+from typing import NamedTuple
+
+from os_acc import privsep
+from os_acc.objects import xrt
+from os_acc.objects.digest import Digest
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, images, tools, worker
+from os_acc.privsep.images import Sealed
+from os_acc.privsep.outcome import Outcome, Result
+
+# struct axlf in src/runtime_src/core/include/xclbin.h.
+_MAGIC = b"xclbin2\0"
+_UUID_OFFSET, _UUID_SIZE = 416, 16
+
+
+class _Refusal(Exception):
+    """A step ends here, with this answer."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+class _Task(NamedTuple):
+    card: PciAddress
+    user: PciAddress
+    identity: tuple[int, ...]
+    interface_id: str
+
+
+@privsep.image.entrypoint
+def program(
+    parts: tuple[int, ...],
+    identity: tuple[int, ...],
+    number: int,
+    interface_id: str,
+    algorithm: str,
+    digest: str,
+    epoch: int,
+    milliseconds: int,
+) -> tuple[str, int, str, str]:
+    """Load a cached xclbin into a card.
+
+    :param parts: of the management function.
+    :param number: of the user function in the same slot.
+    :param interface_id: canonical UUID that the card has to name as the one
+        that xclbins for it are built for.
+    :param algorithm, digest: of the xclbin, by which it is found.
+    :returns: where it is done, ``observed`` is the canonical UUID of the
+        xclbin. The step of a refusal is ``digest`` or ``image`` where the
+        image is not the one that is meant, or no xclbin; ``programming`` where
+        a tool has begun: the card may hold anything, and ``observed`` has the
+        tool's own words. Of any other step nothing was begun.
+    """
+    card = functions.parse_address(parts)
+    named = _parse_digest(algorithm, digest)
+    if (
+        card is None
+        or named is None
+        or not functions.is_identity(identity)
+        or not functions.is_number(number, 7)
+        or number == card.function
+        or type(interface_id) is not str
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+    ):
+        return Result(Outcome.INVALID, errno.EINVAL)
+    user = dataclasses.replace(card, function=number)
+    task = _Task(card, user, tuple(identity), interface_id)
+    deadline = time.monotonic() + milliseconds / 1000
+    # No lock file for what is not there.
+    if not functions.exists(card) or not functions.exists(user):
+        return Result(Outcome.GONE, errno.ENODEV, "identity")
+    try:
+        with images.current.sealed(named, deadline) as image:
+
+            def job(index: int) -> Result:
+                return Result(Outcome.OK) if index else _guarded(task, image)
+
+            seconds = max(0.0, deadline - time.monotonic())
+            return worker.run([card, user], epoch, seconds, job, [image.fd])[0]
+    except images.Unfit as error:
+        return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
+
+
+def _guarded(task: _Task, image: Sealed) -> Result:
+    try:
+        return _program(task, image)
+    except _Refusal as refusal:
+        return refusal.result
+    except tools.Missing as error:
+        return Result(Outcome.REFUSED, error.errno, "tool", error.path)
+    except OSError as error:
+        return Result(
+            Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
+        )
+
+
+def _program(task: _Task, image: Sealed) -> Result:
+    wanted = _xclbin_id(image)
+    _check(task)
+    found = xrt.interface_id(functions.read(task.card, "interface_uuids"))
+    if found != task.interface_id:
+        raise _Refusal(Result(Outcome.CHANGED, 0, "interface_uuids", found or ""))
+    xbmgmt, xbutil = tools.find("xbmgmt"), tools.find("xbutil")
+    for tool, function in ((xbmgmt, task.card), (xbutil, task.user)):
+        _run(tool, function, image)
+    # What sits there now may be another card.
+    _check(task)
+    return _read_back(task.user, wanted)
+
+
+def _run(tool: str, function: PciAddress, image: Sealed) -> None:
+    path = f"/proc/self/fd/{image.fd}"
+    arguments = ("program", "--device", str(function), "--user", path)
+    ended = tools.run(tool, arguments, image.fd)
+    if ended.status:
+        name = os.path.basename(tool)
+        told = ended.told or f"{name} ended with status {ended.status}"
+        raise _Refusal(Result(Outcome.REFUSED, 0, "programming", told))
+
+
+def _read_back(user: PciAddress, wanted: str) -> Result:
+    found: str | None = None
+    with contextlib.suppress(OSError):
+        found = xrt.xclbin_id(functions.read(user, "xclbinuuid"))
+    if found != wanted:
+        told = f"{found or 'nothing known'} is loaded after it, not {wanted}"
+        return Result(Outcome.NO_EFFECT, 0, "programming", told)
+    return Result(Outcome.OK, 0, "", wanted)
+
+
+def _xclbin_id(image: Sealed) -> str:
+    if os.pread(image.fd, len(_MAGIC), 0) != _MAGIC:
+        raise _Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
+    found = os.pread(image.fd, _UUID_SIZE, _UUID_OFFSET)
+    if len(found) != _UUID_SIZE or not any(found):
+        # Nothing could tell afterwards whether it is loaded.
+        raise _Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
+    return str(uuid.UUID(bytes=found))
+
+
+def _check(task: _Task) -> None:
+    found = functions.identity(task.card)
+    if found is None:
+        raise _Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
+    if found != task.identity:
+        ids = ":".join(f"{number:04x}" for number in found)
+        raise _Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
+    for function, wanted in (
+        (task.card, xrt.MANAGEMENT_DRIVER),
+        (task.user, xrt.USER_DRIVER),
+    ):
+        driver = functions.driver(function)
+        if driver != wanted:
+            raise _Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
+
+
+def _parse_digest(algorithm: object, digest: object) -> Digest | None:
+    # What a subclass of str is written as need not be what it is matched as.
+    if type(algorithm) is not str or type(digest) is not str:
+        return None
+    return Digest.of_file_name(f"{algorithm}-{digest}")
