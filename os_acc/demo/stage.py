@@ -27,9 +27,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 
 from os_acc import exception, privsep
-from os_acc.demo import compute
+from os_acc.demo import compute, shelf
 from os_acc.objects.device import Provider
-from os_acc.testing import FakeKernel, helper, hosts
+from os_acc.testing import FakeKernel, HostSpec, helper, hosts
 
 _CONFIG = """\
 [os_acc]
@@ -43,6 +43,13 @@ helper_command = {helper}
 
 [os_acc_inspect]
 helper_command = {helper}
+
+[os_acc_image]
+helper_command = {helper}
+
+[os_acc_bitstreams]
+source = directory
+directory = {images}
 """
 
 
@@ -101,11 +108,18 @@ def build(keep: str | None) -> Iterator[Stage]:
             cleaning.callback(shutil.rmtree, directory)
         log = os.path.join(directory, "os-acc.log")
         cleaning.enter_context(_logging_to(log))
-        cleaning.callback(privsep.base.stop)
-        cleaning.callback(privsep.inspect.stop)
+        for context in (privsep.base, privsep.inspect, privsep.image):
+            cleaning.callback(context.stop)
         root = os.path.join(directory, "host")
-        kernel = FakeKernel.build(root, hosts.two_socket_host())
+        kernel = FakeKernel.build(root, _host())
+        shelf.fill(os.path.join(directory, "images"))
         yield Stage(directory, kernel, _configure(directory, kernel.root), log)
+
+
+def _host() -> HostSpec:
+    host = hosts.two_socket_host()
+    functions = (*host.functions, hosts.dfl("0000:b3", 1))
+    return dataclasses.replace(host, functions=functions)
 
 
 def _kept(place: str) -> str:
@@ -128,7 +142,8 @@ def _configure(directory: str, root: str) -> str:
     # oslo.config replaces $name in values.
     text = _CONFIG.format(
         state=os.path.join(directory, "state").replace("$", "$$"),
-        helper=helper.command(root).replace("$", "$$"),
+        images=os.path.join(directory, "images").replace("$", "$$"),
+        helper=helper.command(root, path).replace("$", "$$"),
     )
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)

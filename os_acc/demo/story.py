@@ -31,17 +31,23 @@ from os_acc.testing import Snapshot
 
 #: What each guest gets; the second of the GPUs is for the plug that dies.
 _GPU, _NIC = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_NIC"
+_PROGRAMMABLE = "CUSTOM_PROGRAMMABLE"
 
 
 class Story:
-    """One guest gets two accelerators, the plug for another meets a crash."""
+    """One guest gets two accelerators, the plug for another meets a crash.
+
+    A third one has an FPGA programmed.
+    """
 
     def __init__(self, stage: Stage, terminal: Terminal) -> None:
         self._stage = stage
         self._out = terminal
         self._one = {"uuid": uuidutils.generate_uuid(), "name": "guest-1"}
         self._two = {"uuid": uuidutils.generate_uuid(), "name": "guest-2"}
-        names = {each["uuid"]: each["name"] for each in (self._one, self._two)}
+        self._three = {"uuid": uuidutils.generate_uuid(), "name": "guest-3"}
+        self._guests = (self._one, self._two, self._three)
+        names = {each["uuid"]: each["name"] for each in self._guests}
         self._show = Views(stage, terminal, names)
 
     def tell(self) -> bool:
@@ -55,6 +61,7 @@ class Story:
         self._journal(manager)
         functions += self._die_half_way(manager, other_gpu)
         self._recover(other_gpu)
+        functions += self._program()
         self._unplug()
         return self._compare(functions, before, self._stage.kernel.snapshot())
 
@@ -122,9 +129,31 @@ class Story:
         self._out.say("os_acc.plug(), called again for guest-2, returns")
         self._show.entries(entries)
 
+    def _program(self) -> tuple[PciAddress, ...]:
+        self._out.step("Program an FPGA for guest-3, whose flavor names a function")
+        (fpga,) = (
+            each for each in os_acc.providers() if _PROGRAMMABLE in each.device.traits
+        )
+        self._out.say(f"Placement is told of {fpga.name}")
+        self._show.functions_of(fpga)
+        extra_specs = {
+            f"resources1:{fpga.device.resource_class}": "1",
+            f"trait1:{_PROGRAMMABLE}": "required",
+            "accel1:function_name": "gzip",
+        }
+        for key, value in extra_specs.items():
+            self._out.say(f"flavor: {key} = {value}")
+        entries = os_acc.plug(self._three, {"uuid": fpga.uuid}, extra_specs)
+        self._out.say("os_acc.plug() returns")
+        self._show.entries(entries)
+        (fpga,) = (each for each in os_acc.providers() if each.uuid == fpga.uuid)
+        self._out.say("and Placement is told")
+        self._show.functions_of(fpga)
+        return fpga.device.handles[0].members
+
     def _unplug(self) -> None:
         self._out.step("Unplug")
-        for instance in (self._one, self._two):
+        for instance in self._guests:
             count = os_acc.unplug(instance)
             self._out.say(f"os_acc.unplug() for {instance['name']}: {count} released")
         self._out.say(f"os_acc.attached(): {os_acc.attached()}")

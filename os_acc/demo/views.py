@@ -28,6 +28,7 @@ from os_acc.objects.pci import PciAddress
 
 _ALL_EVENTS = 1000
 _WIDTH = 88
+_SHOWN_TRAITS = ("CUSTOM_FPGA_INTEL_", "CUSTOM_PROGRAMMABLE")
 
 
 class Views:
@@ -55,6 +56,12 @@ class Views:
             )
             for provider in providers
         )
+
+    def functions_of(self, provider: Provider) -> None:
+        """What traits say that an FPGA takes and holds, in one of their forms."""
+        for trait in sorted(provider.device.traits):
+            if trait.startswith(_SHOWN_TRAITS):
+                self._out.say(trait, indent=5)
 
     def entries(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Entries of plug, whole, in lines of a terminal's width."""

@@ -71,7 +71,7 @@ def test_it_ends_well_and_is_silent_on_stderr(demo):
 
 def test_it_fits_a_terminal(demo):
     lines = demo.stdout.splitlines()
-    assert 60 <= len(lines) <= 100
+    assert 60 <= len(lines) <= 120
     assert max(map(len, lines)) <= 100
     assert "\x1b" not in demo.stdout
 
@@ -116,9 +116,20 @@ def test_recovery_goes_back_before_the_plug_succeeds(steps):
     assert '"pci_id": "0000:b1:00.0"' in steps["6"]
 
 
+def test_an_fpga_is_programmed_with_what_a_flavor_names(steps):
+    before, after = steps["7"].split("os_acc.plug() returns")
+    function = "CUSTOM_FPGA_INTEL_FUNCTION_"
+    assert f"{function}D8424DC4" in before
+    assert "CUSTOM_PROGRAMMABLE\n" in before.partition("flavor:")[0]
+    assert '"pci_id": "0000:b3:00.0"' in after
+    assert f"{function}3A7AB2F4" in after
+    assert "CUSTOM_PROGRAMMABLE" not in after
+
+
 def test_the_host_is_compared_at_the_end(steps):
-    assert "guest-1: 2 released" in steps["7"]
-    assert re.search(r"\d+ functions compared .*: 0 differ", steps["8"])
+    assert "guest-1: 2 released" in steps["8"]
+    assert "guest-3: 1 released" in steps["8"]
+    assert re.search(r"\d+ functions compared .*: 0 differ", steps["9"])
 
 
 def test_what_is_kept_is_in_the_place_that_was_named(tmp_path):
