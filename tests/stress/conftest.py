@@ -73,7 +73,7 @@ def place(own_ground: str) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _in_this_process() -> Iterator[None]:
     """Privileged code runs in the process that calls it."""
-    contexts = (privsep.base, privsep.inspect)
+    contexts = (privsep.base, privsep.inspect, privsep.image)
     before = [context.client_mode for context in contexts]
     for context in contexts:
         context.set_client_mode(False)

@@ -24,7 +24,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from os_acc.privsep import binding, holders, sriov
+from os_acc.privsep import binding, fpga, holders, sriov, xrt
 from tests.rubbish import Rubbish
 
 Arguments = tuple[Any, ...]
@@ -34,6 +34,12 @@ _DEVICES = "sys/bus/pci/devices"
 _FIRST = frozenset(string.ascii_letters + string.digits + "_")
 _LATER = _FIRST | frozenset(".+: -")
 _VFIO = "vfio-pci"
+_HEX = frozenset("0123456789abcdef")
+_DIGITS = {
+    **dict.fromkeys(("blake2b", "sha512", "sha3_512"), 128),
+    **dict.fromkeys(("sha384", "sha3_384"), 96),
+    **dict.fromkeys(("blake2s", "sha256", "sha3_256"), 64),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,6 +199,26 @@ def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:
     )
 
 
+def _is_digest(algorithm: object, digest: object) -> bool:
+    if type(algorithm) is not str or type(digest) is not str:
+        return False
+    return set(digest) <= _HEX and _DIGITS.get(algorithm) == len(digest)
+
+
+def _is_uuid(value: object) -> bool:
+    if type(value) is not str:
+        return False
+    parts = value.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and set(
+        "".join(parts)
+    ) <= _HEX
+
+
+def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
+    """No card that this is tried on is one that dfl-pci has."""
+    return frozenset()
+
+
 def _some(rubbish: Rubbish, host: Host) -> Card:
     card = rubbish.pick(list(host.cards.values()))
     if rubbish.happens(0.1):
@@ -230,6 +256,35 @@ def _give_back(rubbish: Rubbish, host: Host) -> Arguments:
 def _set_num_vfs(rubbish: Rubbish, host: Host) -> Arguments:
     card, count = _some(rubbish, host), rubbish.pick((0, 1, 4, 0xFFFF))
     return card.place, card.identity, count, 1, _patience(rubbish)
+
+
+def _program(rubbish: Rubbish, host: Host) -> Arguments:
+    card = _some(rubbish, host)
+    algorithm = rubbish.pick(tuple(_DIGITS))
+    return (
+        *(card.place, card.identity, rubbish.pick((0, 1, 7))),
+        "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d",
+        *(algorithm, "0a" * (_DIGITS[algorithm] // 2)),
+        *(rubbish.pick((0, 2**30)), rubbish.pick((1, 2**30))),
+        *(1, _patience(rubbish)),
+    )
+
+
+def _load(rubbish: Rubbish, host: Host) -> Arguments:
+    place, identity, _number, *rest, _offset, _size, epoch, milliseconds = _program(
+        rubbish, host
+    )
+    return (place, identity, (place[3] + 1) % 8, *rest, epoch, milliseconds)
+
+
+def _release_ports(rubbish: Rubbish, host: Host) -> Arguments:
+    card = _some(rubbish, host)
+    return card.place, card.identity, rubbish.pick((0, 1, 7)), 1, _patience(rubbish)
+
+
+def _assign_ports(rubbish: Rubbish, host: Host) -> Arguments:
+    card = _some(rubbish, host)
+    return card.place, card.identity, 1, _patience(rubbish)
 
 
 def _holders(rubbish: Rubbish, host: Host) -> Arguments:
@@ -279,9 +334,67 @@ HOLDERS = EntryPoint(
     lambda arguments: [(place,) for place in arguments[0]],
     lambda _card, _target, _arguments: frozenset(),
 )
+PROGRAM = EntryPoint(
+    fpga.program,
+    _program,
+    lambda parts, identity, number, interface, algorithm, digest, offset, size, *rest: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(number, 0, 7)
+        and _is_uuid(interface)
+        and _is_digest(algorithm, digest)
+        and _is_number(offset, 0, 2**30)
+        and _is_number(size, 1, 2**30)
+        and _is_told(0, *rest)
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+RELEASE_PORTS = EntryPoint(
+    fpga.release_ports,
+    _release_ports,
+    lambda parts, identity, count, epoch, milliseconds: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(count, 0, 7)
+        and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+ASSIGN_PORTS = EntryPoint(
+    fpga.assign_ports,
+    _assign_ports,
+    lambda parts, identity, epoch, milliseconds: (
+        _is_place(parts) and _is_identity(identity) and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+LOAD = EntryPoint(
+    xrt.program,
+    _load,
+    lambda parts, identity, number, interface, algorithm, digest, *rest: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(number, 0, 7)
+        and number != parts[3]
+        and type(interface) is str
+        and _is_digest(algorithm, digest)
+        and _is_told(0, *rest)
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+#: Those that answer for one function, and not for each.
+SINGLE = (SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD)
 ALL: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,
     "binding.give_back": GIVE_BACK,
     "sriov.set_num_vfs": SET_NUM_VFS,
     "holders.holders": HOLDERS,
+    "fpga.program": PROGRAM,
+    "fpga.release_ports": RELEASE_PORTS,
+    "fpga.assign_ports": ASSIGN_PORTS,
+    "xrt.program": LOAD,
 }

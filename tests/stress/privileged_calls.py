@@ -104,7 +104,7 @@ def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
         assert type(number) is int
         assert all((type(pid), type(name)) == (int, str) for pid, name in found)
         return [outcome]
-    rows = [answer] if entry_point is contract.SET_NUM_VFS else answer
+    rows = [answer] if entry_point in contract.SINGLE else answer
     for row in rows:
         assert [type(each) for each in row[1:]] == [int, str, str]
     return [row[0] for row in rows]

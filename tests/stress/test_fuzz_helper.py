@@ -45,7 +45,12 @@ from tests.stress.witness import picture
 
 #: For each entry point.
 CALLS = 750
-CONTEXTS = {name: "inspect" if "holders" in name else "base" for name in contract.ALL}
+CONTEXTS = {
+    **dict.fromkeys(contract.ALL, "base"),
+    "holders.holders": "inspect",
+    "fpga.program": "image",
+    "xrt.program": "image",
+}
 PING = (1,)
 _NO_MODULE = "builtins.ModuleNotFoundError"
 
@@ -154,7 +159,7 @@ OTHERS: dict[str, Callable[[str], Arguments]] = {
 }
 
 
-@pytest.mark.parametrize("context", ["base", "inspect"])
+@pytest.mark.parametrize("context", ["base", "inspect", "image"])
 def test_only_entry_points_of_this_context_are_called(
     fake: FakeKernel, nothing_is_run: str, fuzzed: Fuzzed, context: str
 ):
