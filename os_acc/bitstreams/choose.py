@@ -62,6 +62,18 @@ def filters(wish: Wish) -> dict[str, str]:
     return {"tag": properties.TAG}
 
 
+def searches(wish: Wish, rules: policy.Rules) -> Iterator[dict[str, str]]:
+    """What to ask a source for, so that what may be programmed comes back.
+
+    With an administrator's eyes a search sees the images of all tenants, and
+    would last for as many as they make.
+    """
+    for project in sorted(rules.projects):
+        yield filters(wish) | {"owner": project}
+    if rules.public:
+        yield filters(wish) | {"visibility": "public"}
+
+
 def choose(
     wish: Wish, region: Region, images: Iterable[Image], rules: policy.Rules
 ) -> Image:
@@ -208,7 +220,9 @@ def _what_it_takes(wish: Wish) -> str:
 
 
 def _listed(found: Sequence[_Found]) -> str:
-    text = "; ".join(map(str, found[:_MOST_LISTED]))
+    # Those that are allowed first: one of them is probably the one.
+    first = sorted(found, key=lambda each: bool(each.refused))[:_MOST_LISTED]
+    text = "; ".join(map(str, first))
     more = len(found) - _MOST_LISTED
     return f"{text}; and {more} more" if more > 0 else text
 

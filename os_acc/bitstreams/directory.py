@@ -37,6 +37,7 @@ from typing import Any
 from oslo_log import log
 
 from os_acc import exception, hints
+from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 from os_acc.objects.instance import canonical_uuid
 
@@ -81,7 +82,7 @@ class Directory:
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
         """See :meth:`os_acc.bitstreams.source.Source.images`."""
         for entry in self._entries(deadline):
-            if all(_has(entry.image, *each) for each in filters.items()):
+            if has(entry.image, filters):
                 yield entry.image
 
     @contextlib.contextmanager
@@ -267,11 +268,3 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _has(image: Image, name: str, value: str) -> bool:
-    if name == "name":
-        return image.name == value
-    if name == "tag":
-        return value in image.tags
-    return image.properties.get(name) == value

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import os
 from collections.abc import Callable, Iterator
 
@@ -29,7 +30,11 @@ from os_acc.bitstreams.source import Source
 from os_acc.objects.image import Bitstream, Header, Image, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
+from os_acc.store import refusals
 from os_acc.store.locks import Locks
+
+# Images that are looked at for the sake of a message.
+_MOST_TOLD = 1000
 
 
 def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
@@ -94,10 +99,22 @@ class Library:
         :raises ImageServiceUnavailable: nobody answers.
         """
         if wish.bitstream_id:
-            found = iter([self._source.image(wish.bitstream_id, deadline)])
-        else:
+            image = self._source.image(wish.bitstream_id, deadline)
+            return choose.choose(wish, region, [image], self._rules)
+        allowed = [
+            image
+            for filters in choose.searches(wish, self._rules)
+            for image in self._source.images(filters, deadline)
+        ]
+        try:
+            return choose.choose(wish, region, allowed, self._rules)
+        except (exception.ImageNotFound, exception.ImageMismatch):
+            # An error tells of what is not allowed, too.
             found = self._source.images(choose.filters(wish), deadline)
-        return choose.choose(wish, region, found, self._rules)
+            others = itertools.islice(found, _MOST_TOLD)
+            return choose.choose(
+                wish, region, itertools.chain(allowed, others), self._rules
+            )
 
     def about(self, image_id: str, deadline: float) -> Image:
         """An image by its id, whether it may be programmed or not.
@@ -181,17 +198,24 @@ class Library:
 
     def _proved(self, image: Image, file: io.FileIO, deadline: float) -> Header:
         """What is in a file, if that and its signature are sound."""
-        if self._rules.signed:
-            # Few need it, and cryptography takes long to import.
-            from os_acc.bitstreams import signature
-
-            signature.verify(image, file, self._certificates, deadline)
         try:
-            return formats.read_header(file, _size(file))
-        except exception.ImageInvalid as error:
-            raise exception.ImageInvalid(
-                f"image {properties.title(image)}: {error.message}", hint=error.hint
-            ) from error
+            if self._rules.signed:
+                # Few need it, and cryptography takes long to import.
+                from os_acc.bitstreams import signature
+
+                signature.verify(image, file, self._certificates, deadline)
+            return _header(image, file)
+        except OSError as error:
+            raise refusals.from_os_error(error, self.cache.path(image)) from error
+
+
+def _header(image: Image, file: io.FileIO) -> Header:
+    try:
+        return formats.read_header(file, _size(file))
+    except exception.ImageInvalid as error:
+        raise exception.ImageInvalid(
+            f"image {properties.title(image)}: {error.message}", hint=error.hint
+        ) from error
 
 
 def _size(file: io.FileIO) -> int:

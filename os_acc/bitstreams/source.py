@@ -38,8 +38,8 @@ class Source(Protocol):
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
         """Every image that has all of these, whatever its status.
 
-        :param filters: ``name``, ``tag``, or the name of a property, and
-            the exact value that it has to have.
+        :param filters: ``name``, ``tag``, ``owner``, ``visibility``, or the
+            name of a property, and the exact value that it has to have.
         :raises ImageServiceUnavailable: the source does not answer in time.
         """
 
@@ -52,6 +52,25 @@ class Source(Protocol):
         :raises ImageServiceUnavailable: the source does not answer; also
             while it is read, when the connection is dropped.
         """
+
+
+def has(image: Image, filters: Mapping[str, str]) -> bool:
+    """Whether an image has exactly what was asked for.
+
+    Glance compares as its database does: MySQL's takes A for a.
+    """
+    return all(_value(image, name, value) == value for name, value in filters.items())
+
+
+def _value(image: Image, name: str, wanted: str) -> str | None:
+    if name == "tag":
+        return wanted if wanted in image.tags else None
+    fields = {
+        "name": image.name,
+        "owner": image.owner,
+        "visibility": image.visibility,
+    }
+    return fields[name] if name in fields else image.properties.get(name)
 
 
 class Data(Protocol):

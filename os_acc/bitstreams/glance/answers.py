@@ -61,20 +61,6 @@ def image(answer: Mapping[str, Any]) -> Image:
     )
 
 
-def has(found: Image, filters: Mapping[str, str]) -> bool:
-    """Whether an image has exactly what was asked for.
-
-    Glance compares as its database does: MySQL's takes A for a.
-    """
-    return all(_value(found, name, value) == value for name, value in filters.items())
-
-
-def _value(found: Image, name: str, wanted: str) -> str | None:
-    if name == "tag":
-        return wanted if wanted in found.tags else None
-    return found.name if name == "name" else found.properties.get(name)
-
-
 def _text(answer: Mapping[str, Any], name: str) -> str:
     value = answer.get(name)
     return value if isinstance(value, str) else ""

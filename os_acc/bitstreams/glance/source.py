@@ -26,6 +26,7 @@ from oslo_config import cfg
 from os_acc import exception, hints
 from os_acc.bitstreams.glance import answers
 from os_acc.bitstreams.glance.options import GROUP
+from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Glance:
         last: str | None = None
         while True:
             page = self._page(filters, last, deadline)
-            yield from (found for found in page if answers.has(found, filters))
+            yield from (found for found in page if has(found, filters))
             if len(page) < _PAGE:
                 return
             last = page[-1].id

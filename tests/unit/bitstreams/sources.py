@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from os_acc import exception
+from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 
 PIECE = 1 << 20
@@ -70,17 +71,21 @@ class Place:
     """A source of images in memory.
 
     :param resumes: whether it can begin elsewhere than at the start.
+    :param piece: bytes that it sends at a time.
     :ivar faults: what goes wrong, and how often.
     :ivar begun: the offset at which each download has begun.
     :ivar gate: while it is not set, downloads stop after their first piece.
     :ivar waiting: set as soon as one has stopped there.
     """
 
-    def __init__(self, *contents: bytes, resumes: bool = True) -> None:
+    def __init__(
+        self, *contents: bytes, resumes: bool = True, piece: int = PIECE
+    ) -> None:
         made = [image_of(each, n) for n, each in enumerate(contents, start=1)]
         self.all = {image.id: image for image in made}
         self.contents = dict(zip(self.all, contents, strict=True))
         self.resumes = resumes
+        self.piece = piece
         self.faults = Faults()
         self.begun: list[int] = []
         self.gate = threading.Event()
@@ -101,10 +106,7 @@ class Place:
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
         for image in self.all.values():
-            fields = {"name": image.name, **image.properties}
-            wanted = {name: each for name, each in filters.items() if name != "tag"}
-            tag = filters.get("tag", "FPGA")
-            if tag in image.tags and wanted.items() <= fields.items():
+            if has(image, filters):
                 yield image
 
     @contextlib.contextmanager
@@ -128,8 +130,9 @@ class _Data:
         dropped = faults.drops.pop(0) if faults.drops else None
         end = faults.ends.pop(0) if faults.ends else None
         last = min(each for each in (dropped, end, len(content)) if each is not None)
-        for start in range(self.offset, last, PIECE):
-            yield content[start : min(start + PIECE, last)]
+        piece = self._place.piece
+        for start in range(self.offset, last, piece):
+            yield content[start : min(start + piece, last)]
             if not self._place.gate.is_set():
                 self._place.waiting.set()
                 self._place.gate.wait()

@@ -156,6 +156,18 @@ def test_a_source_is_asked_for_what_it_can_compare(
     assert choose.filters(wish) == asked
 
 
+def test_what_tenants_upload_is_not_even_looked_at() -> None:
+    """cyborg.md 5.1 item 8: however many images a tenant makes."""
+    rules = dataclasses.replace(RULES, projects=frozenset({"b", "a"}))
+    assert list(choose.searches(BY_NAME, rules)) == [
+        {"name": "image-1", "owner": "a"},
+        {"name": "image-1", "owner": "b"},
+        {"name": "image-1", "visibility": "public"},
+    ]
+    rules = dataclasses.replace(rules, projects=frozenset({"a"}), public=False)
+    assert list(choose.searches(BY_FUNCTION, rules)) == [{"tag": "FPGA", "owner": "a"}]
+
+
 # -- none, or several --------------------------------------------------------
 
 

@@ -115,6 +115,16 @@ def test_an_id_is_found_however_it_is_written(source: Directory) -> None:
     assert source.image(written, patiently()).id == id_of(1)
 
 
+def test_images_are_found_by_owner_and_visibility(
+    place: Path, source: Directory
+) -> None:
+    put(place, 2, owner="fpga-team", visibility="private")
+    put(place, 3, owner="tenant", visibility="private")
+    assert ids(source, owner="fpga-team") == {id_of(2)}
+    assert ids(source, visibility="public") == {id_of(1)}
+    assert ids(source, owner="tenant", visibility="public") == set()
+
+
 def test_images_are_found_by_name_tag_and_property(
     place: Path, source: Directory
 ) -> None:

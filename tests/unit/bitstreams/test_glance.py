@@ -136,6 +136,18 @@ def test_more_images_than_are_asked_for_at_a_time(
     assert found(source, name="nlb") == ids
 
 
+def test_images_are_found_by_owner_and_visibility(
+    glance: Double, source: Glance
+) -> None:
+    """So that a search need not see what tenants have."""
+    ours = glance.add(owner="fpga-team", visibility="shared")
+    public = glance.add(owner="somebody", visibility="public")
+    glance.add(owner="FPGA-team", visibility="private")
+    assert found(source, owner="fpga-team") == [ours]
+    assert found(source, visibility="public") == [public]
+    assert found(source, owner="fpga-team", visibility="public") == []
+
+
 def test_images_are_found_by_properties_and_tags_together(
     glance: Double, source: Glance
 ) -> None:

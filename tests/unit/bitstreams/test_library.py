@@ -15,12 +15,16 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
+import itertools
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,6 +34,7 @@ from os_acc import exception
 from os_acc.bitstreams import library, signature
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
+from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image, ImageFormat, Wish
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
@@ -40,6 +45,7 @@ from tests.unit.bitstreams.made import (
     REGION,
     REGION_ID,
     RULES,
+    TENANT,
 )
 from tests.unit.bitstreams.sources import PIECE, Place, id_of, image_of
 
@@ -118,6 +124,49 @@ def test_a_wish_that_cannot_be_met_is_told(
     with pytest.raises(error):
         made.image_for(wish, REGION, patiently())
     assert place.begun == []
+
+
+class Crowded(Place):
+    """A place in which tenants' images never end, seen by an administrator."""
+
+    def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
+        yield from super().images(filters, deadline)
+        for number in itertools.count(100):
+            image = dataclasses.replace(
+                self.all[id_of(1)],
+                id=str(uuid.UUID(int=number)),
+                owner=TENANT,
+                visibility="private",
+            )
+            assert time.monotonic() < deadline
+            if not has(image, {k: v for k, v in filters.items() if k in PLACES}):
+                return
+            yield image
+
+
+PLACES = ("owner", "visibility")
+
+
+def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
+    """cyborg.md 5.1 item 8: a tenant cannot block a function."""
+    place = Crowded(LOOPBACK)
+    change(place, 1, {"function_name": "loopback", "region_uuid": REGION_ID})
+    made = Library(lambda: place, cache, RULES)
+    wish = Wish(function_name="loopback")
+    assert made.image_for(wish, REGION, patiently()).id == id_of(1)
+    change(place, 1, {"function_name": "loopback", "region_uuid": OTHER_REGION_ID})
+    with pytest.raises(exception.ImageMismatch) as caught:
+        made.image_for(wish, REGION, patiently())
+    assert OTHER_REGION_ID in str(caught.value)
+    assert "992 more" in str(caught.value)
+
+
+def test_an_image_that_is_not_allowed_is_told_of(made: Library, place: Place) -> None:
+    change(place, 2, owner=TENANT, visibility="private")
+    with pytest.raises(exception.ImageNotFound) as caught:
+        made.image_for(Wish(function_id=OTHER_FUNCTION_ID), REGION, patiently())
+    assert id_of(2) in str(caught.value)
+    assert TENANT in str(caught.value)
 
 
 def test_any_image_can_be_asked_about(made: Library, place: Place) -> None:
@@ -211,6 +260,21 @@ def test_a_cached_file_whose_head_was_altered_is_fetched_anew(
     assert made.forget(image, patiently())
     assert cached(made, image).read_bytes() == LOOPBACK
     assert place.begun == [0, 0]
+
+
+def test_a_file_that_cannot_be_read_any_more_is_told(
+    made: Library, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_file: object, _size: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(library.formats, "read_header", fail)
+    image = place.all[id_of(1)]
+    with (
+        pytest.raises(exception.StateUnavailable, match=f"{image.hash_value}.*error"),
+        made.fetched(image, patiently()),
+    ):
+        pytest.fail("it was read")
 
 
 @pytest.fixture
