@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from os_acc import privsep
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import dfl, functions, kernel, worker
 from os_acc.privsep.functions import VFIO_PCI
 from os_acc.privsep.outcome import Outcome, Result
 
@@ -202,6 +202,9 @@ def _take(target: Target) -> Result:
     address = target.address
     if functions.driver(address) == VFIO_PCI:
         return Result(Outcome.OK)
+    node = dfl.held(address)
+    if node is not None:
+        return Result(Outcome.IN_USE, errno.EBUSY, node)
     _set_override(address, VFIO_PCI)
     _unbind(address)
     functions.probe(address)
@@ -219,6 +222,9 @@ def _give_back(target: Target, proven_free: bool) -> Result:
         # 2. The next user finds nothing of this one. VFIO resets when the
         #    last holder closes, but tells nobody when that failed.
         _reset(address)
+    node = None if target.driver == dfl.DRIVER else dfl.held(address)
+    if node is not None:
+        return Result(Outcome.IN_USE, errno.EBUSY, node)
     # 3. The override first, so that a crash leaves what the next probe mends.
     _set_override(address, target.override)
     # 4. Back to the driver that had it.

@@ -115,6 +115,30 @@ def open_node(device: str) -> int:
     return kernel.current.open_exclusive(path, _read(device, "dev"))
 
 
+def held(function: PciAddress) -> str | None:
+    """The node of a function which somebody has open; None: nobody has any.
+
+    dfl-pci leaves a function whoever has its nodes open. Who closes that of a
+    port afterwards is killed by the kernel (afu_release() resets the port,
+    by registers that are not mapped any more).
+
+    :raises OSError: the kernel does not tell.
+    """
+    if functions.driver(function) != DRIVER:
+        return None
+    for device in (*own_ports(function), *_below(function, _FME)):
+        try:
+            os.close(open_node(device))
+        except FileNotFoundError:
+            # Without a node nobody can open it.
+            continue
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return os.path.basename(device)
+            raise
+    return None
+
+
 def _vfs(card: PciAddress) -> Iterator[PciAddress]:
     place = functions.directory(card)
     for name in sorted(_list(place)):

@@ -24,14 +24,12 @@ import ctypes
 import errno
 import mmap
 import os
-import re
 import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from os_acc import privsep
-from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, images, kernel, worker
 from os_acc.privsep.images import Sealed
@@ -46,7 +44,6 @@ _PORT_PR = struct.Struct("=IIIIQ")
 _PORT_ID = struct.Struct("=i")
 # FME_CAP_NUM_PORTS has three bits (drivers/fpga/dfl.h).
 _PORT_LIMIT = 7
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
 class _Refusal(Exception):
@@ -94,13 +91,13 @@ def program(
         port still holds what it did.
     """
     card = functions.parse_address(parts)
-    named = _parse_digest(algorithm, digest)
+    named = functions.parse_digest(algorithm, digest)
     if (
         card is None
         or named is None
         or not functions.is_identity(identity)
         or not functions.is_number(number, _PORT_LIMIT)
-        or not _is_uuid(interface_id)
+        or not functions.is_uuid(interface_id)
         or not functions.is_number(offset, images.SIZE_LIMIT)
         or not functions.is_number(size, images.SIZE_LIMIT)
         or not size
@@ -246,10 +243,9 @@ def _revive(card: PciAddress) -> None:
     vfs = functions.count_vfs(card)
     if vfs:
         raise _Refusal(Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs)))
-    with contextlib.ExitStack() as stack:
-        for path in dfl.own_ports(card):
-            stack.enter_context(_exclusive(path, "port"))
-        stack.enter_context(_exclusive(_fme(card), "fme"))
+    held = dfl.held(card)
+    if held is not None:
+        raise _Refusal(Result(Outcome.IN_USE, errno.EBUSY, held))
     functions.write(card, "driver/unbind", str(card))
     functions.probe(card)
     found = functions.driver(card)
@@ -380,14 +376,3 @@ def _exclusive(device: str, step: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _parse_digest(algorithm: object, digest: object) -> Digest | None:
-    # What a subclass of str is written as need not be what it is matched as.
-    if type(algorithm) is not str or type(digest) is not str:
-        return None
-    return Digest.of_file_name(f"{algorithm}-{digest}")
-
-
-def _is_uuid(value: object) -> bool:
-    return type(value) is str and _UUID.fullmatch(value) is not None

@@ -166,7 +166,7 @@ def test_what_is_gone_gets_no_lock_file(host: FpgaHost):
 
 
 def test_a_card_that_a_guest_has_is_not_programmed(host: FpgaHost):
-    take(host, CARD)
+    assert take(host, CARD) == OK
     answer = host.program()
     assert answer == Result(Outcome.CHANGED, 0, "driver", "vfio-pci")
 
@@ -237,12 +237,10 @@ def test_the_next_one_after_a_failure_begins_anew_with_the_card(host: FpgaHost):
 
 
 def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host: FpgaHost):
-    # Who closes a port of a card that was unbound meanwhile makes the kernel
-    # fall over its registers.
     host.kernel.fail_programming(PORTED)
     host.program(PORTED)
     host.kernel.open_node("dfl-port.3")
-    assert host.program(PORTED) == Result(Outcome.IN_USE, errno.EBUSY, "port")
+    assert host.program(PORTED) == Result(Outcome.IN_USE, errno.EBUSY, "dfl-port.3")
     assert len(host.kernel.writes()) == 1
     host.kernel.close_node("dfl-port.3")
     assert host.program(PORTED) == DONE
@@ -317,15 +315,54 @@ def test_nothing_is_begun_once_the_time_is_up(
     assert is_untouched(host)
 
 
+# -- leaving the driver -------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", ["dfl-port.0", "dfl-fme.0"])
+def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(
+    host: FpgaHost, node: str
+):
+    # The kernel would kill who closes a port that its driver has left.
+    host.kernel.open_node(node)
+    assert take(host, CARD) == Result(Outcome.IN_USE, errno.EBUSY, node)
+    assert not host.kernel.writes()
+    host.kernel.close_node(node)
+    assert take(host, CARD) == OK
+
+
+def test_nor_is_it_given_to_another_driver(host: FpgaHost):
+    host.kernel.open_node("dfl-port.0")
+    answer = give_back(host, CARD, "")
+    assert answer == Result(Outcome.IN_USE, errno.EBUSY, "dfl-port.0")
+    # Where it stays, nobody is asked.
+    assert give_back(host, CARD, "dfl-pci") == OK
+    assert not host.kernel.writes()
+
+
+def test_a_card_that_comes_back_has_its_nodes_again(host: FpgaHost):
+    assert host.program() == DONE
+    assert take(host, CARD) == OK
+    assert give_back(host, CARD, "dfl-pci") == OK
+    assert host.functions() == [WANTED]
+
+
 # -- ports --------------------------------------------------------------------
 
 
-def take(host: FpgaHost, address: str) -> None:
+def take(host: FpgaHost, address: str) -> Result:
     place = PciAddress.parse(address)
-    group = functions.group(place)
     targets = ((place.parts, host.identity(address)),)
+    group = functions.group(place)
     (answer,) = binding.take(group, targets, host.epoch, 60_000)
-    assert answer == OK
+    return answer
+
+
+def give_back(host: FpgaHost, address: str, driver: str) -> Result:
+    place = PciAddress.parse(address)
+    targets = ((place.parts, host.identity(address), driver, ""),)
+    group = functions.group(place)
+    (answer,) = binding.give_back(group, targets, host.epoch, 60_000, False)
+    return answer
 
 
 def make_vfs(host: FpgaHost, count: int) -> None:
@@ -408,7 +445,7 @@ def test_the_port_of_a_vf_is_programmed_through_its_card(host: FpgaHost):
 def test_the_port_of_a_vf_that_a_guest_has_is_not_programmed(host: FpgaHost):
     host.release(2)
     make_vfs(host, 2)
-    take(host, VFS[1])
+    assert take(host, VFS[1]) == OK
     answer = host.program(PORTED, number=1)
     assert answer == Result(Outcome.REFUSED, errno.ENODEV, "port", "1")
     assert host.program(PORTED, number=0) == DONE
