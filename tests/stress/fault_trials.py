@@ -35,7 +35,7 @@ from os_acc.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import worker
 from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
-from tests.stress import fault_flows, inspection
+from tests.stress import fault_flows, inspection, threads
 from tests.stress.bench import Bench, plug
 from tests.stress.fault_flows import Flow, Kind
 
@@ -243,20 +243,21 @@ def put_in_order(stage: Stage, bench: Bench) -> None:
     """The fault is over: the host becomes as it was, and all is served."""
     flow, kernel = stage.flow, bench.kernel
     manager = bench.manager()
-    flow.again(manager)
-    for lease in manager.store.leases():
-        if lease.state is LeaseState.QUARANTINED:
-            operations.release_device(manager, lease.address, None)
-    inspection.unplug_all(manager)
-    if flow.makes_vfs:
-        flow.check_done(bench, manager)
-        fault_flows.write(bench, flow.makes_vfs, "sriov_numvfs", "0")
-    assert kernel.snapshot() == stage.pristine
-    if flow.places:
-        assert plug(manager, NEXT, *flow.places)
-        inspection.check_bound(manager.store.leases(), kernel)
-        assert manager.unplug({"uuid": NEXT}) == len(flow.places)
+    with threads.for_workers():
+        flow.again(manager)
+        for lease in manager.store.leases():
+            if lease.state is LeaseState.QUARANTINED:
+                operations.release_device(manager, lease.address, None)
+        inspection.unplug_all(manager)
+        if flow.makes_vfs:
+            flow.check_done(bench, manager)
+            fault_flows.write(bench, flow.makes_vfs, "sriov_numvfs", "0")
         assert kernel.snapshot() == stage.pristine
+        if flow.places:
+            assert plug(manager, NEXT, *flow.places)
+            inspection.check_bound(manager.store.leases(), kernel)
+            assert manager.unplug({"uuid": NEXT}) == len(flow.places)
+            assert kernel.snapshot() == stage.pristine
 
 
 def check_as_it_was(kernel: FakeKernel, pristine: Snapshot, exempt: set[str]) -> None:
