@@ -23,6 +23,7 @@ import os
 import re
 
 from os_acc import exception
+from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 
@@ -30,6 +31,7 @@ VFIO_PCI = "vfio-pci"
 # A driver's directory below /sys/bus/pci/drivers, never a path. Some have
 # blanks in their names ("i6300ESB timer").
 _DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _IDENTITY = (
     "vendor",
     "device",
@@ -81,6 +83,19 @@ def is_driver_name(value: object) -> bool:
     return type(value) is str and (
         value == "" or _DRIVER_NAME.fullmatch(value) is not None
     )
+
+
+def is_uuid(value: object) -> bool:
+    """Whether a value is a canonical UUID."""
+    return type(value) is str and _UUID.fullmatch(value) is not None
+
+
+def parse_digest(algorithm: object, digest: object) -> Digest | None:
+    """The digest by which a cached image is found; None where it is none."""
+    # What a subclass of str is written as need not be what it is matched as.
+    if type(algorithm) is not str or type(digest) is not str:
+        return None
+    return Digest.of_file_name(f"{algorithm}-{digest}")
 
 
 def directory(address: PciAddress) -> str:

@@ -36,7 +36,6 @@ from typing import NamedTuple
 
 from os_acc import privsep
 from os_acc.objects import xrt
-from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, images, tools, worker
 from os_acc.privsep.images import Sealed
@@ -87,14 +86,14 @@ def program(
         tool's own words. Of any other step nothing was begun.
     """
     card = functions.parse_address(parts)
-    named = _parse_digest(algorithm, digest)
+    named = functions.parse_digest(algorithm, digest)
     if (
         card is None
         or named is None
         or not functions.is_identity(identity)
         or not functions.is_number(number, 7)
         or number == card.function
-        or type(interface_id) is not str
+        or not functions.is_uuid(interface_id)
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
     ):
@@ -188,10 +187,3 @@ def _check(task: _Task) -> None:
         driver = functions.driver(function)
         if driver != wanted:
             raise _Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
-
-
-def _parse_digest(algorithm: object, digest: object) -> Digest | None:
-    # What a subclass of str is written as need not be what it is matched as.
-    if type(algorithm) is not str or type(digest) is not str:
-        return None
-    return Digest.of_file_name(f"{algorithm}-{digest}")

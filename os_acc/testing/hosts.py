@@ -191,11 +191,12 @@ def alveo(
     numa_node: int = -1,
     *,
     interfaces: tuple[str, ...] = (XRT_INTERFACE,),
-    ready: str = "1",
+    card: int = 1,
 ) -> tuple[FunctionSpec, FunctionSpec]:
     """An AMD/Xilinx card on XRT's drivers: management and user function.
 
     :param interfaces: UUIDs, in the order in which xclmgmt shows them.
+    :param card: the number of the DRM device that xocl makes.
     """
     management = FunctionSpec(
         f"{bus}:00.0",
@@ -208,7 +209,7 @@ def alveo(
         numa_node=numa_node,
         shown=(
             ("mgmt_pf", ""),
-            ("ready", ready),
+            ("ready", "1"),
             ("dev_offline", "0"),
             ("mfg", "0"),
             ("recovery", "0"),
@@ -223,6 +224,7 @@ def alveo(
         address=f"{bus}:00.1",
         product=0x505D,
         driver="xocl",
+        devices=(drm(card),),
         shown=(("user_pf", ""), ("ready", "0x1"), ("xclbinuuid", "")),
     )
     return management, user

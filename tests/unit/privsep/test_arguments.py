@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from os_acc.privsep import binding, fpga, holders, sriov
+from os_acc.privsep import binding, fpga, holders, sriov, xrt
 from os_acc.privsep.functions import is_driver_name
 from os_acc.privsep.outcome import Outcome
 
@@ -120,6 +120,30 @@ def program(
     )
 
 
+def load(
+    parts=PLACE,
+    identity=CARD,
+    number=1,
+    interface_id=INTERFACE,
+    algorithm="sha512",
+    digest=DIGEST,
+    epoch=EPOCH,
+    milliseconds=SECOND,
+):
+    return (
+        xrt.program(
+            parts,
+            identity,
+            number,
+            interface_id,
+            algorithm,
+            digest,
+            epoch,
+            milliseconds,
+        ),
+    )
+
+
 def release(parts=PLACE, identity=CARD, count=1, epoch=EPOCH, milliseconds=SECOND):
     return (fpga.release_ports(parts, identity, count, epoch, milliseconds),)
 
@@ -145,6 +169,14 @@ def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
         (set_num_vfs, "count"),
         (set_num_vfs, "epoch"),
         (set_num_vfs, "milliseconds"),
+        (load, "parts"),
+        (load, "identity"),
+        (load, "number"),
+        (load, "interface_id"),
+        (load, "algorithm"),
+        (load, "digest"),
+        (load, "epoch"),
+        (load, "milliseconds"),
         (program, "parts"),
         (program, "identity"),
         (program, "number"),
@@ -177,7 +209,7 @@ def test_proof_is_yes_or_no(untouchable, value):
 
 @pytest.mark.parametrize("milliseconds", [0, 600_001])
 def test_no_call_waits_for_ever(untouchable, milliseconds):
-    for call in (take, give_back, set_num_vfs, program, release, assign):
+    for call in (take, give_back, set_num_vfs, program, load, release, assign):
         assert is_refused(call(milliseconds=milliseconds))
 
 
@@ -319,6 +351,7 @@ def test_whatever_is_passed_is_answered(untouchable, arguments):
     assert is_refused(binding.give_back(*arguments))
     assert sriov.set_num_vfs(*arguments)[0] == Outcome.INVALID
     assert fpga.program(*arguments, *arguments)[0] == Outcome.INVALID
+    assert xrt.program(*arguments, *arguments[:3])[0] == Outcome.INVALID
     assert fpga.release_ports(*arguments)[0] == Outcome.INVALID
     assert fpga.assign_ports(*arguments[:4])[0] == Outcome.INVALID
 
@@ -367,3 +400,8 @@ def test_what_is_not_there_leaves_no_file_behind(fake):
     assert sriov.set_num_vfs(nowhere, CARD, 1, EPOCH, SECOND)[0] == Outcome.GONE
     assert not os.path.exists(f"{fake.root}/run/os_acc")
     assert fake.writes() == []
+
+
+def test_a_card_does_not_program_itself_under_another_name(untouchable):
+    assert is_refused(load(number=PLACE[3]))
+    assert is_refused(load(number=8))

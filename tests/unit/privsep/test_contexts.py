@@ -22,7 +22,7 @@ from oslo_privsep import capabilities
 
 from os_acc import privsep
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import binding, fpga, holders, sriov
+from os_acc.privsep import binding, fpga, holders, sriov, xrt
 
 SOCKET = "/run/user/privsep.sock"
 CONTEXTS = {
@@ -84,6 +84,7 @@ def test_each_context_has_its_own_group_of_options():
         (fpga.program, privsep.image),
         (fpga.release_ports, privsep.base),
         (fpga.assign_ports, privsep.base),
+        (xrt.program, privsep.image),
     ],
 )
 def test_each_entry_point_belongs_to_one_context(entry_point, context):
