@@ -158,7 +158,9 @@ class Cache:
             LOG.error("%s was altered, and is removed", path)
             with self._locks.hold([CACHE_LOCK], deadline):
                 # Whoever uses it finds the same, and asks for it again.
-                os.unlink(path)
+                # It may have been evicted by now, and nobody else makes it anew.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
             return False
 
     # -- a download ----------------------------------------------------------

@@ -48,7 +48,7 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     ),
     cfg.StrOpt(
         "directory",
-        default="/var/lib/os_acc/images",
+        default="/srv/os_acc/images",
         help="The directory with the images, where source is directory. Nobody "
         "but those who may decide what FPGAs are programmed with may be able to "
         "write there.",

@@ -120,6 +120,31 @@ def test_another_process_finds_it(
     assert place.begun == [0]
 
 
+def test_a_name_and_what_has_it_survive_the_loss_of_power(
+    cache: Cache, place: Place, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        fsync(fd)
+        seen.append(("synced", os.readlink(f"/proc/self/fd/{fd}")))
+
+    def renamed(source: str, target: str) -> None:
+        rename(source, target)
+        seen.append(("renamed", source))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    get(cache, place)
+    (_, temporary), *_ = seen
+    assert seen == [
+        ("synced", temporary),
+        ("renamed", temporary),
+        ("synced", str(directory)),
+    ]
+
+
 def test_two_images_of_one_content_are_one_file(
     cache: Cache, place: Place, directory: Path
 ) -> None:
@@ -290,6 +315,17 @@ def test_who_uses_an_altered_file_does_not_keep_it_there(
         assert get(cache, place) == CONTENT
 
 
+def test_an_altered_file_that_is_evicted_meanwhile_is_forgotten_all_the_same(
+    cache: Cache, place: Place, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get(cache, place)
+    alter(directory / file_name(place.only))
+    log, entry = cache_module.LOG, directory / file_name(place.only)
+    monkeypatch.setattr(log, "error", lambda *_arguments: entry.unlink())
+    assert cache.forget(place.only, patiently())
+    assert names(directory) == set()
+
+
 def test_what_is_not_there_need_not_be_forgotten(cache: Cache, place: Place) -> None:
     assert not cache.forget(place.only, patiently())
 
@@ -304,6 +340,14 @@ def test_the_least_recently_used_goes_first(
     use(cache, several, 1, 2, 3, 1)
     use(cache, several, 4)
     assert numbers(cache, several) == [3, 1, 4]
+
+
+def test_whoever_uses_an_image_makes_it_the_last_to_go(
+    cache: Cache, several: Place
+) -> None:
+    use(cache, several, 1, 2)
+    get(cache, several, next(iter(several.all.values())))
+    assert numbers(cache, several) == [2, 1]
 
 
 def test_no_more_goes_than_has_to(
