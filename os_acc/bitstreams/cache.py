@@ -156,11 +156,13 @@ class Cache:
                 if hashlib.file_digest(file, digest.new).hexdigest() == digest.value:
                     return True
             LOG.error("%s was altered, and is removed", path)
-            with self._locks.hold([CACHE_LOCK], deadline):
-                # Whoever uses it finds the same, and asks for it again.
-                # It may have been evicted by now, and nobody else makes it anew.
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+            # Whoever uses it finds the same, and asks for it again. It may have
+            # been evicted by now.
+            with (
+                self._locks.hold([CACHE_LOCK], deadline),
+                contextlib.suppress(FileNotFoundError),
+            ):
+                os.unlink(path)
             return False
 
     # -- a download ----------------------------------------------------------
