@@ -175,16 +175,18 @@ class Library:
         with contextlib.ExitStack() as kept:
             file = kept.enter_context(self._file(image, deadline, progress))
             try:
-                header = self._proved(image, file, deadline)
-            except exception.ImageInvalid:
-                # It was sound when it was fetched.
+                header = self._proved(image, file, region, deadline)
+            except (
+                exception.ImageInvalid,
+                exception.ImageMismatch,
+                exception.ImageRefused,
+            ):
+                # The file was sound when it was fetched, and may have been altered
+                # since: into one of another kind, or for another region.
                 if not self.cache.forget(image, deadline):
                     raise
                 file = kept.enter_context(self._file(image, deadline, progress))
-                header = self._proved(image, file, deadline)
-            policy.check_file(header, image, self._rules)
-            if region is not None:
-                formats.check(header, image, region)
+                header = self._proved(image, file, region, deadline)
             yield Bitstream(image, self.cache.path(image), _size(file), header)
 
     def forget(self, image: Image, deadline: float) -> bool:
@@ -196,17 +198,23 @@ class Library:
     ) -> contextlib.AbstractContextManager[io.FileIO]:
         return self.cache.fetched(self._source, image, deadline, progress)
 
-    def _proved(self, image: Image, file: io.FileIO, deadline: float) -> Header:
-        """What is in a file, if that and its signature are sound."""
+    def _proved(
+        self, image: Image, file: io.FileIO, region: Region | None, deadline: float
+    ) -> Header:
+        """What is in a file, if that and its signature are sound, and it fits."""
         try:
             if self._rules.signed:
                 # Few need it, and cryptography takes long to import.
                 from os_acc.bitstreams import signature
 
                 signature.verify(image, file, self._certificates, deadline)
-            return _header(image, file)
+            header = _header(image, file)
         except OSError as error:
             raise refusals.from_os_error(error, self.cache.path(image)) from error
+        policy.check_file(header, image, self._rules)
+        if region is not None:
+            formats.check(header, image, region)
+        return header
 
 
 def _header(image: Image, file: io.FileIO) -> Header:
