@@ -153,7 +153,7 @@ def test_an_error_without_a_report_is_told_by_its_number(
 def test_a_call_that_never_returns_is_stuck(host: FpgaHost):
     host.kernel.hang(CARD, "program")
     with pytest.raises(exception.DeviceStuck):
-        program(host, Helper(write_timeout=0.2))
+        program(host, Helper(write_timeout=1.5))
 
 
 def test_a_worker_that_is_killed_leaves_it_unknown(host: FpgaHost, hands: Helper):

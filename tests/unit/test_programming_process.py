@@ -61,6 +61,14 @@ def program(
     return hands.program(host.region(address), host.bitstream(), epoch, deadline)
 
 
+def _wait_for_its_end() -> None:
+    deadline = time.monotonic() + 60
+    channel = privsep.image.channel
+    while channel.running:
+        assert time.monotonic() < deadline, "nobody has seen the helper's end"
+        time.sleep(0.01)
+
+
 def test_the_helper_finds_the_image_by_its_own_configuration(host: FpgaHost):
     assert program(host) == WANTED
     (write,) = host.kernel.writes()
@@ -70,10 +78,12 @@ def test_the_helper_finds_the_image_by_its_own_configuration(host: FpgaHost):
 def test_a_helper_that_is_killed_leaves_the_write_to_its_worker(host: FpgaHost):
     host.kernel.hang(CARD, "program")
     with pytest.raises(exception.DeviceStuck):
-        program(host, write_timeout=0.5)
+        program(host, write_timeout=2)
+    host.kernel.wait_until_blocked()
     (worker,) = {write.pid for write in host.kernel.writes()}
     stat = Path(f"/proc/{worker}/stat").read_text()
     os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    _wait_for_its_end()
     # Another helper finds the card locked, and others not.
     with pytest.raises(exception.DeviceStuck):
         program(host, epoch=2, write_timeout=5)

@@ -46,6 +46,8 @@ from tests.unit.fpga_host import (
 OK = Result(Outcome.OK)
 DONE = Result(Outcome.OK, 0, "", WANTED)
 SHA256 = hashlib.sha256(PAYLOAD).hexdigest()
+# Milliseconds: enough to begin, even on a slow machine.
+SHORT = 1500
 PROGRAMMED = f"DFL_FPGA_FME_PORT_PR 0 {len(PAYLOAD)} {SHA256} done"
 
 
@@ -289,7 +291,7 @@ def test_a_function_that_cannot_be_read_back_is_no_success(
 
 def test_a_call_that_never_returns_keeps_its_card_and_no_other(host: FpgaHost):
     host.kernel.hang(CARD, "program")
-    answer = host.program(milliseconds=200)
+    answer = host.program(milliseconds=SHORT)
     assert answer == Result(Outcome.STUCK, errno.ETIMEDOUT)
     assert host.program(milliseconds=100).outcome == Outcome.BUSY
     assert host.program(SECOND) == DONE
@@ -455,7 +457,7 @@ def test_a_vf_whose_port_is_programmed_cannot_be_taken_meanwhile(host: FpgaHost)
     host.release(2)
     make_vfs(host, 2)
     host.kernel.hang(PORTED, "program")
-    assert host.program(PORTED, milliseconds=200).outcome == Outcome.STUCK
+    assert host.program(PORTED, milliseconds=SHORT).outcome == Outcome.STUCK
     place = PciAddress.parse(VFS[0])
     targets = ((place.parts, host.identity(VFS[0])),)
     group = functions.group(place)
@@ -466,7 +468,8 @@ def test_a_vf_whose_port_is_programmed_cannot_be_taken_meanwhile(host: FpgaHost)
 
 def test_the_worker_that_programs_cannot_be_ended_from_outside(host: FpgaHost):
     host.kernel.hang(CARD, "program")
-    host.program(milliseconds=200)
+    host.program(milliseconds=SHORT)
+    host.kernel.wait_until_blocked()
     (pid,) = {write.pid for write in host.kernel.writes()}
     os.kill(pid, signal.SIGTERM)
     host.end()
