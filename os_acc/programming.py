@@ -30,7 +30,7 @@ from oslo_log import log
 from os_acc import deadlines, exception, helper, plugins, unending
 from os_acc.bitstreams import choose
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import Bitstream, Wish
+from os_acc.objects.image import Bitstream, Image, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
@@ -127,13 +127,15 @@ class Programmer:
         with contextlib.ExitStack() as kept:
             found: dict[str, Bitstream] = {}
             for draft in drafts:
-                wish = self._wish(draft, instance_image, deadline)
+                wish, booted = self._wish(draft, instance_image, deadline)
                 if draft.region is None or wish is None:
                     continue
                 image = self._images.image_for(wish, draft.region, deadline)
-                found[draft.lease.uuid] = kept.enter_context(
+                bitstream = kept.enter_context(
                     self._images.fetched(image, deadline, region=draft.region)
                 )
+                choose.check_agreement(booted, bitstream)
+                found[draft.lease.uuid] = bitstream
             kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
             yield self._decided(drafts, found, deadline)
 
@@ -191,25 +193,28 @@ class Programmer:
 
     # -- what is wanted ----------------------------------------------------
 
-    def _wish(self, draft: Draft, instance_image: str, deadline: float) -> Wish | None:
+    def _wish(
+        self, draft: Draft, instance_image: str, deadline: float
+    ) -> tuple[Wish | None, Image | None]:
+        """What is asked for, and the image of the guest if it was asked."""
         if draft.region is None or draft.region.interface_id is None:
             if draft.wish is None:
-                return None
+                return None, None
             raise exception.NotProgrammable(
                 f"group {draft.lease.group!r} asks for {draft.wish}, but "
                 f"{draft.lease.address} cannot be programmed",
                 hint="ask for a region with the trait CUSTOM_PROGRAMMABLE",
             )
         if not instance_image:
-            return draft.wish
+            return draft.wish, None
         try:
             booted = self._images.about(instance_image, deadline)
         except (exception.ImageNotFound, exception.ImageServiceNotConfigured) as error:
             # It may be gone by now, or not be where bitstreams are, or the
             # host has nothing to do with those.
             LOG.debug("the image of %s is not asked: %s", draft.lease.consumer, error)
-            return draft.wish
-        return choose.merged(draft.wish, booted)
+            return draft.wish, None
+        return choose.merged(draft.wish, booted), booted
 
     def _decided(
         self, drafts: Sequence[Draft], found: Mapping[str, Bitstream], deadline: float

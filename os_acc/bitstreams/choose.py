@@ -27,7 +27,7 @@ from typing import Final
 from os_acc import exception, hints
 from os_acc.bitstreams import boards, policy, properties
 from os_acc.objects import wishes
-from os_acc.objects.image import Image, Wish
+from os_acc.objects.image import Bitstream, Image, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 
@@ -147,6 +147,33 @@ def merged(flavor: Wish | None, vm_image: Image | None) -> Wish | None:
                     f"the flavor asks for {flavor}, and the instance's image for {wish}"
                 )
     return flavor
+
+
+def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
+    """Refuse a bitstream that is not what the image of the VM asks for.
+
+    A flavor may ask for an image by its id, and the VM's image for a function:
+    only what was chosen tells whether these are the same.
+
+    :param bitstream: what was chosen; a kind of thing that neither its image
+        nor its file says anything of is not held against it.
+    :raises InvalidExtraSpec: they contradict each other.
+    """
+    image = bitstream.image
+    for wish in _asked_by(vm_image) if vm_image is not None else ():
+        if wish.bitstream_id:
+            agrees = answers(wish, image)
+        elif wish.function_id:
+            said = {*properties.function_ids(image), *bitstream.header.function_ids}
+            agrees = not said or wish.function_id in said
+        else:
+            names = properties.function_names(image)
+            agrees = not names or wish.function_name in names
+        if not agrees:
+            raise exception.InvalidExtraSpec(
+                f"image {properties.title(image)} was chosen, and the instance's image "
+                f"asks for {wish}"
+            )
 
 
 def _asked_by(vm_image: Image) -> Iterator[Wish]:

@@ -174,6 +174,20 @@ def test_a_contradiction_is_an_error(fpgas):
     assert fpgas.manager.store.leases() == ()
 
 
+def test_an_image_by_its_id_has_to_be_what_the_image_of_the_guest_needs(fpgas):
+    bitstream = fpgas.upload()
+    needs_it = vm_image(fpgas, **{"accel:function_id": GZIP})
+    with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
+        boot(
+            fpgas,
+            vm_image(fpgas, **{"accel:function_id": CRYPTO}),
+            bitstream_id=bitstream,
+        )
+    assert fpgas.held() == POWER_ON
+    boot(fpgas, needs_it, bitstream_id=bitstream)
+    assert fpgas.held() == GZIP
+
+
 def test_an_image_that_nobody_knows_asks_for_nothing(fpgas):
     boot(fpgas, "11111111-2222-4333-8444-555555555555")
     assert fpgas.programmings() == []

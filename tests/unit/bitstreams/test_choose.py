@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.bitstreams import boards, choose
-from os_acc.objects.image import Image, Wish
+from os_acc.objects.image import Bitstream, Header, Image, ImageFormat, Wish
 from os_acc.objects.pci import PciIdentity
 from tests.unit.bitstreams.made import (
     FUNCTION_ID,
@@ -462,6 +462,61 @@ def test_a_contradiction_is_an_error_that_shows_both(
         choose.merged(wish, vm_image(**properties))
     assert str(wish) in str(caught.value)
     assert next(iter(properties.values())) in str(caught.value)
+
+
+def bitstream(properties: dict[str, str], *function_ids: str) -> Bitstream:
+    header = Header(ImageFormat.GBS, 400, 4096, REGION_ID, function_ids)
+    return Bitstream(image(1, properties), "", 4496, header)
+
+
+SAYS_IT = bitstream({"accel:function_id": FUNCTION_ID.upper()})
+IS_IT = bitstream({}, FUNCTION_ID, "f7df405c-bd7a-cf72-22f1-44b0b93acd19")
+
+
+@pytest.mark.parametrize("chosen", [SAYS_IT, IS_IT], ids=["says it", "is it"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"bitstream_id": BY_ID.bitstream_id},
+        {"function_id": FUNCTION_ID},
+        {"function_name": "nothing is said of names"},
+    ],
+)
+def test_what_was_chosen_may_be_what_the_vms_image_asks_for(
+    chosen: Bitstream, properties: dict[str, str]
+) -> None:
+    choose.check_agreement(vm_image(**properties), chosen)
+    choose.check_agreement(None, chosen)
+
+
+def test_what_says_nothing_may_be_what_the_vms_image_asks_for() -> None:
+    choose.check_agreement(vm_image(function_id=FUNCTION_ID), bitstream({}))
+
+
+@pytest.mark.parametrize("chosen", [SAYS_IT, IS_IT], ids=["says it", "is it"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"bitstream_id": image(2).id},
+        {"function_id": OTHER_FUNCTION_ID},
+        {"function_id": FUNCTION_ID, "bitstream_id": image(2).id},
+    ],
+)
+def test_what_was_chosen_may_contradict_the_vms_image(
+    chosen: Bitstream, properties: dict[str, str]
+) -> None:
+    """The flavor asks for an image by its id, the VM's image for a function."""
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        choose.check_agreement(vm_image(**properties), chosen)
+    assert image(1).id in str(caught.value)
+
+
+def test_the_name_of_what_was_chosen_may_contradict_the_vms_image() -> None:
+    chosen = bitstream({"accel:function_name": "Compression"})
+    choose.check_agreement(vm_image(function_name="Compression"), chosen)
+    with pytest.raises(exception.InvalidExtraSpec, match="Crypto"):
+        choose.check_agreement(vm_image(function_name="Crypto"), chosen)
 
 
 def test_an_image_that_asks_for_two_things_has_to_leave_one() -> None:
