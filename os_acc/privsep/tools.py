@@ -95,13 +95,14 @@ class Tools:
 current = Tools()
 
 
-def find(name: str) -> str:
-    """The path of a program.
+def find(*names: str) -> str:
+    """The path of a program, by the first of its names that is there.
 
     :raises Missing: it is not there, or somebody but root could change it.
     """
     directory = current.directory()
-    path = os.path.join(directory, name)
+    paths = [os.path.join(directory, name) for name in names]
+    path = next((path for path in paths if os.path.lexists(path)), paths[-1])
     for place in (directory, path):
         try:
             found = os.stat(place)

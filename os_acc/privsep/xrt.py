@@ -15,9 +15,10 @@
 ``xbmgmt program --device <management function> --user <file>`` writes the user
 partition: never the card's flash (``--base``), never a partition of its shell
 (``--shell``); XRT, src/runtime_src/doc/toc/xbmgmt.rst. xclmgmt shows nobody
-what it has loaded. So ``xbutil program`` lets xocl load the same file, which
-asks xclmgmt first and takes over what that has already
-(__icap_peer_xclbin_download() in icap.c); what xocl then shows is read back.
+what it has loaded. So ``xbutil program`` (``xrt-smi`` since XRT 2024.2) lets
+xocl load the same file, which asks xclmgmt first and takes over what that has
+already (__icap_peer_xclbin_download() in icap.c); what xocl then shows is read
+back.
 
 The tools need root, and no capability that is known of: their nodes and sysfs
 files are uid 0's, and xclmgmt checks none for this (mgmt-ioctl.c). They are
@@ -44,6 +45,8 @@ from os_acc.privsep.outcome import Outcome, Result
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
 _UUID_OFFSET, _UUID_SIZE = 416, 16
+# The newer name first, which XRT 2024.2 brought: there the older one warns.
+_XBUTIL = ("xrt-smi", "xbutil")
 
 
 class _Refusal(Exception):
@@ -135,7 +138,7 @@ def _program(task: _Task, image: Sealed) -> Result:
     found = xrt.interface_id(functions.read(task.card, "interface_uuids"))
     if found != task.interface_id:
         raise _Refusal(Result(Outcome.CHANGED, 0, "interface_uuids", found or ""))
-    xbmgmt, xbutil = tools.find("xbmgmt"), tools.find("xbutil")
+    xbmgmt, xbutil = tools.find("xbmgmt"), tools.find(*_XBUTIL)
     for tool, function in ((xbmgmt, task.card), (xbutil, task.user)):
         _run(tool, function, image)
     # What sits there now may be another card.

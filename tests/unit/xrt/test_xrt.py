@@ -198,6 +198,14 @@ def test_the_tools_read_what_was_hashed_and_get_nothing_else(cards):
         )
 
 
+def test_a_newer_xrt_has_another_name_for_its_tool(cards):
+    """https://xilinx.github.io/XRT/2025.2/html/_sources/xrt-smi.rst.txt"""
+    cards.upload_xclbin()
+    cards.rename_tool("xbutil", "xrt-smi")
+    cards.ask(1, USER, function_name="adder")
+    assert cards.ran() == ["xbmgmt works", "xrt-smi works", "xocl taken over"]
+
+
 def test_a_card_that_comes_back_holds_nothing_known(cards):
     """A guest may have asked the card for anything (mailbox.main.rst)."""
     cards.upload_xclbin()

@@ -29,7 +29,7 @@ import uuid
 
 BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 FILE = re.compile(r"/proc/self/fd/[0-9]+", re.ASCII)
-DRIVERS = {"xbmgmt": "xclmgmt", "xbutil": "xocl"}
+DRIVERS = {"xbmgmt": "xclmgmt", "xbutil": "xocl", "xrt-smi": "xocl"}
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

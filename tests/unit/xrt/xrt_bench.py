@@ -107,6 +107,9 @@ class XrtBench(FpgaBench):
         (self.xrt / "go").touch()
         super().end()
 
+    def rename_tool(self, name: str, to: str) -> None:
+        (self.tools / name).rename(self.tools / to)
+
     def without_tool(self, name: str) -> None:
         (self.tools / name).unlink()
 
