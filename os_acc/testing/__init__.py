@@ -21,6 +21,7 @@
 """
 
 from os_acc.testing import hosts
+from os_acc.testing.dfl_specs import DflSpec
 from os_acc.testing.kernel import FakeKernel, FunctionState, Snapshot
 from os_acc.testing.specs import (
     ClassDevice,
@@ -33,6 +34,7 @@ from os_acc.testing.writes import Outcome, Write
 
 __all__ = [
     "ClassDevice",
+    "DflSpec",
     "DriverSpec",
     "FakeKernel",
     "FunctionSpec",

@@ -224,6 +224,12 @@ def card_of(tree: Transaction, fme: str) -> str | None:
     return None
 
 
+def engine_of(tree: Transaction, address: str) -> str:
+    """The node of a card's FME; empty where dfl-pci has made none of it."""
+    # Of an address that somebody has written, whatever it is.
+    return made(tree, address).fme if address in tree.list(_MADE) else ""
+
+
 def own_port(tree: Transaction, card: str, number: int) -> Port | None:
     """A port as the card's driver knows it, released or not."""
     ports = made(tree, card).ports

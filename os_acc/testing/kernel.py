@@ -111,7 +111,7 @@ class FakeKernel(DflNodes):
             with self._tree.transaction() as tree:
                 self._note(tree, path, text, name_of(error))
             raise
-        with self._tree.lock(self._lock_of(target)):
+        with self._tree.lock(self._lock_of(target)), self._programmed(target):
             with self._tree.transaction() as tree:
                 fault = faults.take(tree, target.address, target.attribute)
             self._wait_for_turn(target, path, text, fault)
@@ -162,7 +162,8 @@ class FakeKernel(DflNodes):
         :param address: the function that is written about; None for any.
         :param attribute: ``driver_override``, ``bind``, ``unbind``,
             ``drivers_probe``, ``sriov_numvfs``, ``sriov_drivers_autoprobe``,
-            ``reset`` or ``reset_method``; empty for any.
+            ``reset`` or ``reset_method``; of a card on the DFL driver
+            ``program``, ``release`` or ``assign``; empty for any.
         :param times: how many writes it strikes; None for ever.
         :param nth: the first of them, counted from 1.
         """
@@ -366,6 +367,16 @@ class FakeKernel(DflNodes):
                 if there and drivers.owner(tree, target.address) is not None:
                     return f"probe {target.address}"
         return target.lock
+
+    @contextlib.contextmanager
+    def _programmed(self, target: Target) -> Iterator[None]:
+        """cci_pci_remove() waits until nobody programs the card any more."""
+        engine = ""
+        if target.attribute == "unbind":
+            with self._tree.transaction() as tree:
+                engine = dfl.engine_of(tree, target.address)
+        with self._tree.lock(engine) if engine else contextlib.nullcontext():
+            yield
 
     def _is_locked(self, address: str) -> bool:
         with self._tree.transaction() as tree:

@@ -293,7 +293,7 @@ def test_a_call_that_never_returns_keeps_its_card_and_no_other(host: FpgaHost):
     host.kernel.hang(CARD, "program")
     answer = host.program(milliseconds=SHORT)
     assert answer == Result(Outcome.STUCK, errno.ETIMEDOUT)
-    assert host.program(milliseconds=100).outcome == Outcome.BUSY
+    assert host.program(milliseconds=SHORT).outcome == Outcome.BUSY
     assert host.program(SECOND) == DONE
     host.end()
     # What the card took after all is there, and the card is free.

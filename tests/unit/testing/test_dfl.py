@@ -248,6 +248,23 @@ def test_while_it_is_programmed_a_port_is_in_reset(kernel: FakeKernel):
     assert functions(kernel) == [OTHER]
 
 
+def test_a_driver_that_is_to_leave_waits_for_the_end(
+    kernel: FakeKernel, sysfs: Attributes
+):
+    kernel.hang(CARD, "program")
+    programming = start(lambda: program(kernel, payload(OTHER)))
+    kernel.wait_until_blocked()
+    leaving = start(lambda: sysfs.unbind(CARD))
+    assert os.waitpid(leaving, os.WNOHANG) == (0, 0)
+    assert kernel.state(CARD).driver == "dfl-pci"
+    kernel.lift()
+    assert end_of(programming) == 0
+    assert end_of(leaving) == 0
+    assert [write.outcome for write in kernel.writes()] == ["blocked", "done", "done"]
+    sysfs.probe(CARD)
+    assert functions(kernel) == [OTHER]
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_process_can_die_before_or_after(kernel: FakeKernel, after: bool):
     kernel.kill(CARD, "program", after=after)
