@@ -101,11 +101,7 @@ class Library:
         if wish.bitstream_id:
             image = self._source.image(wish.bitstream_id, deadline)
             return choose.choose(wish, region, [image], self._rules)
-        allowed = [
-            image
-            for filters in choose.searches(wish, self._rules)
-            for image in self._source.images(filters, deadline)
-        ]
+        allowed = list(self._trusted(wish, deadline))
         try:
             return choose.choose(wish, region, allowed, self._rules)
         except (exception.ImageNotFound, exception.ImageMismatch):
@@ -125,7 +121,7 @@ class Library:
         return self._source.image(image_id, deadline)
 
     def named(self, text: str, deadline: float) -> Image:
-        """The one image with this id or name that the policy allows.
+        """The one image with this id, or bitstream with this name, that is allowed.
 
         :raises ImageNotFound: there is none.
         :raises ImageRefused: none of them may be programmed.
@@ -133,22 +129,28 @@ class Library:
         :raises ImageServiceUnavailable: nobody answers.
         """
         if canonical_uuid(text):
-            found = [self._source.image(text, deadline)]
-        else:
-            found = list(self._source.images({"name": text}, deadline))
-        if not found:
-            raise exception.ImageNotFound(
-                f"no image has the id or the name {hints.shown(text)}"
-            )
-        allowed = [each for each in found if not policy.reasons(each, self._rules)]
+            image = self._source.image(text, deadline)
+            policy.check(image, self._rules)
+            return image
+        wish = Wish(bitstream_name=text)
+        allowed = {
+            each.id: each
+            for each in self._trusted(wish, deadline)
+            if _is_bitstream(each) and not policy.reasons(each, self._rules)
+        }
         if len(allowed) > 1:
-            listed = ", ".join(each.id for each in allowed)
             raise exception.ImageAmbiguous(
-                f"several images have the name {hints.shown(text)}: {listed}"
+                f"several images have the name {hints.shown(text)}: "
+                f"{', '.join(allowed)}"
             )
-        if not allowed:
-            policy.check(found[0], self._rules)
-        return allowed[0]
+        for image in allowed.values():
+            return image
+        everywhere = self._source.images(choose.filters(wish), deadline)
+        for image in filter(_is_bitstream, itertools.islice(everywhere, _MOST_TOLD)):
+            policy.check(image, self._rules)
+        raise exception.ImageNotFound(
+            f"no image with the tag {properties.TAG} has the name {hints.shown(text)}"
+        )
 
     @contextlib.contextmanager
     def fetched(
@@ -193,6 +195,11 @@ class Library:
         """Drop the file of an image that was found altered; whether it was."""
         return self.cache.forget(image, deadline)
 
+    def _trusted(self, wish: Wish, deadline: float) -> Iterator[Image]:
+        """What those have who may say what is programmed; some of it twice."""
+        for filters in choose.searches(wish, self._rules):
+            yield from self._source.images(filters, deadline)
+
     def _file(
         self, image: Image, deadline: float, progress: fetch.Progress | None
     ) -> contextlib.AbstractContextManager[io.FileIO]:
@@ -215,6 +222,10 @@ class Library:
         if region is not None:
             formats.check(header, image, region)
         return header
+
+
+def _is_bitstream(image: Image) -> bool:
+    return properties.TAG in image.tags
 
 
 def _header(image: Image, file: io.FileIO) -> Header:

@@ -59,13 +59,14 @@ class BitstreamFetch(base.Listing):
             "image",
             metavar="IMAGE",
             nargs="+",
-            help="the id or the name of an image",
+            help="the id of an image, or the name of one with the tag FPGA",
         )
         parser.add_argument(
             "--timeout",
             metavar="SECONDS",
             type=arguments.seconds,
-            help="after which it gives up; default [os_acc] plug_timeout",
+            help="after which it gives up, for each image; default [os_acc] "
+            "plug_timeout",
         )
         parser.add_argument(
             "--long",
@@ -79,9 +80,8 @@ class BitstreamFetch(base.Listing):
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         identity.check_owner(self.settings.state_path)
         seconds = parsed_args.timeout or self.settings.plug_timeout
-        deadline = time.monotonic() + seconds
         images = self.library()
-        found = [self._fetched(images, text, deadline) for text in parsed_args.image]
+        found = [self._fetched(images, text, seconds) for text in parsed_args.image]
         if not parsed_args.long:
             return _FETCHED, [_fetched_row(each, parsed_args) for each in found]
         return (
@@ -96,7 +96,8 @@ class BitstreamFetch(base.Listing):
             ],
         )
 
-    def _fetched(self, images: Library, text: str, deadline: float) -> Bitstream:
+    def _fetched(self, images: Library, text: str, seconds: float) -> Bitstream:
+        deadline = time.monotonic() + seconds
         image = images.named(text, deadline)
         with (
             progress.shown(self.app.stderr, image.id) as told,

@@ -40,6 +40,7 @@ from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.unit.bitstreams.made import (
     FUNCTION_ID,
+    OPERATOR,
     OTHER_FUNCTION_ID,
     OTHER_REGION_ID,
     REGION,
@@ -327,25 +328,34 @@ def test_a_bad_signature_of_a_sound_file_is_told_at_once(
 
 
 def test_an_image_is_found_by_id_or_name(made: Library, place: Place) -> None:
+    change(place, 1, owner=OPERATOR)
     assert made.named(id_of(2), patiently()).id == id_of(2)
-    assert made.named("loopback2", patiently()).id == id_of(2)
+    # Its owner is trusted, and it is public: it comes back twice.
+    assert made.named("loopback1", patiently()).id == id_of(1)
     with pytest.raises(exception.ImageNotFound, match="'nothing'"):
         made.named("nothing", patiently())
     with pytest.raises(exception.ImageNotFound):
         made.named(id_of(9), patiently())
 
 
-def test_a_name_means_the_one_image_that_is_allowed(
+def test_a_name_means_the_one_bitstream_that_is_allowed(
     made: Library, place: Place
 ) -> None:
     change(place, 2, name="loopback1", visibility="private", owner="tenant")
+    change(place, 3, name="loopback1", tags=frozenset())
     assert made.named("loopback1", patiently()).id == id_of(1)
     change(place, 2, visibility="public")
     with pytest.raises(exception.ImageAmbiguous, match=f"{id_of(1)}, {id_of(2)}"):
         made.named("loopback1", patiently())
+
+
+def test_what_is_named_and_not_allowed_is_told(made: Library, place: Place) -> None:
     change(place, 1, hidden=True)
-    change(place, 2, hidden=True)
-    with pytest.raises(exception.ImageRefused, match="hidden"):
+    for wanted in (id_of(1), "loopback1"):
+        with pytest.raises(exception.ImageRefused, match="hidden"):
+            made.named(wanted, patiently())
+    change(place, 1, tags=frozenset())
+    with pytest.raises(exception.ImageNotFound, match="tag FPGA"):
         made.named("loopback1", patiently())
 
 

@@ -40,6 +40,7 @@ class Images:
         told = {
             "id": id_of(number),
             "name": f"loopback{number}",
+            "tags": ["FPGA"],
             "os_hash_algo": "sha256",
             "os_hash_value": hashlib.sha256(content).hexdigest(),
         }

@@ -96,7 +96,9 @@ def test_in_a_table_hashes_are_short(console: Console, images: Images) -> None:
 def test_what_does_not_exist_is_told(console: Console, images: Images) -> None:
     ran = console.run("bitstream", "fetch", "nothing")
     assert ran.status == 1
-    assert ran.err.startswith("os-acc: no image has the id or the name 'nothing'")
+    assert ran.err.startswith(
+        "os-acc: no image with the tag FPGA has the name 'nothing'"
+    )
 
 
 def test_what_may_not_be_programmed_is_not_fetched(
