@@ -56,6 +56,13 @@ for _name, _examples, _steps in (
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes minutes, so that nobody waits for it at the end."""
+    longest = ("test_soak", "test_machine", "test_crash", "test_fuzz_privileged")
+    order = {name: place for place, name in enumerate(longest)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
 @pytest.fixture(scope="session")
 def own_ground() -> Iterator[str]:
     """What this process has in memory, where there is any."""
