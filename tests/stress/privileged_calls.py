@@ -67,11 +67,11 @@ def arguments(name: str, host: Host, seed: str, number: int) -> Arguments:
     rubbish = Rubbish(f"{seed} {name} {number}", _FAMILIAR)
     right = contract.ALL[name].invent(rubbish, host)
     kind = rubbish.random.random()
-    if kind < 0.12:
+    if kind < 0.08:
         return right
-    if kind < 0.25:
+    if kind < 0.21:
         return tuple(rubbish.value() for _ in right)
-    if kind < 0.30:
+    if kind < 0.26:
         more = [rubbish.value() for _ in range(rubbish.random.randrange(3))]
         return (*right[: rubbish.random.randrange(len(right) + 1)], *more)
     for _ in range(1 + rubbish.random.randrange(3)):

@@ -38,8 +38,8 @@ from tests.stress.privileged_calls import (
 from tests.stress.trap import Trap
 from tests.stress.witness import Witness
 
-#: For each entry point. With those of the helper's channel, 200,000 in all.
-TRAP_CALLS, FAKE_CALLS = 23_000, 1_250
+#: For each entry point. With those of the helper's channel, 108,000 in all.
+TRAP_CALLS, FAKE_CALLS = 11_500, 1_250
 BATCH = 500
 
 
