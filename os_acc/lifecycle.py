@@ -140,6 +140,11 @@ class Lifecycle:
         # A guest that the host itself has started may be using it by now.
         idle = [each for each in fresh if not bindings.holds(self._root, each)]
         bindings.check_unused(self._root, idle)
+        for lease in idle:
+            if lease.programming is not None:
+                # Whoever was killed half-way has left it without the driver
+                # that shows its region.
+                self._restore(lease, deadline)
         with self._programmer.restored(idle, deadline) as plan:
             programmed = self._programmed(plan.leases, plan.jobs, deadline)
             ready = unending.side_by_side(

@@ -23,15 +23,17 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import conf, service
+from os_acc import conf, service, state_path
+from os_acc.bitstreams import options as bitstreams
 from os_acc.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.privsep import images as privsep_images
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FakeKernel, HostSpec
 
 #: What is written to in place, so that copies must not share it.
-_IN_PLACE = (".kernel/notes", "run", "../state")
+_IN_PLACE = (".kernel/notes", "run", "../state", "../images")
 _EVERYTHING = '{"address": "*:*:*.*"}'
 
 
@@ -50,6 +52,11 @@ class Bench:
     @property
     def kernel(self) -> FakeKernel:
         return FakeKernel(self.root)
+
+    @property
+    def images(self) -> str:
+        """The directory from which regions are programmed."""
+        return os.path.join(self.directory, "images")
 
     def build(self, host: HostSpec) -> FakeKernel:
         """Make the host in an empty directory."""
@@ -74,6 +81,11 @@ class Bench:
             "write_timeout": self.write_timeout,
         }.items():
             options.set_override(name, value, group="os_acc")
+        bitstreams.register(options)
+        for name, value in {"source": "directory", "directory": self.images}.items():
+            options.set_override(name, value, group=bitstreams.GROUP.name)
+        cache = os.path.join(self.directory, "state", state_path.BITSTREAMS)
+        privsep_images.current = privsep_images.Images(cache)
         return service.build(options, self.root, Owner.NOVA)
 
     def copy(self, directory: str) -> Bench:
@@ -98,7 +110,9 @@ def _link_tree(source: str, target: str) -> None:
             if entry.is_symlink():
                 os.symlink(os.readlink(entry.path), path)
             elif entry.is_file():
-                os.link(entry.path, path)
+                # Who opens a card's node exclusively locks it on its own host.
+                copy = shutil.copyfile if entry.name.startswith("dfl-") else os.link
+                copy(entry.path, path)
             elif entry.name != "locks":
                 _link_tree(entry.path, path)
 

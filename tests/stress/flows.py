@@ -18,15 +18,16 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from os_acc import exception, operations
+from os_acc.demo import shelf
 from os_acc.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec, hosts
 from tests.stress import killer, processes
-from tests.stress.bench import Bench, plug
+from tests.stress.bench import Bench, plug, request
 from tests.stress.killer import Trial, Way
 from tests.stress.recorder import Point
 
@@ -39,12 +40,13 @@ GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
 NIC = "0000:3b:00.0"
 FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:5f:00.0"
 EMPTY_NIC = "0000:af:00.0"
+DFL = "0000:b3:00.0"
 BYSTANDERS = "0000:c1:00.0"
 
 _ALL = '{"address": "*:*:*.*"}'
 
 
-def host() -> HostSpec:
+def host(more: tuple[FunctionSpec, ...] = ()) -> HostSpec:
     """A GPU with its audio function, NICs with and without VFs, FPGAs."""
     functions: tuple[FunctionSpec, ...] = (
         *hosts.gpu("0000:17", 0),
@@ -54,12 +56,13 @@ def host() -> HostSpec:
         hosts.nic("0000:af", 1, name="ens2f0", vfs=4),
         hosts.fpga("0000:c1", 1),
     )
-    return HostSpec(functions)
+    return HostSpec((*functions, *more))
 
 
 class Flow:
     """One flow; what is not said otherwise, is: plug and unplug all or nothing.
 
+    :ivar more: what the host has besides.
     :ivar device_spec: what the library may touch.
     :ivar counts: how many leases the flow's consumers may have in the end.
     :ivar strays: functions on vfio-pci without a lease, at the start.
@@ -68,6 +71,7 @@ class Flow:
     """
 
     name: ClassVar[str]
+    more: ClassVar[tuple[FunctionSpec, ...]] = ()
     device_spec: ClassVar[tuple[str, ...]] = (_ALL,)
     counts: ClassVar[frozenset[int]] = frozenset({0, 1})
     strays: ClassVar[frozenset[str]] = frozenset()
@@ -118,6 +122,71 @@ class Several(PlugFlow):
     name = "several groups"
     places = (FPGA, NIC, OTHER_FPGA)
     counts = frozenset({0, 3})
+
+
+class Program(Flow):
+    """A region is fetched for, programmed, and given to a guest.
+
+    Whatever has died, a guest never has a region of which nothing is known.
+    """
+
+    name = "a region that is programmed"
+    more = (hosts.dfl("0000:b3", 1),)
+
+    def prepare(self, bench: Bench) -> None:
+        plug_bystander(bench)
+        shelf.fill(bench.images)
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        self._plug(manager)
+        manager.unplug({"uuid": INSTANCE})
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        kernel, standing = bench.kernel, manager.store.standing()
+        for lease in standing.leases:
+            if lease.consumer == INSTANCE:
+                assert not standing.unknown_regions
+                assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+        if not standing.unknown_regions:
+            (held,) = kernel.held_by_hardware(DFL)
+            assert held in (shelf.POWER_ON, shelf.GZIP)
+        (entry,) = self._plug(manager)
+        assert entry["pci_id"] == DFL
+        assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+        assert not manager.store.standing().unknown_regions
+
+    @staticmethod
+    def _plug(manager: Manager) -> list[dict[str, Any]]:
+        selected, specs = request(manager, [DFL])
+        specs["accel1:function_name"] = "gzip"
+        return manager.plug({"uuid": INSTANCE}, selected, specs)
+
+
+class ProgramAfterReboot(Program):
+    """A lease whose region has lost what the guest had."""
+
+    name = "a region that a reboot has emptied"
+    unready = frozenset({INSTANCE})
+    counts = frozenset({1})
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        self._plug(bench.boot())
+        bench.kernel.reboot()
+        bench.boot().plug({"uuid": BYSTANDER}, None, None)
+        bench.kernel.hold(BYSTANDERS)
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        manager.plug({"uuid": INSTANCE}, None, None)
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        manager.plug({"uuid": INSTANCE}, None, None)
+        assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+        assert not manager.store.standing().unknown_regions
 
 
 class Refused(PlugFlow):
@@ -319,6 +388,8 @@ FLOWS: Mapping[str, Flow] = {
         OneVf(),
         Siblings(),
         Several(),
+        Program(),
+        ProgramAfterReboot(),
         Refused(),
         Rekey(),
         Reboot(),

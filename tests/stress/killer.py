@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tests.stress import processes
@@ -64,9 +64,9 @@ def record(bench: Bench) -> None:
         with open(_path(bench, "points"), "a", encoding="utf-8") as file:
             file.write(line)
 
-    Recorder(bench.directory, note, lambda call, _go: note(call, "the call")).install(
-        bench.kernel
-    )
+    Recorder(
+        bench.directory, note, lambda call, _go, _files: note(call, "the call")
+    ).install(bench.kernel)
 
 
 def recorded(bench: Bench) -> dict[Point, str]:
@@ -96,13 +96,15 @@ def install(bench: Bench, trial: Trial) -> None:
             case _:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def at_call(point: Point, carry_out: Callable[[], object]) -> None:
+    def at_call(
+        point: Point, carry_out: Callable[[], object], files: Sequence[int]
+    ) -> None:
         if point != trial.point:
             return
         os.close(os.open(_path(bench, "reached"), os.O_CREAT | os.O_WRONLY))
         if os.fork() == 0:
             try:
-                processes.close_files()
+                processes.close_files(files)
                 _wait(bench)
                 carry_out()
             finally:

@@ -221,7 +221,7 @@ class Model(RuleBasedStateMachine):
                     os.killpg(0, signal.SIGKILL)
                 os.kill(os.getpid() if point.in_worker else client, signal.SIGKILL)
 
-            Recorder(self.place, at_touch, lambda _point, _go: None).install(
+            Recorder(self.place, at_touch, lambda _point, _go, _files: None).install(
                 self.kernel
             )
             try:

@@ -88,9 +88,13 @@ def reap() -> None:
             os.waitpid(-1, 0)
 
 
-def close_files() -> None:
+def close_files(keep: Sequence[int] = ()) -> None:
     """Keep nobody waiting for the end of a file that this process has."""
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    start = 3
+    for fd in sorted(keep):
+        os.closerange(start, fd)
+        start = fd + 1
+    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
 
 
 class Child:

@@ -86,14 +86,14 @@ class Recorder:
     :param on_touch: called before a touch happens, in the process it is of,
         with what it is.
     :param on_call: called in the client before a privileged call, with what
-        would carry it out.
+        would carry it out, and the files that takes.
     """
 
     def __init__(
         self,
         directory: str,
         on_touch: Callable[[Point, str], None],
-        on_call: Callable[[Point, Callable[[], object]], None],
+        on_call: Callable[[Point, Callable[[], object], Sequence[int]], None],
     ) -> None:
         self._directory = directory
         self._on_touch = on_touch
@@ -144,6 +144,7 @@ class Recorder:
             epoch: int,
             seconds: float,
             job: worker.Job,
+            files: Sequence[int] = (),
         ) -> Any:
             def answered(index: int) -> Result:
                 result = job(index)
@@ -157,9 +158,10 @@ class Recorder:
                 with self.quiet():
                     self._on_call(
                         Point(self._local.call, False, 0),
-                        lambda: run(addresses, epoch, seconds, job),
+                        lambda: run(addresses, epoch, seconds, job, files),
+                        files,
                     )
-                return run(addresses, epoch, seconds, answered)
+                return run(addresses, epoch, seconds, answered, files)
             finally:
                 self._local.call = ""
 
@@ -216,6 +218,15 @@ class _Watched(FakeKernel):
         self._recorder.touch(f"echo {text.strip() or 'nothing'} > {name}")
         with self._recorder.quiet():
             super().write(path, text)
+
+    def open_exclusive(self, path: str, device: str) -> int:
+        with self._recorder.quiet():
+            return super().open_exclusive(path, device)
+
+    def ioctl(self, fd: int, request: int, argument: bytes) -> None:
+        self._recorder.touch(f"ioctl {request:#x}")
+        with self._recorder.quiet():
+            super().ioctl(fd, request, argument)
 
     def read(self, path: str) -> str:
         with self._recorder.quiet():

@@ -55,7 +55,7 @@ class Stage:
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = flows.FLOWS[request.param]
     bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(flows.host())
+    kernel = bench.build(flows.host(flow.more))
     pristine = kernel.snapshot()
     prepared = processes.call(lambda: flow.prepare(bench))
     assert not prepared.trouble, prepared.trouble

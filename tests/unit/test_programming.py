@@ -545,6 +545,22 @@ def test_a_reboot_takes_the_function_and_the_lease_brings_it_back(fpgas):
     assert fpgas.programmings()[-1] == "done"
 
 
+def test_a_service_killed_while_it_brings_the_function_back_does_it_again(fpgas):
+    """It had taken the card from the driver that shows its region."""
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP)
+    fpgas.kernel.reboot()
+    fpgas.restart()
+    fpgas.kernel.fail(CARD, "drivers_probe")
+    with pytest.raises(exception.HostError):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.drivers(CARD) == [None]
+    fpgas.restart()
+    (entry,) = fpgas.manager.plug(instance(1), None, None)
+    assert entry["pci_id"] == CARD
+    assert fpgas.held() == GZIP
+
+
 def test_what_a_reboot_has_left_is_not_programmed_again(fpgas):
     first = fpgas.ask(1)
     fpgas.kernel.reboot()
