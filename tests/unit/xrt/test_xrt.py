@@ -23,7 +23,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.device import Refusal
 from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import uuid_of
+from tests.unit.bench import instance, uuid_of
 from tests.unit.xrt.xrt_bench import (
     ADDER,
     CIPHER,
@@ -214,6 +214,17 @@ def test_a_card_that_comes_back_holds_nothing_known(cards):
         cards.unplug(number)
         assert function_trait(ADDER) not in traits(cards)
     assert cards.ran() == WORKED + WORKED
+
+
+def test_a_reboot_takes_the_xclbin_and_the_lease_brings_it_back(cards):
+    """What is recorded is never believed: cyborg.md 5.1 item 9."""
+    cards.upload_xclbin()
+    first = cards.ask(1, USER, function_name="adder")
+    cards.kernel.reboot()
+    cards.restart()
+    assert cards.manager.plug(instance(1), None, None) == first
+    assert cards.ran() == WORKED + WORKED
+    assert cards.drivers(MANAGEMENT, USER) == ["xclmgmt", "vfio-pci"]
 
 
 def test_what_xocl_has_loaded_already_is_not_programmed(make_cards):
