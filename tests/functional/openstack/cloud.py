@@ -1,0 +1,343 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Keystone and Glance as the tests have them: users, projects and images."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import hashlib
+import os
+import pwd
+import sqlite3
+import subprocess
+import sys
+import sysconfig
+import uuid
+from pathlib import Path
+
+from keystoneauth1 import session
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity import v3
+from oslo_config import cfg
+
+from tests.functional.openstack.service import Service
+
+PASSWORD = "not a secret"
+REGION = "lab"
+#: Images that Glance puts on a page at most, whatever it is asked for.
+PAGE = 3
+
+
+class Cloud:
+    """One Keystone and one Glance below a directory, both on SQLite."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.store = home / "store"
+        self.keystone = Service(
+            "keystone",
+            "keystone.wsgi.api",
+            "/v3",
+            home,
+            {"OS_KEYSTONE_CONFIG_FILES": str(home / "keystone.conf")},
+        )
+        self.glance = Service(
+            "glance",
+            "glance.wsgi.api",
+            "/",
+            home,
+            {
+                "OS_GLANCE_CONFIG_DIR": str(home),
+                "OS_GLANCE_CONFIG_FILES": "glance-api.conf",
+            },
+        )
+        self._auth_url = f"{self.keystone.url}/v3"
+        self._admin: Adapter | None = None
+        #: The ids of the projects, by their names.
+        self.projects: dict[str, str] = {}
+
+    # -- its life ------------------------------------------------------------
+
+    def start(self) -> None:
+        """Set both up and start them."""
+        self._configure()
+        keystone = ("--config-file", str(self.home / "keystone.conf"))
+        # Who they are given to is who makes them: anything else is for root.
+        owner = (
+            *("--keystone-user", pwd.getpwuid(os.getuid()).pw_name),
+            *("--keystone-group", grp.getgrgid(os.getgid()).gr_name),
+        )
+        self._run("keystone-manage", *keystone, "db_sync")
+        self._run("keystone-manage", *keystone, "fernet_setup", *owner)
+        self._run("keystone-manage", *keystone, "credential_setup", *owner)
+        self._run(
+            "keystone-manage", *keystone, "bootstrap",
+            "--bootstrap-password", PASSWORD,
+            "--bootstrap-region-id", REGION,
+            "--bootstrap-public-url", self._auth_url,
+            "--bootstrap-internal-url", self._auth_url,
+        )  # fmt: skip
+        glance = ("--config-file", str(self.home / "glance-api.conf"))
+        self._run("glance-manage", *glance, "db_sync")
+        self.keystone.start()
+        self._register()
+        self.glance.start()
+
+    def stop(self) -> None:
+        """End both."""
+        self.glance.kill()
+        self.keystone.kill()
+
+    def logs(self) -> str:
+        """The ends of both logs."""
+        return "\n".join(
+            f"-- {service.name} --\n{service.told()}"
+            for service in (self.keystone, self.glance)
+        )
+
+    # -- who is in it ----------------------------------------------------------
+
+    def login(self, user: str, project: str) -> session.Session:
+        """A session of a user's."""
+        return session.Session(
+            v3.Password(
+                auth_url=self._auth_url,
+                username=user,
+                password=PASSWORD,
+                project_name=project,
+                user_domain_id="default",
+                project_domain_id="default",
+            )
+        )
+
+    def images(self, user: str, project: str) -> Adapter:
+        """Glance as a user sees it."""
+        return Adapter(
+            self.login(user, project), service_type="image", interface="public"
+        )
+
+    def options(self, **options: object) -> Path:
+        """A file that tells the library to be the user ``os_acc``.
+
+        :param options: of [os_acc_glance], beyond and instead of those.
+        """
+        told = {
+            "auth_type": "password",
+            "auth_url": self._auth_url,
+            "username": "os_acc",
+            "password": PASSWORD,
+            "project_name": "service",
+            "user_domain_id": "default",
+            "project_domain_id": "default",
+            "region_name": REGION,
+            **options,
+        }
+        path = self.home / f"os-acc-{uuid.uuid4()}.conf"
+        path.write_text(
+            f"[os_acc_bitstreams]\nallowed_projects = {self.projects['service']}\n"
+            "[os_acc_glance]\n"
+            + "".join(f"{name} = {value}\n" for name, value in told.items())
+        )
+        return path
+
+    def conf(self, **options: object) -> cfg.ConfigOpts:
+        """What the library is told, read from such a file."""
+        return read(self.options(**options))
+
+    def revoke(self, token: str) -> None:
+        """Make a token worthless before its time."""
+        assert self._admin is not None
+        self._admin.delete("/v3/auth/tokens", headers={"X-Subject-Token": token})
+
+    # -- images ---------------------------------------------------------------
+
+    def upload(
+        self,
+        data: bytes | None,
+        *,
+        name: str = "image",
+        project: str = "service",
+        visibility: str = "private",
+        **properties: object,
+    ) -> str:
+        """A new image of the administrator's.
+
+        :param data: None for an image that has none yet.
+        :returns: its id.
+        """
+        http = self.images("admin", project)
+        about = {
+            "name": name,
+            "visibility": visibility,
+            "disk_format": "raw",
+            "container_format": "bare",
+            **properties,
+        }
+        image_id: str = http.post("/v2/images", json=about).json()["id"]
+        if data is not None:
+            http.put(
+                f"/v2/images/{image_id}/file",
+                data=data,
+                headers={"Content-Type": "application/octet-stream"},
+            )
+        return image_id
+
+    def file(self, image_id: str) -> Path:
+        """Where Glance has the data of an image."""
+        return self.store / image_id
+
+    def forget_hash(self, image_id: str) -> None:
+        """Let an image have no hash, as those had that are older than Rocky."""
+        with (
+            contextlib.closing(sqlite3.connect(self.home / "glance.sqlite")) as base,
+            base,
+        ):
+            base.execute(
+                "UPDATE images SET os_hash_algo = NULL, os_hash_value = NULL "
+                "WHERE id = ?",
+                (image_id,),
+            )
+
+    def downloads(self, image_id: str) -> list[str]:
+        """The requests for an image's data: "range status" of each."""
+        begin = f"GET /v2/images/{image_id}/file "
+        return [
+            line.removeprefix(begin)
+            for line in self.glance.requests()
+            if line.startswith(begin)
+        ]
+
+    # -- how it is set up --------------------------------------------------------
+
+    def _configure(self) -> None:
+        for name in ("fernet", "credential", "store", "tasks", "staging"):
+            (self.home / name).mkdir()
+        paste = Path(sysconfig.get_path("data")) / "etc/glance/glance-api-paste.ini"
+        (self.home / "keystone.conf").write_text(
+            f"""
+[DEFAULT]
+log_file = {self.keystone.log}
+[cache]
+enabled = false
+[database]
+connection = sqlite:///{self.home}/keystone.sqlite
+[fernet_tokens]
+key_repository = {self.home}/fernet
+[credential]
+key_repository = {self.home}/credential
+"""
+        )
+        (self.home / "glance-api.conf").write_text(
+            f"""
+[DEFAULT]
+log_file = {self.glance.log}
+enabled_backends = fs:file
+api_limit_max = {PAGE}
+limit_param_default = {PAGE}
+[database]
+connection = sqlite:///{self.home}/glance.sqlite
+[glance_store]
+default_backend = fs
+[fs]
+filesystem_store_datadir = {self.store}
+[os_glance_tasks_store]
+filesystem_store_datadir = {self.home}/tasks
+[os_glance_staging_store]
+filesystem_store_datadir = {self.home}/staging
+[paste_deploy]
+flavor = keystone
+config_file = {paste}
+[keystone_authtoken]
+www_authenticate_uri = {self._auth_url}
+auth_url = {self._auth_url}
+auth_type = password
+username = glance
+password = {PASSWORD}
+project_name = service
+user_domain_id = default
+project_domain_id = default
+"""
+        )
+
+    def _register(self) -> None:
+        """Services, endpoints, projects and users."""
+        admin = Adapter(
+            self.login("admin", "admin"), service_type="identity", interface="public"
+        )
+        admin.endpoint_override = self.keystone.url
+        self._admin = admin
+        roles = {
+            role["name"]: role["id"] for role in admin.get("/v3/roles").json()["roles"]
+        }
+        users = {
+            user["name"]: user["id"] for user in admin.get("/v3/users").json()["users"]
+        }
+        self.projects = {
+            name: _made(admin, "project", name=name, domain_id="default")
+            for name in ("service", "tenant")
+        }
+        for name in ("glance", "os_acc"):
+            users[name] = _made(
+                admin, "user", name=name, password=PASSWORD, domain_id="default"
+            )
+        for project, user, role in (
+            ("service", "glance", "service"),
+            ("service", "os_acc", "member"),
+            ("service", "admin", "admin"),
+            ("tenant", "admin", "admin"),
+        ):
+            admin.put(
+                f"/v3/projects/{self.projects[project]}/users/{users[user]}"
+                f"/roles/{roles[role]}"
+            )
+        service = _made(admin, "service", name="glance", type="image")
+        for interface in ("public", "internal"):
+            _made(
+                admin,
+                "endpoint",
+                service_id=service,
+                interface=interface,
+                region=REGION,
+                url=self.glance.url,
+            )
+
+    def _run(self, *command: str) -> None:
+        beside = Path(sys.executable).parent
+        done = subprocess.run(
+            [str(beside / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "HOME": str(self.home)},
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+
+
+def _made(admin: Adapter, kind: str, **about: object) -> str:
+    answer = admin.post(f"/v3/{kind}s", json={kind: about}).json()
+    made: str = answer[kind]["id"]
+    return made
+
+
+def read(path: Path) -> cfg.ConfigOpts:
+    """The options in a file."""
+    conf = cfg.ConfigOpts()
+    conf(["--config-file", str(path)], project="os_acc")
+    return conf
+
+
+def sha512(data: bytes) -> str:
+    """As Glance says it."""
+    return hashlib.sha512(data).hexdigest()

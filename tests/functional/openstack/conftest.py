@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One Keystone and one Glance for all tests of the lane."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from os_acc.bitstreams.glance.source import Glance
+from tests.functional.openstack.cloud import Cloud
+
+_CLOUD = pytest.StashKey[Cloud]()
+
+
+@pytest.fixture(scope="session")
+def cloud(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cloud]:
+    """Both services, running; a test that stops one starts it again."""
+    made = Cloud(tmp_path_factory.mktemp("cloud"))
+    request.config.stash[_CLOUD] = made
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def source(cloud: Cloud) -> Glance:
+    """Glance as the library's user sees it, not yet asked for anything."""
+    return Glance(cloud.conf())
+
+
+@pytest.fixture
+def soon() -> float:
+    """A deadline that no test comes near on a slow machine."""
+    return time.monotonic() + 300.0
+
+
+@pytest.fixture(scope="session")
+def large() -> bytes:
+    """More than all buffers on the way hold: Glance ends before it is sent."""
+    return random.Random(4).randbytes(96 * 2**20)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[None]:
+    report = yield
+    if report.failed and (cloud := item.config.stash.get(_CLOUD, None)) is not None:
+        report.sections.append(("what the services said", cloud.logs()))
+    return report

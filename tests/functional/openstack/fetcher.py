@@ -1,0 +1,54 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A process that fetches an image: python -m ... <options> <state> <id> <threads>.
+
+It says "ready", waits for a line, and tells for each thread the sha512 of what
+it got, or the name of the error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from concurrent import futures
+from pathlib import Path
+
+from os_acc import exception
+from os_acc.bitstreams import library
+from os_acc.store.locks import Locks
+from tests.functional.openstack.cloud import read
+
+
+def main() -> None:
+    options, state, image_id, threads = sys.argv[1:]
+    images = library.build(read(Path(options)), state, Locks(f"{state}/locks"))
+    deadline = time.monotonic() + 300.0
+
+    def fetched(_: int) -> str:
+        try:
+            image = images.about(image_id, deadline)
+            with images.fetched(image, deadline) as bitstream:
+                return hashlib.sha512(Path(bitstream.path).read_bytes()).hexdigest()
+        except exception.OsAccError as error:
+            return type(error).__name__
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with futures.ThreadPoolExecutor(int(threads)) as pool:
+        print(json.dumps(list(pool.map(fetched, range(int(threads))))))
+
+
+if __name__ == "__main__":
+    main()

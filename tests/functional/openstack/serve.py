@@ -1,0 +1,75 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One of OpenStack's services in a process: python -m ... <module> <port> <log>.
+
+The log has a line for each request: method, path, Range, status. The process
+ends when its standard input does, so it never outlives who has started it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import waitress
+
+
+class Recorded:
+    """An application whose requests are written down as they are answered."""
+
+    def __init__(self, application: WSGIApplication, path: str) -> None:
+        self._application = application
+        self._path = path
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        # Paste moves the path's beginning elsewhere on the way.
+        asked = (
+            environ["REQUEST_METHOD"],
+            environ["PATH_INFO"],
+            environ.get("HTTP_RANGE", "-"),
+        )
+
+        def started(status: str, *args: Any) -> Callable[[bytes], object]:
+            with self._lock, open(self._path, "a") as log:
+                log.write(f"{' '.join(asked)} {status.partition(' ')[0]}\n")
+            return start_response(status, *args)
+
+        return self._application(environ, started)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    module, port, log = sys.argv[1:]
+    # Keystone and Glance take the arguments for theirs.
+    del sys.argv[1:]
+    application = importlib.import_module(module).application
+    waitress.serve(
+        Recorded(application, log), host="127.0.0.1", port=int(port), threads=20
+    )
+
+
+if __name__ == "__main__":
+    main()

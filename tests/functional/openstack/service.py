@@ -1,0 +1,128 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A service's process: started, asked whether it is well, ended by its id."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+#: Seconds in which a service has to answer; here one takes about ten.
+STARTING = 180.0
+
+
+class Service:
+    """One of OpenStack's services on a port of its own.
+
+    :ivar url: its address; the same however often it is started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        health: str,
+        home: Path,
+        environment: dict[str, str],
+    ) -> None:
+        self.name = name
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = home / f"{name}.log"
+        self._module = module
+        self._health = health
+        self._requests = home / f"{name}.requests"
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.begin()
+        self.await_start()
+
+    def begin(self) -> None:
+        """Start it, and do not wait."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.functional.openstack.serve",
+                    self._module,
+                    str(self.port),
+                    str(self._requests),
+                ],
+                cwd=ROOT,
+                env={**os.environ, **self._environment},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+
+    def await_start(self) -> None:
+        """Wait until it answers."""
+        assert self._process is not None
+        limit = time.monotonic() + STARTING
+        while not self._is_well():
+            if self._process.poll() is not None or time.monotonic() > limit:
+                self.kill()
+                raise RuntimeError(f"{self.name} does not start: {self.told()}")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End it at once, whatever it is at."""
+        if self._process is not None:
+            self._process.kill()
+            # Closes its standard input, too.
+            self._process.communicate()
+            self._process = None
+
+    def restart(self) -> None:
+        """End it at once and start it again on the same port."""
+        self.kill()
+        self.start()
+
+    def requests(self) -> list[str]:
+        """The requests so far: "method path range status"."""
+        if not self._requests.exists():
+            return []
+        return self._requests.read_text().splitlines()
+
+    def told(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+    def _is_well(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.url + self._health, timeout=10) as answer:
+                return bool(answer.status == 200)
+        except urllib.error.HTTPError as error:
+            # "300 Multiple Choices" is how the list of versions is answered.
+            return error.code == 300
+        except OSError:
+            return False
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

@@ -1,0 +1,375 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""From what a flavor asks for to a verified file in the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.bitstreams import library
+from os_acc.bitstreams.library import Library
+from os_acc.objects.image import Wish
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region
+from os_acc.store.locks import Locks
+from os_acc.testing import bitstreams
+from tests.functional.openstack.cloud import PAGE, Cloud, sha512
+from tests.functional.openstack.service import ROOT
+
+REGION_ID = "ce489693-98f0-5f33-946d-560708be108a"
+OTHER_REGION_ID = "69528db6-eb31-577a-8c36-68f9faa081f6"
+REGION = Region(
+    card=PciAddress(0, 0x3B, 0, 0),
+    identity=PciIdentity(0x8086, 0x09C4, 0x8086, 0x0000, 0),
+    number=0,
+    interface_id=REGION_ID,
+    function_id=None,
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The state directory, on a disk of its own kind."""
+    path = tmp_path / "state"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def images(cloud: Cloud, state: Path) -> Library:
+    """What is tested."""
+    return library.build(cloud.conf(), str(state), Locks(str(state / "locks")))
+
+
+@pytest.fixture
+def function() -> str:
+    """The id of a function that no other test has."""
+    return str(uuid.uuid4())
+
+
+def cached(state: Path) -> list[str]:
+    """Whatever is in the cache, temporary files as well."""
+    directory = state / "bitstreams"
+    return (
+        sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+    )
+
+
+def upload(
+    cloud: Cloud,
+    function: str,
+    payload: bytes = bitstreams.PAYLOAD,
+    region: str = REGION_ID,
+    **about: object,
+) -> tuple[str, bytes]:
+    """A bitstream in Glance, with all that is said of it; its id and its bytes."""
+    data = bitstreams.gbs(region, function, payload)
+    told = {
+        "tags": ["FPGA"],
+        "accel:function_id": function,
+        "accel:function_name": f"function {function}",
+        "accel:region_uuid": region,
+        **about,
+    }
+    return cloud.upload(data, **told), data
+
+
+# -- which image ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["id", "name", "function_id", "function_name"])
+def test_a_bitstream_is_found_fetched_and_proved(
+    cloud: Cloud, images: Library, state: Path, soon: float, function: str, by: str
+) -> None:
+    # What else there is fills pages, and is not what is asked for.
+    for _ in range(PAGE + 1):
+        upload(cloud, str(uuid.uuid4()))
+    image_id, data = upload(cloud, function, name=f"image {function}")
+    wish = {
+        "id": Wish(bitstream_id=image_id),
+        "name": Wish(bitstream_name=f"image {function}"),
+        "function_id": Wish(function_id=function),
+        "function_name": Wish(function_name=f"function {function}"),
+    }[by]
+    image = images.image_for(wish, REGION, soon)
+    assert image.id == image_id
+    with images.fetched(image, soon, region=REGION) as bitstream:
+        assert Path(bitstream.path).read_bytes() == data
+        assert bitstream.header.interface_id == REGION_ID
+        assert bitstream.header.function_ids == (function,)
+    assert cached(state) == [f"sha512-{sha512(data)}"]
+    assert cloud.downloads(image_id) == ["- 200"]
+
+
+def test_two_images_that_match(
+    cloud: Cloud, images: Library, soon: float, function: str
+) -> None:
+    ids = [upload(cloud, function)[0] for _ in range(2)]
+    with pytest.raises(exception.ImageAmbiguous) as error:
+        images.image_for(Wish(function_id=function), REGION, soon)
+    assert all(image_id in str(error.value) for image_id in ids)
+
+
+def test_no_image_that_matches(images: Library, soon: float, function: str) -> None:
+    for wish in (
+        Wish(bitstream_id=function),
+        Wish(bitstream_name=function),
+        Wish(function_id=function),
+        Wish(function_name=function),
+    ):
+        with pytest.raises(exception.ImageNotFound, match=function):
+            images.image_for(wish, REGION, soon)
+
+
+def test_an_image_for_another_region(
+    cloud: Cloud, images: Library, soon: float, function: str
+) -> None:
+    upload(cloud, function, region=OTHER_REGION_ID)
+    with pytest.raises(exception.ImageMismatch, match=OTHER_REGION_ID):
+        images.image_for(Wish(function_id=function), REGION, soon)
+
+
+@pytest.mark.parametrize("visibility", ["private", "shared", "community"])
+def test_a_tenants_image_is_neither_chosen_nor_in_the_way(
+    cloud: Cloud, images: Library, soon: float, function: str, visibility: str
+) -> None:
+    upload(cloud, function, project="tenant", visibility=visibility)
+    wish = Wish(function_id=function)
+    with pytest.raises(exception.BitstreamError):
+        images.image_for(wish, REGION, soon)
+    ours, _ = upload(cloud, function)
+    assert images.image_for(wish, REGION, soon).id == ours
+
+
+def test_a_deactivated_image(
+    cloud: Cloud, images: Library, state: Path, soon: float, function: str
+) -> None:
+    image_id, _ = upload(cloud, function)
+    cloud.images("admin", "service").post(f"/v2/images/{image_id}/actions/deactivate")
+    with pytest.raises(exception.ImageRefused, match="deactivated"):
+        images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+    with (
+        pytest.raises(exception.ImageRefused),
+        images.fetched(images.about(image_id, soon), soon),
+    ):
+        pass
+    assert cached(state) == []
+
+
+def test_an_image_without_a_hash(
+    cloud: Cloud, images: Library, state: Path, soon: float, function: str
+) -> None:
+    image_id, _ = upload(cloud, function)
+    cloud.forget_hash(image_id)
+    image = images.about(image_id, soon)
+    assert image.hash_value == ""
+    with pytest.raises(exception.BitstreamError, match="hash"):
+        images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+    with pytest.raises(exception.BitstreamError), images.fetched(image, soon):
+        pass
+    assert cached(state) == []
+
+
+# -- what is not what it was ---------------------------------------------------
+
+
+def test_a_store_file_that_was_altered_never_ends_in_the_cache(
+    cloud: Cloud, images: Library, state: Path, soon: float, function: str
+) -> None:
+    image_id, data = upload(cloud, function)
+    cloud.file(image_id).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    image = images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+    with (
+        pytest.raises(exception.ImageInvalid, match="hash"),
+        images.fetched(image, soon),
+    ):
+        pass
+    assert cached(state) == []
+
+
+def test_a_store_file_that_was_cut_short_never_ends_in_the_cache(
+    cloud: Cloud, images: Library, state: Path, soon: float, function: str
+) -> None:
+    image_id, data = upload(cloud, function)
+    cloud.file(image_id).write_bytes(data[: len(data) // 2])
+    image = images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+    with (
+        pytest.raises(exception.BitstreamError),
+        images.fetched(image, time.monotonic() + 10.0),
+    ):
+        pass
+    assert cached(state) == []
+
+
+@pytest.mark.parametrize("where", ["magic", "head", "payload"])
+def test_a_cached_file_that_was_altered_is_fetched_anew(
+    cloud: Cloud,
+    images: Library,
+    state: Path,
+    soon: float,
+    function: str,
+    where: str,
+) -> None:
+    image_id, data = upload(cloud, function)
+    image = images.about(image_id, soon)
+    with images.fetched(image, soon) as bitstream:
+        path = Path(bitstream.path)
+    at = {"magic": 0, "head": data.index(b"{"), "payload": len(data) - 1}[where]
+    path.chmod(0o600)
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    # Who programs it hashes it again, and tells when it is another one.
+    if where == "payload":
+        assert images.forget(image, soon)
+    with images.fetched(image, soon) as bitstream:
+        assert Path(bitstream.path).read_bytes() == data
+    assert cloud.downloads(image_id) == ["- 200", "- 200"]
+
+
+# -- what happens on the way ---------------------------------------------------
+
+
+def once(action: Callable[[], object]) -> Callable[[int, int | None], None]:
+    """Do something when the first bytes have arrived."""
+    pending = [action]
+
+    def progress(done: int, size: int | None) -> None:
+        while pending:
+            pending.pop()()
+
+    return progress
+
+
+def test_a_server_that_is_killed_and_started_during_the_download(
+    cloud: Cloud, images: Library, soon: float, function: str, large: bytes
+) -> None:
+    image_id, data = upload(cloud, function, large)
+    image = images.about(image_id, soon)
+
+    def killed() -> None:
+        cloud.glance.kill()
+        cloud.glance.begin()
+
+    with images.fetched(image, soon, once(killed)) as bitstream:
+        assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
+    cloud.glance.await_start()
+    first, second = cloud.downloads(image_id)
+    assert first == "- 200"
+    assert second.startswith("bytes=")
+    assert second.endswith(" 206")
+
+
+def test_a_token_that_ends_during_the_download(
+    cloud: Cloud, images: Library, soon: float, function: str, large: bytes
+) -> None:
+    image_id, data = upload(cloud, function, large)
+    image = images.about(image_id, soon)
+
+    def revoked() -> None:
+        token = images._source._link().http.get_token()  # type: ignore[attr-defined]
+        cloud.revoke(token)
+        cloud.glance.restart()
+
+    with images.fetched(image, soon, once(revoked)) as bitstream:
+        assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
+    statuses = [line.rpartition(" ")[2] for line in cloud.downloads(image_id)]
+    assert statuses == ["200", "401", "206"]
+
+
+# -- other processes -----------------------------------------------------------
+
+
+@contextlib.contextmanager
+def fetching(
+    cloud: Cloud, state: Path, image_id: str, threads: int, most: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that is about to fetch an image.
+
+    :param most: bytes that a file of its may have.
+    """
+
+    def limited() -> None:
+        if most is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.functional.openstack.fetcher"),
+            *(str(cloud.options()), str(state), image_id, str(threads)),
+        ],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=limited,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def outcome(process: subprocess.Popen[str]) -> list[str]:
+    """What each of its threads got."""
+    told, _ = process.communicate("\n", timeout=300)
+    got: list[str] = json.loads(told)
+    return got
+
+
+def test_sixteen_who_fetch_at_the_same_time_cause_one_download(
+    cloud: Cloud, state: Path, function: str, large: bytes
+) -> None:
+    image_id, data = upload(cloud, function, large)
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(fetching(cloud, state, image_id, 4)) for _ in range(4)
+        ]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        got = [each for process in processes for each in outcome(process)]
+    assert got == [sha512(data)] * 16
+    assert cloud.downloads(image_id) == ["- 200"]
+    assert cached(state) == [f"sha512-{sha512(data)}"]
+
+
+def test_what_one_process_has_fetched_another_need_not(
+    cloud: Cloud, state: Path, function: str
+) -> None:
+    image_id, data = upload(cloud, function)
+    for _ in range(2):
+        with fetching(cloud, state, image_id, 1) as process:
+            assert outcome(process) == [sha512(data)]
+    assert cloud.downloads(image_id) == ["- 200"]
+
+
+def test_a_disk_that_is_full(
+    cloud: Cloud, state: Path, function: str, large: bytes
+) -> None:
+    image_id, _ = upload(cloud, function, large)
+    with fetching(cloud, state, image_id, 1, most=2**20) as process:
+        assert outcome(process) == ["CacheFull"]
+    assert cached(state) == []
