@@ -38,6 +38,7 @@ from tests.stress import processes, sight
 from tests.stress.bench import Bench
 from tests.stress.killer import Way
 from tests.stress.recorder import Point, Recorder
+from tests.stress.second import Second
 
 CONSUMERS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5)]
 Request = tuple[dict[str, Any], dict[str, str]]
@@ -73,6 +74,7 @@ class Model(RuleBasedStateMachine):
     """One host, its library, and what is expected of them.
 
     :param ground: a directory for the host.
+    :param second: another process, for a second service on the host.
     :ivar leases: what the store said last.
     :ivar holds: what each consumer has, by the entries that it was given.
     :ivar requests: how it asked for that.
@@ -86,8 +88,9 @@ class Model(RuleBasedStateMachine):
     :ivar deeds: what has been done, counted.
     """
 
-    def __init__(self, ground: str) -> None:
+    def __init__(self, ground: str, second: Second) -> None:
         super().__init__()
+        self.second = second
         self.place = tempfile.mkdtemp(dir=ground)
         self.bench = Bench(os.path.join(self.place, "bench"))
         self.kernel = self.bench.build(host())
@@ -104,6 +107,9 @@ class Model(RuleBasedStateMachine):
         self.faulty = False
         self.seen = 0
         self.deeds: collections.Counter[str] = collections.Counter()
+        # How many deeds there were when the service was last started, or the
+        # host: to do so again with none since would show nothing.
+        self._as_started = 0
         self.free: dict[str, FunctionState] = {}
         self._learn()
         self.there = frozenset(self.free)
@@ -229,13 +235,7 @@ class Model(RuleBasedStateMachine):
             except exception.OsAccError:
                 return
 
-        def reaped() -> None:
-            processes.become_reaper()
-            ended = processes.call(run)
-            processes.reap()
-            assert not ended.trouble, ended.trouble
-
-        ended = processes.call(reaped)
+        ended = processes.call_with_all(run)
         assert not ended.trouble, ended.trouble
         self._look()
         if struck.exists():
@@ -290,11 +290,29 @@ class Model(RuleBasedStateMachine):
         for consumer in tuple(self.holds):
             self._sync(consumer)
 
+    def _pull_out(self, pick: int) -> None:
+        vfs = {address for address in self.free if self._is_vf(address)}
+        held = {address[:7] for address in self.guests}
+        inside = [a for a in self.free.keys() - vfs if a[:7] not in held]
+        address = choose(inside, pick)
+        if address is None or len(self.pulled) == 3:
+            return
+        below = {address, *vfs}
+        spec = self.kernel.hot_unplug(address)
+        self.pulled.append(spec)
+        self.deeds["cards pulled out"] += 1
+        left = {each.address for each in self.kernel.snapshot()}
+        gone = below - left
+        self.unready |= gone | self._beside(gone)
+        for each in gone:
+            self.free.pop(each, None)
+
     def _put_in(self) -> None:
         """What was pulled out comes back, maybe in another IOMMU group."""
         if self.pulled:
             self.kernel.hot_plug(self.pulled.pop())
             self._learn()
+            self.deeds["cards put in"] += 1
 
     def _is_vf(self, address: str) -> bool:
         path = self.kernel.path("sys/bus/pci/devices", address, "physfn")

@@ -74,18 +74,30 @@ def share_out(items: Sequence[_T], function: Callable[[_T], str | None]) -> list
     return troubles
 
 
-def become_reaper() -> None:
+def call_with_all(function: Callable[[], object]) -> Ended:
+    """As :func:`call`; what the child has forked and left has ended as well."""
+    become_reaper()
+    try:
+        child = Child(function)
+        ended = child.wait()
+        reap(child.pid)
+    finally:
+        become_reaper(False)
+    return ended
+
+
+def become_reaper(wanted: bool = True) -> None:
     """Be the parent of orphans below, so as to know when they have ended."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def reap() -> None:
-    """Wait until no child and no orphan is left."""
+def reap(group: int = 1) -> None:
+    """Wait until no child and no orphan is left, of a group or at all."""
     with contextlib.suppress(ChildProcessError):
         while True:
-            os.waitpid(-1, 0)
+            os.waitpid(-group, 0)
 
 
 def close_files(keep: Sequence[int] = ()) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable, Mapping
 
 from os_acc.manager import Manager
@@ -28,11 +29,13 @@ from os_acc.testing import FakeKernel, FunctionState, Write
 class Sight:
     """What there is at one moment at which nobody changes anything.
 
+    :ivar groups: the IOMMU group of each function that is leased, and there.
     :ivar writes: those since the sight before.
     """
 
     leases: tuple[Lease, ...]
     states: Mapping[str, FunctionState]
+    groups: Mapping[str, int]
     writes: tuple[Write, ...]
 
     @functools.cached_property
@@ -51,11 +54,20 @@ def take(manager: Manager, kernel: FakeKernel, seen: int) -> Sight:
 
     :param seen: how many writes there were before.
     """
+    leases = manager.store.leases()
+    states = {each.address: each for each in kernel.snapshot()}
     return Sight(
-        leases=manager.store.leases(),
-        states={each.address: each for each in kernel.snapshot()},
+        leases=leases,
+        states=states,
+        groups={each: _group(kernel, each) for each in members(leases) & states.keys()},
         writes=tuple(kernel.writes(seen)),
     )
+
+
+def _group(kernel: FakeKernel, address: str) -> int:
+    # Read as it is: nobody changes anything now, so that no lock is needed.
+    link = kernel.path("sys/bus/pci/devices", address, "iommu_group")
+    return int(os.path.basename(os.readlink(link)))
 
 
 def members(leases: Iterable[Lease]) -> set[str]:

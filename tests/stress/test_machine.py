@@ -15,9 +15,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
@@ -33,10 +31,11 @@ from hypothesis.stateful import (
 from os_acc import exception, operations
 from os_acc.manager import Manager
 from tests import counting
-from tests.stress import processes, sight
+from tests.stress import sight
 from tests.stress.bench import unfinished
 from tests.stress.killer import Way
 from tests.stress.model import CONSUMERS, choose
+from tests.stress.second import Second
 from tests.stress.truths import Counts, Truths
 
 #: How often who does this touches disk or host, more or less.
@@ -118,8 +117,10 @@ class Histories(Truths):
         self._look()
         self._forget(consumer)
 
-    @rule(old=consumers, new=consumers)
-    def rekey(self, old: str, new: str) -> None:
+    @rule(old=consumers, new=consumers, pick=pick, that_has=st.booleans())
+    def rekey(self, old: str, new: str, pick: int, that_has: bool) -> None:
+        if that_has:
+            old = choose(self.holds, pick) or old
         must = (
             not self.faulty
             and old in self.holds
@@ -168,31 +169,13 @@ class Histories(Truths):
         if ours is None or theirs is None:
             return
 
-        ready, tell = os.pipe()
-
-        def work() -> list[Any] | None:
-            manager = self.bench.boot()
-            os.write(tell, b".")
-            try:
-                if leaves:
-                    manager.unplug({"uuid": other})
-                    return None
-                return manager.plug({"uuid": other}, *theirs)
-            except exception.OsAccError:
-                return None
-
-        child = processes.Child(work)
-        os.close(tell)
-        # So that both are at work at the same time.
-        os.read(ready, 1)
-        os.close(ready)
-        self.plug_beside(consumer, ours)
-        ended = child.wait()
-        assert not ended.trouble, ended.trouble
+        with self.second.at_work(self.bench, other, None if leaves else theirs):
+            self.plug_beside(consumer, ours)
+        entries = self.second.answer()
         self.deeds["encounters of two processes"] += 1
         self._look()
-        if ended.value is not None:
-            self._plugged(other, theirs, ended.value)
+        if entries is not None:
+            self._plugged(other, theirs, entries)
         elif leaves:
             self._forget(other)
         else:
@@ -242,36 +225,28 @@ class Histories(Truths):
     @rule()
     def restart(self) -> None:
         """The service starts again; guests run on."""
-        self._start_again()
+        if self.deeds.total() != self._as_started:
+            self._start_again()
+            self._as_started = self.deeds.total()
 
     # -- what happens to the host --------------------------------------------
 
     @rule(pick=pick)
     def pull_out(self, pick: int) -> None:
         """Somebody pulls out a card, or one function of it; leased or not."""
-        vfs = {address for address in self.free if self._is_vf(address)}
-        held = {address[:7] for address in self.guests}
-        inside = [a for a in self.free.keys() - vfs if a[:7] not in held]
-        address = choose(inside, pick)
-        if address is None or len(self.pulled) == 3:
-            return
-        below = {address, *vfs}
-        spec = self.kernel.hot_unplug(address)
-        self.pulled.append(spec)
-        self.deeds["cards pulled out"] += 1
-        left = {each.address for each in self.kernel.snapshot()}
-        gone = below - left
-        self.unready |= gone | self._beside(gone)
-        for each in gone:
-            self.free.pop(each, None)
+        self._pull_out(pick)
 
-    @rule()
-    def put_in(self) -> None:
+    @rule(pick=pick)
+    def put_in(self, pick: int) -> None:
         """What was pulled out comes back, maybe in another IOMMU group."""
+        if not self.pulled:
+            self._pull_out(pick)
         self._put_in()
 
     @rule()
     def reboot(self) -> None:
+        if not self.leases and self.deeds.total() == self._as_started:
+            return
         self.kernel.reboot()
         self.deeds["reboots"] += 1
         self.guests.clear()
@@ -279,9 +254,12 @@ class Histories(Truths):
         self._learn()
         self.unready |= sight.members(self.leases)
         self._start_again()
+        self._as_started = self.deeds.total()
 
     @rule(pick=pick)
     def guest_starts(self, pick: int) -> None:
+        if not self.holds:
+            self._plug(CONSUMERS[pick % len(CONSUMERS)], [pick])
         consumer = choose(self.holds, pick)
         if consumer is None:
             return
@@ -298,6 +276,7 @@ class Histories(Truths):
         if address is not None:
             self.kernel.let_go(address)
             del self.guests[address]
+            self.deeds["guests that ended"] += 1
 
     @rule(
         pick=pick,
@@ -321,6 +300,7 @@ class Histories(Truths):
         """All is well again; what is quarantined waits for the operator."""
         self.kernel.lift()
         self.faulty = False
+        self.deeds["faults lifted"] += 1
 
     @rule(pick=pick)
     def operator_releases(self, pick: int) -> None:
@@ -358,8 +338,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("part", "steps"), shares, ids=names)
 
 
+@pytest.fixture
+def second() -> Iterator[Second]:
+    """Another process, for second services."""
+    with Second.running() as process:
+        yield process
+
+
 def test_no_history_breaks_an_invariant(
-    request: pytest.FixtureRequest, part: str, steps: int, seed: str, place: str
+    request: pytest.FixtureRequest,
+    part: str,
+    steps: int,
+    seed: str,
+    place: str,
+    second: Second,
 ) -> None:
     profile = request.config.getoption("--hypothesis-profile")
     phases = set(Phase) - _SLOW_PHASES.get(profile, set())
@@ -376,7 +368,7 @@ def test_no_history_breaks_an_invariant(
 
         @hypothesis.seed(f"{seed}, {part}, {counts.histories}")
         def history() -> Histories:
-            return Histories(place, counts)
+            return Histories(place, second, counts)
 
         run_state_machine_as_test(history, settings=settings)
 

@@ -25,6 +25,7 @@ from os_acc import operations
 from os_acc.testing import Outcome
 from tests.stress import sight
 from tests.stress.model import CONSUMERS, Model
+from tests.stress.second import Second
 from tests.stress.sight import Sight
 
 VFIO = "vfio-pci"
@@ -51,15 +52,18 @@ class Truths(Model):
     :param counts: where a history is counted that has come to its end.
     """
 
-    def __init__(self, ground: str, counts: Counts) -> None:
-        super().__init__(ground)
+    def __init__(self, ground: str, second: Second, counts: Counts) -> None:
+        super().__init__(ground, second)
         self._counts = counts
-        self._steps = 0
+        self._steps = self._done = self._idle = 0
 
     @invariant()
     def all_is_as_it_has_to_be(self) -> None:
         self._check()
         self._steps += 1
+        done = self.deeds.total()
+        self._idle += done == self._done
+        self._done = done
 
     def _check(self) -> None:
         now = sight.take(self.manager, self.kernel, self.seen)
@@ -80,9 +84,7 @@ class Truths(Model):
         for lease in now.leases:
             for address in map(str, lease.members):
                 if address in self.free:
-                    group = self.kernel.group(address)
-                    assert group is not None
-                    owners.setdefault(group, set()).add(lease.consumer)
+                    owners.setdefault(now.groups[address], set()).add(lease.consumer)
         assert all(len(names) == 1 for names in owners.values()), owners
 
     def _what_is_not_leased_is_as_it_was(self, now: Sight) -> None:
@@ -102,7 +104,7 @@ class Truths(Model):
             for address in map(str, lease.members):
                 if address not in self.unready:
                     assert now.states[address].driver == VFIO
-                    assert self.kernel.group(address) == lease.iommu_group
+                    assert now.groups[address] == lease.iommu_group
 
     def _guests_keep_their_devices(self, now: Sight) -> None:
         for address in self.guests:
@@ -120,6 +122,7 @@ class Truths(Model):
                 self._counts.histories += 1
                 self._counts.steps += self._steps
                 self._counts.deeds += self.deeds
+                self._counts.deeds["steps that found nothing to do"] += self._idle
         finally:
             super().teardown()
 
