@@ -429,11 +429,13 @@ def test_downloads_under_way_count(
     several.gate.clear()
     loading = threading.Thread(target=get, args=(cache, several, first))
     loading.start()
-    several.waiting.wait()
-    with pytest.raises(exception.CacheFull, match=f"downloads {SIZE}"):
-        get(cache, several, second)
-    several.gate.set()
-    loading.join()
+    try:
+        assert several.waiting.wait(60)
+        with pytest.raises(exception.CacheFull, match=f"downloads {SIZE}"):
+            get(cache, several, second)
+    finally:
+        several.gate.set()
+        loading.join()
     assert numbers(cache, several) == [1]
 
 

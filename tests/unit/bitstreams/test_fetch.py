@@ -120,12 +120,25 @@ def test_a_source_that_does_not_is_given_up_at_the_deadline(
 ) -> None:
     place = Place(CONTENT)
     place.faults = Faults(drops, refusals=0 if drops else 100_000)
-    with pytest.raises(
-        exception.ImageServiceUnavailable, match="not here in time"
-    ) as late:
+    with pytest.raises(exception.ImageServiceUnavailable, match="not here in time"):
         fetched(path, place, seconds=0.05)
+
+
+@pytest.mark.parametrize(
+    ("faults", "done"), [(Faults(refusals=1), 0), (Faults(drops=[PIECE]), PIECE)]
+)
+def test_what_there_is_no_time_left_to_wait_for_is_given_up_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, faults: Faults, done: int
+) -> None:
+    monkeypatch.setattr(fetch, "FIRST_PAUSE", 1_000)
+    monkeypatch.setattr(fetch, "LONGEST_PAUSE", 1_000)
+    place = Place(CONTENT)
+    place.faults = faults
+    with pytest.raises(
+        exception.ImageServiceUnavailable, match=f"{done} bytes of {len(CONTENT)}"
+    ) as late:
+        fetched(path, place)
     assert isinstance(late.value.__cause__, exception.ImageServiceUnavailable)
-    assert f"{PIECE if drops else 0} bytes of {len(CONTENT)}" in late.value.message
 
 
 def test_a_source_that_never_ends_is_given_up_at_the_deadline(path: Path) -> None:
