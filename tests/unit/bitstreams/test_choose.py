@@ -19,7 +19,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
@@ -37,6 +37,9 @@ from tests.unit.bitstreams.made import (
     TENANT,
     image,
 )
+
+# Other tests may have the machine meanwhile.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 BY_ID = Wish(bitstream_id=image(1).id)
 BY_NAME = Wish(bitstream_name="image-1")
@@ -373,6 +376,7 @@ def outcome(images: list[Image]) -> object:
         return type(error)
 
 
+@patient
 @given(st.lists(IMAGES, max_size=5, unique_by=lambda made: made.id))
 def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(
     images: list[Image],
@@ -396,6 +400,7 @@ def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(
         assert outcome(images) in (exception.ImageNotFound, exception.ImageMismatch)
 
 
+@patient
 @given(
     st.lists(IMAGES, max_size=4, unique_by=lambda made: made.id),
     st.lists(TENANTS, max_size=4),

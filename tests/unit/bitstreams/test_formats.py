@@ -21,7 +21,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.bitstreams import formats
@@ -36,6 +36,8 @@ from tests.unit.bitstreams.made import (
 )
 
 UUIDS = st.uuids().map(str)
+# Other tests may have the machine meanwhile.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Counted(io.BytesIO):
@@ -80,6 +82,7 @@ def metadata(*keys: str, value: Any = None) -> dict[str, Any]:
 # -- GBS ---------------------------------------------------------------------
 
 
+@patient
 @given(UUIDS, st.lists(UUIDS, min_size=1, max_size=5, unique=True), st.binary())
 def test_what_the_packager_writes_is_read_as_it_was_meant(
     interface_id: str, function_ids: list[str], payload: bytes
@@ -237,6 +240,7 @@ def test_a_file_is_read_from_its_beginning_wherever_it_stands() -> None:
 # -- xclbin ------------------------------------------------------------------
 
 
+@patient
 @given(UUIDS, st.binary(min_size=1))
 def test_what_xclbinutil_writes_is_read_as_it_was_meant(
     interface_id: str, payload: bytes
@@ -354,6 +358,7 @@ HEADS = st.one_of(
 )
 
 
+@patient
 @given(HEADS, st.integers(-1, 2000) | st.integers(0, 2**70))
 def test_any_file_is_read_or_refused_and_never_beyond_its_head(
     content: bytes, claimed: int
