@@ -379,7 +379,7 @@ LOAD = EntryPoint(
         and _is_identity(identity)
         and _is_number(number, 0, 7)
         and number != parts[3]
-        and type(interface) is str
+        and _is_uuid(interface)
         and _is_digest(algorithm, digest)
         and _is_told(0, *rest)
     ),
