@@ -27,7 +27,7 @@ from os_acc import conf, privsep, service
 from os_acc.privsep import kernel
 from os_acc.testing import FakeKernel
 
-CONTEXTS = (privsep.base, privsep.inspect)
+CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # As Nova registers it (nova/conf/pci.py).
 _NOVAS = cfg.MultiStrOpt("device_spec", default=[])
 

@@ -82,6 +82,11 @@ class OrdinaryProcess:
             _serve(theirs, host, {job.__name__: job for job in jobs})
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._pid
+
     def run(self, job: Job) -> None:
         """Run one job; do meanwhile what it asks root for.
 

@@ -131,6 +131,13 @@ class Card:
         """
         self._wait(lambda: bool(self._get(_PR + _PR_CONTROL) & _PR_COMPLETE))
 
+    def wait_until_idle(self) -> None:
+        """Wait until nothing that was pushed is to be completed.
+
+        :raises TimeoutError: something still is.
+        """
+        self._wait(lambda: not self._get(_PR + _PR_CONTROL) & _PR_COMPLETE)
+
     def function(self, port: int = 0) -> uuid.UUID:
         """What a region holds."""
         afu = self._port(port) + _AFU

@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What root does to an FPGA card while a job runs as somebody else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+
+from tests.behaviour.root_side import RootSide
+
+from . import dfl, dfl_trace
+from .accounts import OrdinaryUser
+from .dfl_card import Card
+from .machine import Machine
+
+
+class FpgaSide(RootSide):
+    """The hardware of a card, beside what all hosts have."""
+
+    def __init__(self, machine: Machine, qemu: OrdinaryUser, card: Card) -> None:
+        super().__init__(machine, qemu)
+        self._card = card
+        self._recording = contextlib.ExitStack()
+        self._pushed: dfl_trace.Pushed | None = None
+        self._fd = -1
+
+    def card(self) -> str:
+        """Its address."""
+        return self._card.bdf
+
+    def next_function(self, function: str) -> None:
+        """See :meth:`.Card.next_function`."""
+        self._card.next_function(uuid.UUID(function))
+
+    def fail_with(self, *bits: int) -> None:
+        """See :meth:`.Card.fail_with`."""
+        self._card.fail_with(*bits)
+
+    def never_complete(self) -> None:
+        """See :meth:`.Card.never_complete`."""
+        self._card.never_complete()
+
+    def complete(self) -> None:
+        """Complete what is under way, and all that follows."""
+        self._card.complete()
+        self._card.wait_until_idle()
+
+    def holds(self) -> str:
+        """The function that the hardware holds."""
+        return str(self._card.function())
+
+    def programmed(self) -> int:
+        """How many bitstreams have been completed."""
+        return self._card.programmed_count()
+
+    def is_untouched(self) -> bool:
+        """Whether the driver was asked for nothing since it has the card."""
+        return dfl.state(self._card.bdf) == ("unknown", "")
+
+    def record(self) -> None:
+        """Begin to record what is pushed."""
+        self._pushed = self._recording.enter_context(dfl_trace.recorded())
+
+    def recorded(self) -> bytes:
+        """Stop; what was pushed meanwhile."""
+        assert self._pushed is not None
+        with self._recording:
+            return self._pushed.payload()
+
+    def open_port(self) -> None:
+        """Use the card's port, as a program of the host's does."""
+        self._fd = os.open(dfl.node(dfl.port(self._card.bdf)), os.O_RDWR)
+
+    def close_port(self) -> None:
+        """Do not use it any more."""
+        os.close(self._fd)
+
+    def close(self) -> None:
+        self._recording.close()
+        super().close()
