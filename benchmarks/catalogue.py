@@ -23,6 +23,7 @@ from benchmarks import (
     cycles,
     delays,
     discovery,
+    fetch,
     imports,
     phases,
     plug,
@@ -46,6 +47,7 @@ HOST: tuple[Benchmark, ...] = (
     plug.BENCHMARK,
     plug.PHASES,
     workers.BENCHMARK,
+    fetch.BENCHMARK,
 )
 #: What is measured in a virtual machine, by a command of its own.
 KERNEL = "kernel"
