@@ -133,8 +133,8 @@ def take_stock(
         leased=standing.leased,
     )
     claims, refused = _claims(scene)
-    candidates = base.Candidates(claims, root, _recorded(standing))
-    devices, unknown, set_aside = _discover(loaded, candidates, deadline)
+    candidates = base.Candidates(claims, root)
+    devices, unknown, set_aside = _discover(loaded, candidates, standing, deadline)
     devices = [regions.described(device, standing) for device in devices]
     providers = _providers(node_name, devices)
     return Inventory(
@@ -188,22 +188,25 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
     return host.functions.get(function.physfn or function.address, function)
 
 
-def _recorded(standing: Standing) -> Mapping[PciAddress, Region]:
-    """The regions of functions that are leased, and so not to be seen."""
+def _recorded(standing: Standing, plugin: str) -> Mapping[PciAddress, Region]:
+    """The regions of a plugin's functions that are leased: nobody sees those."""
     return MappingProxyType(
         {
             address: dataclasses.replace(
                 lease.programming.region, function_id=lease.programming.function_id
             )
             for lease in standing.leases
-            if lease.programming is not None
+            if lease.programming is not None and lease.plugin == plugin
             for address in lease.members
         }
     )
 
 
 def _discover(
-    loaded: plugins.Plugins, candidates: base.Candidates, deadline: float
+    loaded: plugins.Plugins,
+    candidates: base.Candidates,
+    standing: Standing,
+    deadline: float,
 ) -> tuple[list[Device], list[Refused], tuple[plugins.SetAside, ...]]:
     devices: list[Device] = []
     refused: list[Refused] = []
@@ -218,7 +221,9 @@ def _discover(
                 seconds,
                 _take,
                 plugin,
-                dataclasses.replace(candidates, claims=left),
+                dataclasses.replace(
+                    candidates, claims=left, regions=_recorded(standing, plugin.name)
+                ),
             )
         except exception.PluginFailed as error:
             aside.append(plugins.SetAside(plugin.name, error.message))

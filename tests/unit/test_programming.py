@@ -325,6 +325,22 @@ def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
     assert acme_fpga.TwoFunctions.programmed == [GZIP, CRYPTO]
 
 
+def test_no_other_plugin_takes_what_is_leased(make_fpgas, monkeypatch):
+    """One that chooses sooner is not told of regions that are none of its own."""
+    found = {
+        "dfl": "os_acc.plugins.dfl:DflPlugin",
+        "later": "tests.unit.acme_fpga:TwoFunctions",
+    }
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE,
+        plugins.NAMESPACE,
+        [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
+    )
+    bench = make_fpgas(acme_fpga.host())
+    bench.ask(1, PCI_A)
+    assert bench.provider(PCI_A).device.plugin == "later"
+
+
 def test_a_guest_that_took_the_region_as_it_was_keeps_that(two_functions):
     two_functions.ask(1, PCI_A)
     with pytest.raises(exception.RegionInUse):
