@@ -23,6 +23,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from oslo_log import log
@@ -317,16 +318,32 @@ class Programmer:
                 address=str(lease.address),
                 hint="nothing was programmed for it: let the operator program it",
             )
-        image = self._images.about(before.image_id, deadline)
+        bitstream = self._same_file(before, kept, deadline)
+        return Job(lease, before.region, bitstream, is_known=False)
+
+    def _same_file(
+        self, before: Programming, kept: contextlib.ExitStack, deadline: float
+    ) -> Bitstream:
+        """The file with which a region was programmed, and no other.
+
+        After a power cut guests have to start before everything answers again.
+        """
+        try:
+            image = self._images.about(before.image_id, deadline)
+        except (exception.ImageNotFound, exception.ImageServiceUnavailable):
+            cached = self._images.kept(_recorded(before), before.region, deadline)
+            bitstream = kept.enter_context(cached)
+            if bitstream is None:
+                raise
+            return bitstream
         if (image.hash_algo, image.hash_value) != (before.hash_algo, before.hash_value):
             raise exception.ImageInvalid(
-                f"image {image} is another file than instance {lease.consumer} had",
+                f"image {image} is another file than {before.region} had",
                 hint="unplug the instance, and plug it anew",
             )
-        bitstream = kept.enter_context(
+        return kept.enter_context(
             self._images.fetched(image, deadline, region=before.region)
         )
-        return Job(lease, before.region, bitstream, is_known=False)
 
     def _program(self, job: Job, deadline: float) -> Region:
         """1. nothing is known, 2. program, 3. read back, 4. it is known."""
@@ -392,6 +409,25 @@ def function_of(bitstream: Bitstream) -> str | None:
     told = (properties.get(name, "") for name in _FUNCTION_PROPERTIES)
     # Hardware tells nothing but a UUID; any other name cannot be compared.
     return next((each for each in map(canonical_uuid, told) if each), None)
+
+
+def _recorded(programming: Programming) -> Image:
+    """An image of which nothing is known but what a lease says."""
+    return Image(
+        id=programming.image_id,
+        name="",
+        status="",
+        visibility="",
+        hidden=False,
+        owner="",
+        size=None,
+        disk_format="",
+        container_format="",
+        hash_algo=programming.hash_algo,
+        hash_value=programming.hash_value,
+        tags=frozenset(),
+        properties=MappingProxyType({}),
+    )
 
 
 def _locks_of(drafts: Sequence[Draft]) -> set[str]:

@@ -101,6 +101,18 @@ class Cache:
         with file:
             yield file
 
+    @contextlib.contextmanager
+    def kept(self, image: Image, deadline: float) -> Iterator[io.FileIO | None]:
+        """The file of an image if it is here, for as long as the context lasts.
+
+        :raises ImageInvalid: the image has no hash.
+        :raises StateUnavailable: the cache cannot be used.
+        """
+        with self._told(image):
+            file = self._pinned(Digest.of(image), image, deadline)
+        with file or contextlib.nullcontext():
+            yield file
+
     def entries(self) -> tuple[Entry, ...]:
         """Every image that is there, the one least recently used first.
 

@@ -191,6 +191,27 @@ class Library:
                 header = self._proved(image, file, region, deadline)
             yield Bitstream(image, self.cache.path(image), _size(file), header)
 
+    @contextlib.contextmanager
+    def kept(
+        self, image: Image, region: Region, deadline: float
+    ) -> Iterator[Bitstream | None]:
+        """The file of an image of which nothing is known but its hash.
+
+        For a region that was programmed with it before, while nobody answers
+        who could say more. None: it is not in the cache.
+
+        :raises ImageInvalid: it is not what its own head says.
+        :raises ImageMismatch: it is not built for the region.
+        :raises StateUnavailable: the cache cannot be used.
+        """
+        with self.cache.kept(image, deadline) as file:
+            if file is None:
+                yield None
+                return
+            header = _header(image, file)
+            formats.check(header, image, region)
+            yield Bitstream(image, self.cache.path(image), _size(file), header)
+
     def forget(self, image: Image, deadline: float) -> bool:
         """Drop the file of an image that was found altered; whether it was."""
         return self.cache.forget(image, deadline)

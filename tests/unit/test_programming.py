@@ -597,6 +597,29 @@ def test_a_guest_does_not_start_with_another_function_than_it_had(fpgas):
     assert fpgas.plugged(2) == [CARD]
 
 
+def test_after_a_power_cut_nobody_need_answer_for_what_is_in_the_cache(fpgas):
+    image = fpgas.upload()
+    fpgas.ask(1, bitstream_id=image)
+    fpgas.kernel.reboot()
+    for file in fpgas.shelf.iterdir():
+        file.unlink()
+    fpgas.restart()
+    assert len(fpgas.manager.plug(instance(1), None, None)) == 1
+    assert fpgas.held() == GZIP
+
+
+def test_what_is_nowhere_any_more_is_told(fpgas, tmp_path):
+    image = fpgas.upload()
+    fpgas.ask(1, bitstream_id=image)
+    fpgas.kernel.reboot()
+    for file in (*fpgas.shelf.iterdir(), *(tmp_path / "state/bitstreams").iterdir()):
+        file.unlink()
+    fpgas.restart()
+    with pytest.raises(exception.ImageNotFound, match=image):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.plugged(1) == [CARD]
+
+
 def test_another_file_under_the_same_id_is_another_bitstream(fpgas):
     image = fpgas.upload()
     fpgas.ask(1, bitstream_id=image)
