@@ -18,7 +18,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -165,6 +167,52 @@ def unplug(host: RealHost, guest: dict[str, str]) -> None:
     assert host.binding(host.root_side.card()) == DFL
 
 
+def traits() -> frozenset[str]:
+    """What the provider of the card says of what it holds."""
+    (provider,) = os_acc.providers()
+    return frozenset(each for each in provider.device.traits if "_FUNCTION_" in each)
+
+
+def each_flavor_gets_its_function(host: RealHost) -> None:
+    assert os.getuid() != 0
+    hardware: Any = host.root_side
+    make_ready(host)
+    gzip = upload(host, "gzip", GZIP)
+    upload(host, "crypto", CRYPTO)
+    booted = upload(host, "guest", CRYPTO, tags=())
+    before = traits()
+
+    # A device as it is.
+    unplug(host, plug(host))
+    assert (hardware.holds(), hardware.programmed()) == (str(dfl.FIRST_FUNCTION), 0)
+
+    # A bitstream.
+    hardware.next_function(GZIP)
+    hardware.record()
+    guest = plug(host, bitstream_id=gzip)
+    assert hardware.recorded() == payload(GZIP)
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, 1)
+    hardware.hold(hardware.card())
+    assert hardware.attached() == {hardware.card()}
+    hardware.let_go()
+    unplug(host, guest)
+    after = traits()
+    assert after
+    assert before.isdisjoint(after)
+
+    # A function that is there already.
+    unplug(host, plug(host, bitstream_name="gzip"))
+    unplug(host, plug(host, function_id=GZIP))
+    unplug(host, plug(host, trait=min(after)))
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, 1)
+
+    # What the instance's own image asks for.
+    hardware.next_function(CRYPTO)
+    unplug(host, plug(host, image=booted))
+    unplug(host, plug(host, function_name="crypto"))
+    assert (hardware.holds(), hardware.programmed()) == (CRYPTO, 2)
+
+
 def only_what_is_built_for_a_card_reaches_it(host: RealHost) -> None:
     hardware: Any = host.root_side
     make_ready(host)
@@ -205,6 +253,51 @@ def each_error_of_the_hardware_has_its_type(host: RealHost) -> None:
     assert (hardware.holds(), hardware.programmed()) == (GZIP, len(_ERRORS) + 1)
 
 
+def a_card_that_never_completes_is_waited_for_in_vain(host: RealHost) -> None:
+    hardware: Any = host.root_side
+    make_ready(host)
+    gzip, crypto = upload(host, "gzip", GZIP), upload(host, "crypto", CRYPTO)
+    hardware.next_function(GZIP)
+    unplug(host, plug(host, bitstream_id=gzip))
+    hardware.never_complete()
+    with pytest.raises(exception.ProgrammingTimedOut):
+        plug(host, bitstream_id=crypto)
+    hardware.complete()
+    hardware.next_function(CRYPTO)
+    unplug(host, plug(host, bitstream_id=crypto))
+    # Sooner than the kernel, which gives up after 8 s.
+    make_ready(host, write_timeout=4.0)
+    hardware.never_complete()
+    with pytest.raises(exception.DeviceStuck):
+        plug(host, bitstream_id=gzip)
+    # The write that still goes on keeps the card.
+    assert len(os_acc.attached()) == 1
+    hardware.next_function(GZIP)
+    hardware.complete()
+    make_ready(host)
+    assert os_acc.attached() == {}
+    unplug(host, plug(host, bitstream_id=gzip))
+    assert hardware.holds() == GZIP
+
+
+def a_region_is_being_programmed(host: RealHost) -> None:
+    make_ready(host)
+    host.root_side.next_function(GZIP)
+    host.root_side.never_complete()
+    plug(host, bitstream_id=upload(host, "gzip", GZIP))
+
+
+def it_is_programmed_anew(host: RealHost) -> None:
+    hardware: Any = host.root_side
+    make_ready(host)
+    assert os_acc.attached() == {}
+    before = hardware.programmed()
+    guest = plug(host, bitstream_name="gzip")
+    # It is not believed, though it does hold that.
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, before + 1)
+    unplug(host, guest)
+
+
 def root_programs_a_region(host: RealHost) -> None:
     assert os.getuid() == 0
     hardware: Any = host.root_side
@@ -218,14 +311,18 @@ def root_programs_a_region(host: RealHost) -> None:
 
 
 JOBS: tuple[Job, ...] = (
+    each_flavor_gets_its_function,
     only_what_is_built_for_a_card_reaches_it,
     each_error_of_the_hardware_has_its_type,
+    a_card_that_never_completes_is_waited_for_in_vain,
+    a_region_is_being_programmed,
+    it_is_programmed_anew,
     root_programs_a_region,
 )
 
 
 @pytest.mark.usefixtures("fpga")
-@pytest.mark.parametrize("job", JOBS[:2], ids=lambda job: job.__name__)
+@pytest.mark.parametrize("job", JOBS[:4], ids=lambda job: job.__name__)
 def test_as_an_ordinary_user(process: OrdinaryProcess, job: Job) -> None:
     process.run(job)
 
@@ -235,3 +332,25 @@ def test_as_root(process_of: Callable[[OrdinaryUser], OrdinaryProcess]) -> None:
     root = OrdinaryUser.named("root")
     root = OrdinaryUser(root.name, root.uid, root.gid, Path("/var/lib"))
     process_of(root).run(root_programs_a_region)
+
+
+def test_of_a_region_whose_client_was_killed_nothing_is_known(
+    process: OrdinaryProcess,
+    process_of: Callable[[OrdinaryUser], OrdinaryProcess],
+    ordinary_user: OrdinaryUser,
+    fpga: Card,
+) -> None:
+    doomed = process_of(ordinary_user)
+
+    def run_into_its_death() -> None:
+        with pytest.raises(EOFError):
+            doomed.run(a_region_is_being_programmed)
+
+    run = threading.Thread(target=run_into_its_death)
+    run.start()
+    fpga.wait_until_pushed()
+    os.kill(doomed.pid, signal.SIGKILL)
+    run.join()
+    fpga.complete()
+    fpga.wait_until_idle()
+    process.run(it_is_programmed_anew)
