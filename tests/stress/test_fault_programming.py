@@ -1,0 +1,186 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whatever a programming meets, its region goes to nobody who does not know.
+
+Each fault strikes the one ioctl of a plug that programs a region, as the
+kernel refuses it before it begins, or the hardware after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from os_acc import exception
+from os_acc.demo import shelf
+from os_acc.manager import Manager
+from os_acc.testing import FakeKernel, HostSpec, Snapshot
+from tests.stress import fault_trials, flows
+from tests.stress.bench import Bench, plug, request
+from tests.stress.fault_counts import Count, Counting
+from tests.stress.fault_trials import NEXT
+from tests.stress.flows import DFL, FPGA, INSTANCE
+
+STATUSES = {
+    "reconfig operation error": exception.ProgrammingOperationError,
+    "reconfig CRC error": exception.ProgrammingCrcError,
+    "reconfig incompatible image": exception.ProgrammingIncompatible,
+    "reconfig IP protocol error": exception.ProgrammingProtocolError,
+    "reconfig fifo overflow error": exception.ProgrammingFifoOverflow,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A fault, and what becomes of it.
+
+    :ivar error: what the plug raises.
+    :ivar told: words that its message has to have.
+    :ivar known: whether the region is still believed.
+    :ivar holds: what its hardware holds then.
+    """
+
+    strike: Callable[[FakeKernel], object]
+    error: type[exception.OsAccError]
+    told: str
+    known: bool = False
+    holds: str | None = shelf.POWER_ON
+
+
+def _refused(number: int, error: type[exception.OsAccError], known: bool) -> Case:
+    return Case(
+        lambda kernel: kernel.fail(DFL, "program", number),
+        error,
+        errno.errorcode[number] if not known else DFL,
+        known,
+    )
+
+
+def _failed(status: str) -> Case:
+    return Case(
+        lambda kernel: kernel.fail_programming(DFL, status),
+        STATUSES[status],
+        status,
+        holds=None,
+    )
+
+
+CASES = {
+    "EBUSY": _refused(errno.EBUSY, exception.DeviceInUse, True),
+    "EINVAL": _refused(errno.EINVAL, exception.ProgrammingFailed, False),
+    "ENODEV": _refused(errno.ENODEV, exception.ProgrammingFailed, False),
+    "EAGAIN": _refused(errno.EAGAIN, exception.ProgrammingFailed, False),
+    "ENOMEM": _refused(errno.ENOMEM, exception.ProgrammingFailed, False),
+    **{status: _failed(status) for status in STATUSES},
+    "several": Case(
+        lambda kernel: kernel.fail_programming(DFL, *STATUSES),
+        exception.ProgrammingFailed,
+        "reconfig CRC error",
+        holds=None,
+    ),
+    "nothing is reported": Case(
+        lambda kernel: kernel.fail_programming(DFL, error=errno.ETIMEDOUT),
+        exception.ProgrammingTimedOut,
+        "ETIMEDOUT",
+        holds=None,
+    ),
+    "hang": Case(
+        lambda kernel: kernel.hang(DFL, "program"),
+        exception.DeviceStuck,
+        DFL,
+    ),
+    "no effect": Case(
+        lambda kernel: kernel.ignore(DFL, "program"),
+        exception.FunctionMismatch,
+        shelf.GZIP,
+    ),
+}
+
+
+@pytest.fixture
+def bench(place: str) -> Bench:
+    bench = Bench(os.path.join(place, "bench"), write_timeout=1.0)
+    card = [each for each in flows.host().functions if each.address == FPGA]
+    bench.build(HostSpec((*card, *flows.Program.more)))
+    shelf.fill(bench.images)
+    return bench
+
+
+def program(manager: Manager, consumer: str) -> list[dict[str, Any]]:
+    selected, specs = request(manager, [DFL])
+    specs["accel1:function_name"] = "gzip"
+    return manager.plug({"uuid": consumer}, selected, specs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_fault_of_a_programming_is_survived(
+    bench: Bench, counting: Counting, name: str
+) -> None:
+    case = CASES[name]
+    with bench.kernel.installed() as kernel, contextlib.ExitStack() as stack:
+        stack.callback(fault_trials.end, bench)
+        pristine = kernel.snapshot()
+        manager = bench.manager()
+        case.strike(kernel)
+        with pytest.raises(case.error) as caught:
+            program(manager, INSTANCE)
+        assert case.told in str(caught.value)
+        assert DFL in str(caught.value) or caught.value.hint
+        _check_left(case, kernel, manager, pristine, is_stuck=name == "hang")
+        fault_trials.end(bench)
+        _put_in_order(bench, pristine)
+    counting(Count("faults of a programming", "a region", 1, len(CASES), 1, 1))
+
+
+def _check_left(
+    case: Case,
+    kernel: FakeKernel,
+    manager: Manager,
+    pristine: Snapshot,
+    *,
+    is_stuck: bool,
+) -> None:
+    standing = manager.store.standing()
+    assert bool(standing.unknown_regions) is not case.known
+    assert len(standing.leases) == is_stuck
+    assert kernel.snapshot() == pristine
+    if case.holds is not None:
+        assert kernel.held_by_hardware(DFL) == (case.holds,)
+    # Another card is served meanwhile; this region goes to nobody as it is,
+    # unless it is what it was.
+    assert plug(manager, NEXT, FPGA)
+    assert manager.unplug({"uuid": NEXT}) == 1
+    if case.known:
+        assert plug(manager, NEXT, DFL)
+        assert manager.unplug({"uuid": NEXT}) == 1
+        return
+    with pytest.raises((exception.RegionUnknown, exception.NoDeviceAvailable)):
+        plug(manager, NEXT, DFL)
+
+
+def _put_in_order(bench: Bench, pristine: Snapshot) -> None:
+    """The fault is over: the region is programmed, and the host as it was."""
+    kernel, manager = bench.kernel, bench.manager()
+    manager.unplug({"uuid": INSTANCE})
+    (entry,) = program(manager, NEXT)
+    assert entry["pci_id"] == DFL
+    assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
+    assert not manager.store.standing().unknown_regions
+    assert manager.unplug({"uuid": NEXT}) == 1
+    assert kernel.snapshot() == pristine
