@@ -80,6 +80,8 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "max_image_size",
         default=_GIB,
         min=1,
+        # What the helper takes: os_acc.privsep.images.
+        max=_GIB,
         help="Bytes that an image may have. A larger one is refused before it is "
         "downloaded.",
     ),

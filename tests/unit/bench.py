@@ -77,10 +77,15 @@ class Bench:
         finally:
             self._manager = before
 
-    def config(self, **options: object) -> cfg.ConfigOpts:
-        """The service's configuration."""
+    def read(self) -> cfg.ConfigOpts:
+        """The configuration files: there are none."""
         config = cfg.ConfigOpts()
         config([], default_config_files=[], default_config_dirs=[])
+        return config
+
+    def config(self, **options: object) -> cfg.ConfigOpts:
+        """The service's configuration."""
+        config = self.read()
         conf.register(config)
         for name, value in (self.options | options).items():
             config.set_override(name, value, group="os_acc")

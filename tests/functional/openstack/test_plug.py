@@ -1,0 +1,141 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Guests whose regions are programmed from Glance, plug to unplug.
+
+The images come from Glance itself; the cards are those of a simulated kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.testing import HostSpec, bitstreams, hosts
+from os_acc.testing.dfl_specs import payload
+from tests.functional.openstack.cloud import Cloud
+from tests.unit.bench import instance, privileged_here, request, uuid_of
+from tests.unit.fpga import INTERFACE, POWER_ON, FpgaBench
+
+CARDS = [f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x20)]
+
+
+class CloudBench(FpgaBench):
+    """Images come from Glance."""
+
+    source = "glance"
+
+    def __init__(self, place: Path, spec: HostSpec, cloud: Cloud) -> None:
+        self._cloud = cloud
+        super().__init__(place, spec)
+
+    def read(self) -> cfg.ConfigOpts:
+        return self._cloud.conf()
+
+
+@pytest.fixture
+def bench(cloud: Cloud, tmp_path: Path) -> Iterator[CloudBench]:
+    """A host with sixteen cards, each of them one region."""
+    cards = HostSpec(tuple(hosts.dfl(card[:7]) for card in CARDS))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(privileged_here())
+        bench = CloudBench(tmp_path, cards, cloud)
+        stack.enter_context(bench.installed())
+        stack.callback(bench.end)
+        yield bench
+
+
+@pytest.fixture
+def upload(cloud: Cloud) -> Callable[[str], str]:
+    """Put a bitstream that is a function into Glance; its id."""
+
+    def upload(function: str) -> str:
+        data = bitstreams.gbs(INTERFACE, function, payload(function))
+        told = {"tags": ["FPGA"], "accel:function_id": function}
+        return cloud.upload(data, name=f"image {function}", **told)
+
+    return upload
+
+
+@pytest.fixture
+def function() -> str:
+    """The id of a function that no other test has."""
+    return str(uuid.uuid4())
+
+
+def test_sixteen_plugs_at_once_wait_for_one_download(
+    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+) -> None:
+    image_id = upload(function)
+    asked = {number: request(bench.provider(card)) for number, card in enumerate(CARDS)}
+
+    def plug(number: int) -> str:
+        selected, specs = asked[number]
+        wish = {"accel1:function_id": function}
+        (entry,) = bench.manager.plug(instance(number), selected, specs | wish)
+        return str(entry["pci_id"])
+
+    with futures.ThreadPoolExecutor(len(CARDS)) as pool:
+        assert list(pool.map(plug, asked)) == CARDS
+    assert cloud.downloads(image_id) == ["- 200"]
+    assert {bench.held(card) for card in CARDS} == {function}
+    assert bench.programmings() == ["done"] * len(CARDS)
+
+
+def test_what_was_altered_behind_glance_s_back_is_never_programmed(
+    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+) -> None:
+    image_id = upload(function)
+    file = cloud.file(image_id)
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(exception.ImageInvalid, match=image_id):
+        bench.ask(1, CARDS[0], bitstream_id=image_id)
+    assert bench.programmings() == []
+    assert bench.held(CARDS[0]) == POWER_ON
+    assert bench.manager.store.leases() == ()
+
+
+def test_the_image_of_the_guest_says_in_glance_what_it_needs(
+    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+) -> None:
+    upload(function)
+    booted = cloud.upload(b"a disk", **{"accel:function_id": function})
+    selected, specs = request(bench.provider(CARDS[0]))
+    told = instance(1) | {"image_id": booted}
+    assert len(bench.manager.plug(told, selected, specs)) == 1
+    assert bench.held(CARDS[0]) == function
+
+
+def test_a_guest_comes_back_after_a_power_cut_while_glance_is_down(
+    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+) -> None:
+    upload(function)
+    bench.ask(1, CARDS[0], function_id=function)
+    bench.kernel.reboot()
+    bench.restart(plug_timeout=60.0)
+    cloud.glance.kill()
+    try:
+        (entry,) = bench.manager.plug(instance(1), None, None)
+    finally:
+        cloud.glance.start()
+    assert entry["pci_id"] == CARDS[0]
+    assert bench.held(CARDS[0]) == function
+    assert bench.plugged(1) == [CARDS[0]]
+    assert bench.manager.attached({"uuid": uuid_of(1)})
