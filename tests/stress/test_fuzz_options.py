@@ -25,12 +25,13 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from os_acc import conf, device_spec, exception, privsep, service
+from os_acc import conf, device_spec, exception, privsep, service, xrt_path
 from os_acc.helper import Helper
 from os_acc.manager import Manager
 from os_acc.objects.lease import Owner
 from os_acc.testing import FakeKernel, helper, hosts
 from tests.rubbish import TEXTS, Rubbish, shown
+from tests.stress import test_fuzz_images
 from tests.stress.fuzzing import Fuzzed, told
 from tests.unit.bench import EVERYTHING, instance, request
 
@@ -252,9 +253,28 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[privsep.Co
 
 
 def test_every_option_of_the_helpers_is_fuzzed():
-    assert {each for each in options() if each[0] != GROUP} == {
+    others = {GROUP, xrt_path.GROUP, *(group for group, _ in test_fuzz_images.names())}
+    assert {each for each in options() if each[0] not in others} == {
         (group, name) for group in conf.PRIVSEP_GROUPS for name in HELPERS
     }
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_wrong_place_of_tools_is_told_so(
+    fake: FakeKernel, place: str, fuzzed: Fuzzed, text: str
+):
+    """The one option of the plugins that come with os_acc."""
+    path = Path(place, "os-acc.conf")
+    line = f"[{xrt_path.GROUP}]\n{xrt_path.OPTION.name} = {text}\n"
+    path.write_bytes(line.encode("utf-8", "surrogatepass"))
+    try:
+        config = fresh(place, "--config-file", str(path))
+    except (cfg.Error, ValueError):
+        return
+    manager = service.build(config, fake.root, Owner.NOVA)
+    assert manager.providers()
+    assert fake.writes() == []
+    fuzzed("values of options", 1)
 
 
 def start_helper(seconds: float) -> bool:

@@ -178,11 +178,22 @@ def _retries(where: dict[str, Any]) -> Retries:
     codes = where.pop("retriable_status_codes", None)
     return Retries(
         connect=where.pop("connect_retries", None) or 0,
-        connect_delay=where.pop("connect_retry_delay", None),
+        connect_delay=_delay(where, "connect_retry_delay"),
         status=where.pop("status_code_retries", None) or 0,
-        status_delay=where.pop("status_code_retry_delay", None),
+        status_delay=_delay(where, "status_code_retry_delay"),
         codes=frozenset(codes or (503,)),
     )
+
+
+def _delay(where: dict[str, Any], name: str) -> float | None:
+    seconds: float | None = where.pop(name, None)
+    # Not below: a nan is neither.
+    if seconds is not None and not seconds >= 0:
+        raise exception.InvalidConfiguration(
+            f"[{options.GROUP.name}] {name} is {seconds}",
+            hint="it is a number of seconds, or left out",
+        )
+    return seconds
 
 
 def _delays(fixed: float | None) -> Iterator[float]:

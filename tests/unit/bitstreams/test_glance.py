@@ -351,6 +351,8 @@ def test_no_credentials_at_all(glance: Double) -> None:
         {"valid_interfaces": ["sideways"]},
         {"version": "1"},
         {"timeout": 0},
+        {"connect_retry_delay": -1},
+        {"status_code_retry_delay": "nan"},
         {"region_name": "elsewhere"},
         {"valid_interfaces": ["admin"]},
         {"service_type": "painting"},

@@ -1,0 +1,124 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whatever stands in an option about images, it is told so, or changes nothing.
+
+Those of the Image service are read when an image is asked for first; nobody
+answers here, at an address of this host to which nothing listens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.bitstreams import library
+from os_acc.bitstreams import options as bitstreams
+from os_acc.bitstreams.glance import options as glance
+from os_acc.store.locks import Locks
+from tests.rubbish import TEXTS, Rubbish, shown
+from tests.stress.fuzzing import Fuzzed, told
+
+IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
+#: For each option, beyond the texts that are known for trouble.
+VALUES = 10
+_NOBODY = "http://127.0.0.1:9"
+_RIGHT = {
+    bitstreams.GROUP.name: {"source": "glance"},
+    glance.GROUP.name: {
+        "auth_type": "password",
+        "auth_url": _NOBODY,
+        "endpoint_override": _NOBODY,
+        "username": "os_acc",
+        "password": "secret",
+        "project_name": "service",
+        "user_domain_id": "default",
+        "project_domain_id": "default",
+    },
+}
+_TIMES_OUT = 0.3
+
+
+def names() -> list[tuple[str, str]]:
+    """Each option of images: group and name."""
+    return [
+        (group, option.name.replace("-", "_"))
+        for group, options in (
+            (bitstreams.GROUP.name, bitstreams.OPTIONS),
+            (glance.GROUP.name, glance.list_opts()),
+        )
+        for option in options
+    ]
+
+
+def ask(place: str, config: cfg.ConfigOpts) -> None:
+    """What is done with the options: a library, and one image of it."""
+    images = library.build(config, f"{place}/state", Locks(f"{place}/state/locks"))
+    images.about(IMAGE, time.monotonic() + _TIMES_OUT)
+
+
+def by_file(place: str, group: str, name: str, value: object) -> cfg.ConfigOpts:
+    """As an operator sets it."""
+    told = {each: dict(values) for each, values in _RIGHT.items()}
+    told[group][name] = value if isinstance(value, str) else shown(value)
+    text = "".join(
+        f"[{each}]\n" + "".join(f"{key} = {what}\n" for key, what in values.items())
+        for each, values in told.items()
+    )
+    path = Path(place, "os-acc.conf")
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    config = cfg.ConfigOpts()
+    config(["--config-file", str(path)], default_config_dirs=[])
+    return config
+
+
+def _leaves_home(name: str, value: object) -> bool:
+    """Whether a value could make somebody else be asked."""
+    return name in ("auth_url", "endpoint_override") and "://" in str(value)
+
+
+@pytest.mark.parametrize(("group", "name"), names())
+def test_a_wrong_option_of_images_is_told_so(
+    place: str, seed: str, fuzzed: Fuzzed, group: str, name: str
+) -> None:
+    values: list[object] = list(TEXTS)
+    values += [
+        Rubbish(f"{seed} {group} {name} {number}").value() for number in range(VALUES)
+    ]
+    before = sorted(os.listdir("/"))
+    for number, value in enumerate(values):
+        if _leaves_home(name, value):
+            continue
+        with told(seed, number, f"[{group}] {name} = {shown(value)}"):
+            error = _error_of(place, group, name, value)
+            assert str(error).encode()
+    assert sorted(os.listdir("/")) == before
+    assert not os.path.exists(f"{place}/state/bitstreams")
+    fuzzed("values of options", len(values))
+
+
+def _error_of(place: str, group: str, name: str, value: object) -> Exception:
+    try:
+        config = by_file(place, group, name, value)
+    except (cfg.Error, ValueError) as error:
+        # oslo.config's own answer, to whoever reads the file.
+        return error
+    try:
+        ask(place, config)
+    except exception.OsAccError as error:
+        return error
+    raise AssertionError("somebody has answered")
