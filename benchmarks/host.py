@@ -43,10 +43,10 @@ def _card(index: int) -> FunctionSpec:
     domain, bus = divmod(index, _BUSES)
     return FunctionSpec(
         f"{domain:04x}:{bus + _FIRST_BUS:02x}:00.0",
-        vendor=0x10EE,
-        product=0x5000,
-        class_code=0x120000,
-        driver="xclmgmt",
+        vendor=0x8086,
+        product=0x4940,
+        class_code=0x0B4000,
+        driver="4xxx",
         numa_node=index % 2,
-        sriov=SriovSpec(CARD - 1, 0x5001, "xocl", offset=1, boot_vfs=CARD - 1),
+        sriov=SriovSpec(CARD - 1, 0x4941, "4xxxvf", offset=1, boot_vfs=CARD - 1),
     )

@@ -34,7 +34,7 @@ from os_acc.testing.tree import Tree
 from tests.stress.bench import Bench
 
 #: Names the VFs of the hosts here, and so makes no line of the log for PFs.
-VFS = '{"vendor_id": "10ee", "product_id": "5001"}'
+VFS = '{"vendor_id": "8086", "product_id": "4941"}'
 _CONSUMERS = uuid.UUID("6f1d9a2e-3b0c-4f59-9f5d-2f6c5f1a7c11")
 
 

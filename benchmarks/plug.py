@@ -68,11 +68,11 @@ def _card(number: int) -> FunctionSpec:
     # No driver has the VFs: so the library makes them itself.
     return FunctionSpec(
         f"0000:{number + 0x10:02x}:00.0",
-        vendor=0x10EE,
-        product=0x5000,
-        class_code=0x120000,
-        driver="xclmgmt",
-        sriov=SriovSpec(_VFS, 0x5001, offset=1, boot_vfs=_VFS),
+        vendor=0x8086,
+        product=0x4940,
+        class_code=0x0B4000,
+        driver="4xxx",
+        sriov=SriovSpec(_VFS, 0x4941, offset=1, boot_vfs=_VFS),
     )
 
 

@@ -60,7 +60,7 @@ def _addresses() -> list[str]:
 
 
 def _device(address: str) -> FunctionSpec:
-    return FunctionSpec(address, 0x10EE, 0x5000, 0x120000, "xclmgmt", numa_node=0)
+    return FunctionSpec(address, 0x8086, 0x4940, 0x0B4000, "4xxx", numa_node=0)
 
 
 def _row(
