@@ -88,7 +88,7 @@ def by_file(place: str, group: str, name: str, value: object) -> cfg.ConfigOpts:
 
 def _leaves_home(name: str, value: object) -> bool:
     """Whether a value could make somebody else be asked."""
-    return name in ("auth_url", "endpoint_override") and "://" in str(value)
+    return name in ("auth_url", "endpoint_override") and "://" in shown(value)
 
 
 @pytest.mark.parametrize(("group", "name"), names())
