@@ -29,7 +29,7 @@ from typing import TypeVar
 from oslo_log import log
 
 from os_acc import deadlines, exception, helper, plugins, unending
-from os_acc.bitstreams import choose
+from os_acc.bitstreams import choose, properties
 from os_acc.bitstreams.library import Library
 from os_acc.objects.image import Bitstream, Image, Wish
 from os_acc.objects.instance import canonical_uuid
@@ -45,10 +45,6 @@ LOG = log.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CARDS_AT_ONCE = 8
-# Of an image, in the order in which they are believed.
-_FUNCTION_PROPERTIES = ("accel:function_id", "function_uuid")
-
-
 #: After these the hardware still holds what it did.
 _UNTOUCHED = (
     exception.BitstreamError,
@@ -165,7 +161,7 @@ class Programmer:
         )
         for job, held in (each for card in ended for each in card):
             for lease in leases:
-                if _stands_on(lease, job.region):
+                if lease.stands_on(job.region):
                     recorded[lease.uuid] = _holding(recorded[lease.uuid], held)
         return tuple(recorded[lease.uuid] for lease in leases)
 
@@ -405,10 +401,9 @@ def function_of(bitstream: Bitstream) -> str | None:
     functions = bitstream.header.function_ids
     if len(functions) == 1:
         return functions[0]
-    properties = bitstream.image.properties
-    told = (properties.get(name, "") for name in _FUNCTION_PROPERTIES)
     # Hardware tells nothing but a UUID; any other name cannot be compared.
-    return next((each for each in map(canonical_uuid, told) if each), None)
+    told = map(canonical_uuid, properties.function_ids(bitstream.image))
+    return next((each for each in told if each), None)
 
 
 def _recorded(programming: Programming) -> Image:
@@ -434,16 +429,12 @@ def _locks_of(drafts: Sequence[Draft]) -> set[str]:
     return {device_lock(draft.region.card) for draft in drafts if draft.region}
 
 
-def _stands_on(lease: Lease, region: Region) -> bool:
-    return lease.programming is not None and lease.programming.region.key == region.key
-
-
 def _check_free(
     lease: Lease, region: Region, bitstream: Bitstream, standing: Standing
 ) -> None:
     """No guest has a function of a region that is to hold something else."""
     for other in standing.leases:
-        if _stands_on(other, region) and other.uuid != lease.uuid:
+        if other.stands_on(region) and other.uuid != lease.uuid:
             raise exception.RegionInUse(
                 f"{region} is not programmed with {bitstream.image}: "
                 f"{other.address} of it is leased to {other.consumer}"

@@ -99,7 +99,16 @@ def _set(
     hands: helper.Helper,
     deadline: float,
 ) -> None:
-    if function.driver == dfl.DRIVER and not function.vfs:
-        # The driver makes a VF for each port that the host has let go.
-        hands.release_ports(function, count, epoch, deadline)
-    hands.set_num_vfs(function, count, epoch, deadline)
+    if function.driver != dfl.DRIVER or function.vfs:
+        hands.set_num_vfs(function, count, epoch, deadline)
+        return
+    # The driver makes a VF for each port that the host has let go.
+    hands.release_ports(function, count, epoch, deadline)
+    try:
+        hands.set_num_vfs(function, count, epoch, deadline)
+    except exception.OsAccError as error:
+        try:
+            hands.assign_ports(function, epoch, deadline)
+        except exception.OsAccError as why:
+            error.add_note(f"nor has the host its ports back: {why}")
+        raise

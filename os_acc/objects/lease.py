@@ -18,7 +18,7 @@ import dataclasses
 import enum
 
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import Programming
+from os_acc.objects.region import Programming, Region
 
 
 class LeaseState(enum.Enum):
@@ -97,6 +97,12 @@ class Lease:
     def members(self) -> tuple[PciAddress, ...]:
         """Every function that this lease takes from the host."""
         return tuple(prior.address for prior in self.prior)
+
+    def stands_on(self, region: Region) -> bool:
+        """Whether its guest has a function of this region."""
+        return (
+            self.programming is not None and self.programming.region.key == region.key
+        )
 
     @property
     def is_unfinished(self) -> bool:

@@ -52,14 +52,6 @@ def described(device: Device, standing: Standing) -> Device:
     return dataclasses.replace(device, traits=device.traits | found)
 
 
-def in_use(region: Region, standing: Standing) -> bool:
-    """Whether a lease stands on what a region holds."""
-    return any(
-        lease.programming is not None and lease.programming.region.key == region.key
-        for lease in standing.leases
-    )
-
-
 def _traits(region: Region, standing: Standing) -> Iterator[str]:
     vendor = vendor_name(region.identity.vendor)
     yield f"CUSTOM_FPGA_{vendor}"
@@ -67,7 +59,7 @@ def _traits(region: Region, standing: Standing) -> Iterator[str]:
         yield f"CUSTOM_FPGA_{vendor}_REGION_{_name(region.interface_id)}"
         yield f"CUSTOM_FPGA_REGION_{vendor}_{_hexadecimal(region.interface_id)}"
         # Whoever asks for this one wants to choose what the region holds.
-        if not in_use(region, standing):
+        if not any(lease.stands_on(region) for lease in standing.leases):
             yield PROGRAMMABLE
     if region.function_id is not None and region.key not in standing.unknown_regions:
         yield f"CUSTOM_FPGA_{vendor}_FUNCTION_{_name(region.function_id)}"

@@ -24,6 +24,8 @@ import pytest
 from stevedore import ExtensionManager
 
 from os_acc import exception, plugins
+from os_acc.host import dfl
+from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.testing import HostSpec, hosts
 from tests.unit import acme_fpga
@@ -277,6 +279,17 @@ def test_each_port_of_a_card_is_a_region_for_a_guest(ports):
         assert ports.unplug(number) == 1
     assert function_trait(GZIP) in traits(ports, VF)
     assert function_trait(CRYPTO) in traits(ports, OTHER_VF)
+
+
+def test_the_host_has_its_ports_back_where_no_vfs_can_be_made(make_fpgas):
+    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
+    bench = make_fpgas(HostSpec((card,)), device_spec=[VFS])
+    bench.kernel.fail(CARD, "sriov_numvfs")
+    assert bench.manager.providers() == ()
+    card_now = dfl.read_card(bench.root, PciAddress.parse(CARD))
+    assert [port.number for port in card_now.ports] == [0, 1]
+    bench.restart()
+    assert len(bench.manager.providers()) == 2
 
 
 def test_a_card_of_several_ports_is_not_given_away_as_one(make_fpgas):
