@@ -17,8 +17,9 @@ from __future__ import annotations
 from oslo_log import log
 
 from os_acc import exception, helper, inventory
-from os_acc.host import dfl, pci
+from os_acc.host import pci
 from os_acc.host.view import Host
+from os_acc.objects import dfl
 from os_acc.objects.pci import PciFunction, PciRole
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock

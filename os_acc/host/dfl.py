@@ -34,24 +34,15 @@ import dataclasses
 import errno
 import os
 import re
-import uuid
 from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed
 from os_acc.host.attributes import link_address, names, number, read_text
 from os_acc.host.function import DEVICES
+from os_acc.objects.dfl import FME, MANAGER, PORT, REGION, canonical, is_id
 from os_acc.objects.pci import PciAddress
 
-DRIVER = "dfl-pci"
-
-_FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
-_PORT = re.compile(r"dfl-port\.[0-9]{1,9}", re.ASCII)
-_MANAGER = re.compile(r"dfl-fme-mgr\.[0-9]{1,9}", re.ASCII)
-_REGION = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
 _VIRTFN = re.compile(r"virtfn[0-9]{1,5}", re.ASCII)
-_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# What is read from a card that does not answer, or says nothing.
-_NOBODY = frozenset({"0" * 32, "f" * 32})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,11 +107,11 @@ def read_card(root: str, address: PciAddress) -> DflCard | None:
 
 def _read_card(root: str, address: PciAddress) -> DflCard | None:
     place = os.path.join(root, DEVICES, str(address))
-    fmes = list(_below(place, _FME))
+    fmes = list(_below(place, FME))
     if not fmes:
         return None
     fme = fmes[0]
-    manager = next(_class_devices(fme, _MANAGER, "fpga_manager"), None)
+    manager = next(_class_devices(fme, MANAGER, "fpga_manager"), None)
     ports = [*_ports(place, address)]
     for vf in _vfs(place):
         ports += _ports(os.path.join(root, DEVICES, str(vf)), vf)
@@ -142,7 +133,7 @@ def _read_card(root: str, address: PciAddress) -> DflCard | None:
 def _interface_id(fme: str) -> str | None:
     found = {
         _uuid(read_text(f"{region}/compat_id"), "compat_id")
-        for region in _class_devices(fme, _REGION, "fpga_region")
+        for region in _class_devices(fme, REGION, "fpga_region")
     }
     # All show their one manager's. Were they to differ, nothing would tell
     # which of them is which port's.
@@ -150,7 +141,7 @@ def _interface_id(fme: str) -> str | None:
 
 
 def _ports(place: str, function: PciAddress) -> Iterator[DflPort]:
-    for path in _below(place, _PORT):
+    for path in _below(place, PORT):
         own = read_text(f"{path}/id")
         # None: it was released meanwhile.
         if own is not None:
@@ -170,11 +161,11 @@ def _function(port: str) -> str | None:
 
 
 def _uuid(text: str | None, what: str) -> str | None:
-    if text is None or text in _NOBODY:
+    if text is None:
         return None
-    if _ID.fullmatch(text) is None:
+    if not is_id(text):
         raise HostStepFailed(f"{what} says {text[:80]!r}, not an id")
-    return str(uuid.UUID(hex=text))
+    return canonical(text)
 
 
 def _below(place: str, pattern: re.Pattern[str]) -> Iterator[str]:

@@ -26,11 +26,10 @@ from typing import ClassVar, TypeAlias
 from os_acc.host import dfl
 from os_acc.objects.claim import Claim
 from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.dfl import DRIVER
 from os_acc.objects.image import Bitstream
 from os_acc.objects.region import Region
-from os_acc.plugins import base
-
-RESOURCE_CLASS = "CUSTOM_ACCELERATOR_FPGA"
+from os_acc.plugins import base, fpga
 
 _Found: TypeAlias = Iterator[Device | Refused]
 
@@ -46,8 +45,8 @@ class DflPlugin(base.PluginBase):
             recorded = candidates.regions.get(claim.function.address)
             if recorded is not None:
                 if recorded.identity == claim.parent.identity:
-                    yield self._device(claim, recorded)
-            elif claim.function.driver == dfl.DRIVER:
+                    yield fpga.device(self.name, claim, recorded)
+            elif claim.function.driver == DRIVER:
                 yield from self._card(candidates.root, claim)
 
     def read_region(self, root: str, region: Region) -> Region | None:
@@ -79,7 +78,8 @@ class DflPlugin(base.PluginBase):
             detail = f"{len(ports)} of the {card.ports_num} ports are its own"
             yield Refused(address, Refusal.SEVERAL_REGIONS, detail)
             return
-        yield self._device(
+        yield fpga.device(
+            self.name,
             claim,
             Region(
                 card=card.address,
@@ -88,18 +88,4 @@ class DflPlugin(base.PluginBase):
                 interface_id=card.interface_id,
                 function_id=ports[0].function_id,
             ),
-        )
-
-    def _device(self, claim: Claim, region: Region) -> Device:
-        identity = claim.function.identity
-        trait = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
-        return Device(
-            plugin=self.name,
-            address=claim.function.address,
-            identity=identity,
-            resource_class=claim.tags.resource_class or RESOURCE_CLASS,
-            traits=claim.tags.traits | {trait},
-            handles=(claim.handle(),),
-            numa_node=claim.function.numa_node,
-            region=region,
         )

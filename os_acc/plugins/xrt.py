@@ -35,9 +35,7 @@ from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.objects.xrt import USER_DRIVER, VENDOR
-from os_acc.plugins import base
-
-RESOURCE_CLASS = "CUSTOM_ACCELERATOR_FPGA"
+from os_acc.plugins import base, fpga
 
 _Found: TypeAlias = Iterator[Device | Refused]
 
@@ -89,7 +87,7 @@ class XrtPlugin(base.PluginBase):
                 f"the management function {management} is in it",
             )
         elif recorded is not None and recorded.card.same_slot(function.address):
-            yield self._device(claim, recorded)
+            yield fpga.device(self.name, claim, recorded)
         elif function.driver == USER_DRIVER:
             yield self._user(root, claim)
 
@@ -99,7 +97,7 @@ class XrtPlugin(base.PluginBase):
         if card is None:
             # It belongs to the host that this one is a guest of, or nobody
             # has loaded its driver: the guest takes what it finds.
-            return self._device(claim, None)
+            return fpga.device(self.name, claim, None)
         if card.interface_id is None:
             return Refused(address, Refusal.NO_INTERFACE, card.why)
         region = Region(
@@ -109,21 +107,7 @@ class XrtPlugin(base.PluginBase):
             interface_id=card.interface_id,
             function_id=xrt.read_xclbin(root, address),
         )
-        return self._device(claim, region)
-
-    def _device(self, claim: Claim, region: Region | None) -> Device:
-        identity = claim.function.identity
-        trait = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
-        return Device(
-            plugin=self.name,
-            address=claim.function.address,
-            identity=identity,
-            resource_class=claim.tags.resource_class or RESOURCE_CLASS,
-            traits=claim.tags.traits | {trait},
-            handles=(claim.handle(),),
-            numa_node=claim.function.numa_node,
-            region=region,
-        )
+        return fpga.device(self.name, claim, region)
 
 
 def _management_among(root: str, claim: Claim) -> PciAddress | None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from os_acc import privsep
+from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, kernel, worker
 from os_acc.privsep.functions import VFIO_PCI
@@ -222,7 +223,7 @@ def _give_back(target: Target, proven_free: bool) -> Result:
         # 2. The next user finds nothing of this one. VFIO resets when the
         #    last holder closes, but tells nobody when that failed.
         _reset(address)
-    node = None if target.driver == dfl.DRIVER else dfl.held(address)
+    node = None if target.driver == DRIVER else dfl.held(address)
     if node is not None:
         return Result(Outcome.IN_USE, errno.EBUSY, node)
     # 3. The override first, so that a crash leaves what the next probe mends.

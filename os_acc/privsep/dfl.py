@@ -22,21 +22,12 @@ import dataclasses
 import errno
 import os
 import re
-import uuid
 from collections.abc import Iterator
 
 from os_acc.exception import InvalidPciAddress
+from os_acc.objects.dfl import DRIVER, FME, MANAGER, PORT, REGION, canonical
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel
-
-DRIVER = "dfl-pci"
-_FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
-_PORT = re.compile(r"dfl-port\.[0-9]{1,9}", re.ASCII)
-_MANAGER = re.compile(r"dfl-fme-mgr\.[0-9]{1,9}", re.ASCII)
-_REGION = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
-_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# What is read from a card that does not answer, or says nothing.
-_NOBODY = frozenset({"0" * 32, "f" * 32})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,12 +44,12 @@ class Port:
 
 def fme(card: PciAddress) -> str | None:
     """The directory of a card's FPGA Management Engine; None: it has none."""
-    return next(_below(card, _FME), None)
+    return next(_below(card, FME), None)
 
 
 def own_ports(function: PciAddress) -> list[str]:
     """The directories of the ports that a function itself has."""
-    return list(_below(function, _PORT))
+    return list(_below(function, PORT))
 
 
 def port(card: PciAddress, number: int) -> Port | None:
@@ -76,7 +67,7 @@ def interface_id(fme: str) -> str | None:
     All regions of a card show that of their manager (fme_region_probe()).
     """
     found = set()
-    for region in _class_devices(fme, _REGION, "fpga_region"):
+    for region in _class_devices(fme, REGION, "fpga_region"):
         try:
             found.add(canonical(_read(region, "compat_id")))
         except FileNotFoundError:
@@ -86,7 +77,7 @@ def interface_id(fme: str) -> str | None:
 
 def status(fme: str) -> str:
     """What the FPGA manager reports of the last programming, line by line."""
-    for manager in _class_devices(fme, _MANAGER, "fpga_manager"):
+    for manager in _class_devices(fme, MANAGER, "fpga_manager"):
         return _read(manager, "status")
     return ""
 
@@ -97,13 +88,6 @@ def function_id(port: str) -> str | None:
     :raises OSError: EBUSY, the port is held in reset (afu_id_show()).
     """
     return canonical(_read(port, "afu_id"))
-
-
-def canonical(text: str) -> str | None:
-    """An id of sysfs as canonical UUID; None where it is none."""
-    if text in _NOBODY or _ID.fullmatch(text) is None:
-        return None
-    return str(uuid.UUID(hex=text))
 
 
 def open_node(device: str) -> int:
@@ -126,7 +110,7 @@ def held(function: PciAddress) -> str | None:
     """
     if functions.driver(function) != DRIVER:
         return None
-    for device in (*own_ports(function), *_below(function, _FME)):
+    for device in (*own_ports(function), *_below(function, FME)):
         try:
             os.close(open_node(device))
         except FileNotFoundError:

@@ -30,10 +30,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from os_acc import privsep
+from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, images, kernel, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import Outcome, Refusal, Result
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
@@ -44,14 +45,6 @@ _PORT_PR = struct.Struct("=IIIIQ")
 _PORT_ID = struct.Struct("=i")
 # FME_CAP_NUM_PORTS has three bits (drivers/fpga/dfl.h).
 _PORT_LIMIT = 7
-
-
-class _Refusal(Exception):
-    """A step ends here, with this answer."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(result)
-        self.result = result
 
 
 class _Task(NamedTuple):
@@ -198,7 +191,7 @@ def _write(fd: int, fme: str, task: _Task, image: Sealed) -> None:
         try:
             kernel.current.ioctl(fd, PORT_PR, argument)
         except OSError as error:
-            raise _Refusal(_failure(error, fme)) from error
+            raise Refusal(_failure(error, fme)) from error
         finally:
             # The view cannot be closed while something points into it.
             del begin
@@ -242,22 +235,22 @@ def _revive(card: PciAddress) -> None:
     """
     vfs = functions.count_vfs(card)
     if vfs:
-        raise _Refusal(Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs)))
+        raise Refusal(Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs)))
     held = dfl.held(card)
     if held is not None:
-        raise _Refusal(Result(Outcome.IN_USE, errno.EBUSY, held))
+        raise Refusal(Result(Outcome.IN_USE, errno.EBUSY, held))
     functions.write(card, "driver/unbind", str(card))
     functions.probe(card)
     found = functions.driver(card)
-    if found != dfl.DRIVER:
-        raise _Refusal(Result(Outcome.NO_EFFECT, 0, "driver", found))
+    if found != DRIVER:
+        raise Refusal(Result(Outcome.NO_EFFECT, 0, "driver", found))
 
 
 def _port(task: _Task, locked: list[PciAddress]) -> dfl.Port:
     port = dfl.port(task.card, task.number)
     # One that has moved since its lock was chosen is with somebody else.
     if port is None or port.function not in locked:
-        raise _Refusal(Result(Outcome.REFUSED, errno.ENODEV, "port", str(task.number)))
+        raise Refusal(Result(Outcome.REFUSED, errno.ENODEV, "port", str(task.number)))
     return port
 
 
@@ -322,7 +315,7 @@ def _move(fd: int, request: int, number: int) -> None:
             # The card counts a port that it has not got (FME_PORT_OFST_IMP).
             return
         outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
-        raise _Refusal(
+        raise Refusal(
             Result(outcome, error.errno or errno.EIO, "port", str(number))
         ) from error
 
@@ -338,7 +331,7 @@ def _is_hosts(card: PciAddress, number: int) -> bool:
 def _guarded(step: Callable[[], Result]) -> Result:
     try:
         return step()
-    except _Refusal as refusal:
+    except Refusal as refusal:
         return refusal.result
     except OSError as error:
         return Result(
@@ -349,19 +342,19 @@ def _guarded(step: Callable[[], Result]) -> Result:
 def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
     found = functions.identity(card)
     if found is None:
-        raise _Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
+        raise Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
     if found != identity:
         ids = ":".join(f"{number:04x}" for number in found)
-        raise _Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
+        raise Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
     driver = functions.driver(card)
-    if driver != dfl.DRIVER:
-        raise _Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
+    if driver != DRIVER:
+        raise Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
 
 
 def _fme(card: PciAddress) -> str:
     fme = dfl.fme(card)
     if fme is None:
-        raise _Refusal(Result(Outcome.REFUSED, errno.ENODEV, "fme"))
+        raise Refusal(Result(Outcome.REFUSED, errno.ENODEV, "fme"))
     return fme
 
 
@@ -371,7 +364,7 @@ def _exclusive(device: str, step: str) -> Iterator[int]:
         fd = dfl.open_node(device)
     except OSError as error:
         outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
-        raise _Refusal(Result(outcome, error.errno or errno.EIO, step)) from error
+        raise Refusal(Result(outcome, error.errno or errno.EIO, step)) from error
     try:
         yield fd
     finally:

@@ -55,3 +55,11 @@ class Result(NamedTuple):
     errno: int = 0
     step: str = ""
     observed: str = ""
+
+
+class Refusal(Exception):
+    """A step ends here, with this answer."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result)
+        self.result = result

@@ -18,8 +18,9 @@ import errno
 import os
 
 from os_acc import privsep
+from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import dfl, functions, kernel, worker
+from os_acc.privsep import functions, kernel, worker
 from os_acc.privsep.outcome import Outcome, Result
 
 _VF_LIMIT = 0xFFFF
@@ -77,7 +78,7 @@ def _create(address: PciAddress, count: int) -> None:
     at any moment, and network drivers would show the host new interfaces. But
     what the port of an FPGA card holds, only the driver of its VF tells.
     """
-    if functions.driver(address) == dfl.DRIVER:
+    if functions.driver(address) == DRIVER:
         functions.write(address, "sriov_numvfs", str(count))
         return
     _remember(address, functions.read(address, _AUTOPROBE))

@@ -40,21 +40,13 @@ from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, images, tools, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import Outcome, Refusal, Result
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
 _UUID_OFFSET, _UUID_SIZE = 416, 16
 # The newer name first, which XRT 2024.2 brought: there the older one warns.
 _XBUTIL = ("xrt-smi", "xbutil")
-
-
-class _Refusal(Exception):
-    """A step ends here, with this answer."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(result)
-        self.result = result
 
 
 class _Task(NamedTuple):
@@ -122,7 +114,7 @@ def program(
 def _guarded(task: _Task, image: Sealed) -> Result:
     try:
         return _program(task, image)
-    except _Refusal as refusal:
+    except Refusal as refusal:
         return refusal.result
     except tools.Missing as error:
         return Result(Outcome.REFUSED, error.errno, "tool", error.path)
@@ -137,7 +129,7 @@ def _program(task: _Task, image: Sealed) -> Result:
     _check(task)
     found = xrt.interface_id(functions.read(task.card, "interface_uuids"))
     if found != task.interface_id:
-        raise _Refusal(Result(Outcome.CHANGED, 0, "interface_uuids", found or ""))
+        raise Refusal(Result(Outcome.CHANGED, 0, "interface_uuids", found or ""))
     xbmgmt, xbutil = tools.find("xbmgmt"), tools.find(*_XBUTIL)
     for tool, function in ((xbmgmt, task.card), (xbutil, task.user)):
         _run(tool, function, image)
@@ -153,7 +145,7 @@ def _run(tool: str, function: PciAddress, image: Sealed) -> None:
     if ended.status:
         name = os.path.basename(tool)
         told = ended.told or f"{name} ended with status {ended.status}"
-        raise _Refusal(Result(Outcome.REFUSED, 0, "programming", told))
+        raise Refusal(Result(Outcome.REFUSED, 0, "programming", told))
 
 
 def _read_back(user: PciAddress, wanted: str) -> Result:
@@ -168,25 +160,25 @@ def _read_back(user: PciAddress, wanted: str) -> Result:
 
 def _xclbin_id(image: Sealed) -> str:
     if os.pread(image.fd, len(_MAGIC), 0) != _MAGIC:
-        raise _Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
+        raise Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
     found = os.pread(image.fd, _UUID_SIZE, _UUID_OFFSET)
     if len(found) != _UUID_SIZE or not any(found):
         # Nothing could tell afterwards whether it is loaded.
-        raise _Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
+        raise Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
     return str(uuid.UUID(bytes=found))
 
 
 def _check(task: _Task) -> None:
     found = functions.identity(task.card)
     if found is None:
-        raise _Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
+        raise Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
     if found != task.identity:
         ids = ":".join(f"{number:04x}" for number in found)
-        raise _Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
+        raise Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
     for function, wanted in (
         (task.card, xrt.MANAGEMENT_DRIVER),
         (task.user, xrt.USER_DRIVER),
     ):
         driver = functions.driver(function)
         if driver != wanted:
-            raise _Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
+            raise Refusal(Result(Outcome.CHANGED, 0, "driver", driver))

@@ -1,0 +1,42 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Names and ids of the kernel's DFL driver, for both sides of the helper."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Final
+
+DRIVER: Final = "dfl-pci"
+
+FME: Final = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
+PORT: Final = re.compile(r"dfl-port\.[0-9]{1,9}", re.ASCII)
+MANAGER: Final = re.compile(r"dfl-fme-mgr\.[0-9]{1,9}", re.ASCII)
+REGION: Final = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
+
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+# What is read from a card that does not answer, or says nothing.
+_NOBODY = frozenset({"0" * 32, "f" * 32})
+
+
+def is_id(text: str) -> bool:
+    """Whether sysfs can show this as an id, be it that of nothing."""
+    return _ID.fullmatch(text) is not None
+
+
+def canonical(text: str) -> str | None:
+    """An id of sysfs as canonical UUID; None where it is none, or nobody's."""
+    if text in _NOBODY or not is_id(text):
+        return None
+    return str(uuid.UUID(hex=text))

@@ -1,0 +1,42 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the plugins of FPGA cards have in common."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from os_acc.objects.claim import Claim
+from os_acc.objects.device import Device
+from os_acc.objects.region import Region
+
+RESOURCE_CLASS: Final = "CUSTOM_ACCELERATOR_FPGA"
+
+
+def device(plugin_name: str, claim: Claim, region: Region | None) -> Device:
+    """The one function of a region that a guest can be given, as a provider.
+
+    :param region: None: nothing is known of what the function takes or holds.
+    """
+    identity = claim.function.identity
+    trait = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
+    return Device(
+        plugin=plugin_name,
+        address=claim.function.address,
+        identity=identity,
+        resource_class=claim.tags.resource_class or RESOURCE_CLASS,
+        traits=claim.tags.traits | {trait},
+        handles=(claim.handle(),),
+        numa_node=claim.function.numa_node,
+        region=region,
+    )
