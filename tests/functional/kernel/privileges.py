@@ -16,11 +16,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from oslo_privsep import capabilities
 
+from os_acc import helper, privsep
 from tests.behaviour.processes import helpers
 from tests.behaviour.real_host import RealHost
 
@@ -28,7 +30,8 @@ from . import lane
 
 _MANUAL = lane.CHECKOUT / "doc/source/admin/privileges.rst"
 _LAST = Path("/proc/sys/kernel/cap_last_cap")
-CONTEXTS = ("base", "inspect")
+CONTEXTS = ("base", "inspect", "image")
+_PATIENCE = 60.0
 
 
 def documented() -> dict[str, dict[str, str]]:
@@ -71,7 +74,11 @@ def the_helper(host: RealHost, context: str) -> int:
 
 
 def are_as_documented(host: RealHost) -> None:
-    """Compare both helpers of a host with the manual."""
+    """Compare all helpers of a host with the manual.
+
+    The one that programs FPGAs is started as a plug that needs it would.
+    """
+    helper.Helper(_PATIENCE).start(time.monotonic() + _PATIENCE, [privsep.image])
     table = documented()
     assert set(table) == set(CONTEXTS)
     for context in CONTEXTS:
