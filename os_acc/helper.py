@@ -219,12 +219,7 @@ class Helper:
             epoch,
             turn.milliseconds,
         )
-        result = Result(*answer)
-        if result.outcome == Outcome.IN_USE:
-            self.check_free((region.card,), deadline)
-        if result.outcome != Outcome.OK:
-            raise _unprogrammed(region, bitstream, result)
-        return result.observed
+        return self._programmed(region, bitstream, answer, deadline)
 
     def load_xclbin(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
@@ -257,7 +252,19 @@ class Helper:
             epoch,
             turn.milliseconds,
         )
+        return self._programmed(region, bitstream, answer, deadline)
+
+    def _programmed(
+        self,
+        region: Region,
+        bitstream: Bitstream,
+        answer: Sequence[Any],
+        deadline: float,
+    ) -> str:
+        """What the region holds by now, read back."""
         result = Result(*answer)
+        if result.outcome == Outcome.IN_USE:
+            self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
             raise _unprogrammed(region, bitstream, result)
         return result.observed
