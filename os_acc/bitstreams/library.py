@@ -83,13 +83,18 @@ class Library:
         certificates: str = "",
     ) -> None:
         self._make_source = make_source
+        self._made: list[Source] = []
         self._rules = rules
         self._certificates = certificates
         self.cache = cache
 
-    @functools.cached_property
+    @property
     def _source(self) -> Source:
-        return self._make_source()
+        # Threads that come first together may make one each; the first is all of
+        # theirs. A lock would be held for ever in a child that is forked meanwhile.
+        if not self._made:
+            self._made.append(self._make_source())
+        return self._made[0]
 
     def image_for(self, wish: Wish, region: Region, deadline: float) -> Image:
         """The one image that is asked for, and may be programmed.

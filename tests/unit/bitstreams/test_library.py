@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -22,9 +23,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -108,6 +111,29 @@ def test_a_wish_becomes_a_verified_file(made: Library, wish: Wish, number: int) 
         assert header.interface_id == REGION_ID
         payload = content[header.payload_offset :][: header.payload_size]
         assert payload in (bytes(2 * PIECE), bitstreams.PAYLOAD)
+
+
+def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> None:
+    together = threading.Barrier(2)
+    asked: list[Place] = []
+
+    class Told(Place):
+        def image(self, image_id: str, deadline: float) -> Image:
+            asked.append(self)
+            return super().image(image_id, deadline)
+
+    def make() -> Place:
+        # Where only one thread gets here, nobody else ever comes.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(1.0)
+        return Told(LOOPBACK)
+
+    made = Library(make, cache, RULES)
+    with futures.ThreadPoolExecutor(2) as threads:
+        for _ in threads.map(lambda _: made.about(id_of(1), patiently()), range(2)):
+            pass
+    first, second = asked
+    assert first is second
 
 
 @pytest.mark.parametrize(
