@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Keystone and Glance as the tests have them: users, projects and images."""
+"""Keystone, Glance and Placement as the tests have them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ PAGE = 3
 
 
 class Cloud:
-    """One Keystone and one Glance below a directory, both on SQLite."""
+    """One of each below a directory, all on SQLite.
+
+    :ivar placement: configured and in the catalogue; whoever needs it starts it.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -62,6 +65,13 @@ class Cloud:
                 "OS_GLANCE_CONFIG_FILES": "glance-api.conf",
             },
         )
+        self.placement = Service(
+            "placement",
+            "placement.wsgi.api",
+            "/",
+            home,
+            {"OS_PLACEMENT_CONFIG_DIR": str(home)},
+        )
         self._auth_url = f"{self.keystone.url}/v3"
         self._admin: Adapter | None = None
         #: The ids of the projects, by their names.
@@ -70,7 +80,7 @@ class Cloud:
     # -- its life ------------------------------------------------------------
 
     def start(self) -> None:
-        """Set both up and start them."""
+        """Set all of them up; start Keystone and Glance."""
         self._configure()
         keystone = ("--config-file", str(self.home / "keystone.conf"))
         # Who they are given to is who makes them: anything else is for root.
@@ -95,15 +105,16 @@ class Cloud:
         self.glance.start()
 
     def stop(self) -> None:
-        """End both."""
+        """End them."""
+        self.placement.kill()
         self.glance.kill()
         self.keystone.kill()
 
     def logs(self) -> str:
-        """The ends of both logs."""
+        """The ends of their logs."""
         return "\n".join(
             f"-- {service.name} --\n{service.told()}"
-            for service in (self.keystone, self.glance)
+            for service in (self.keystone, self.glance, self.placement)
         )
 
     # -- who is in it ----------------------------------------------------------
@@ -132,17 +143,7 @@ class Cloud:
 
         :param options: of [os_acc_glance], beyond and instead of those.
         """
-        told = {
-            "auth_type": "password",
-            "auth_url": self._auth_url,
-            "username": "os_acc",
-            "password": PASSWORD,
-            "project_name": "service",
-            "user_domain_id": "default",
-            "project_domain_id": "default",
-            "region_name": REGION,
-            **options,
-        }
+        told = {**self.credentials("os_acc"), **options}
         path = self.home / f"os-acc-{uuid.uuid4()}.conf"
         path.write_text(
             f"[os_acc_bitstreams]\nallowed_projects = {self.projects['service']}\n"
@@ -150,6 +151,19 @@ class Cloud:
             + "".join(f"{name} = {value}\n" for name, value in told.items())
         )
         return path
+
+    def credentials(self, user: str) -> dict[str, object]:
+        """The options with which a service's user is let in."""
+        return {
+            "auth_type": "password",
+            "auth_url": self._auth_url,
+            "username": user,
+            "password": PASSWORD,
+            "project_name": "service",
+            "user_domain_id": "default",
+            "project_domain_id": "default",
+            "region_name": REGION,
+        }
 
     def conf(self, **options: object) -> cfg.ConfigOpts:
         """What the library is told, read from such a file."""
@@ -159,6 +173,14 @@ class Cloud:
         """Make a token worthless before its time."""
         assert self._admin is not None
         self._admin.delete("/v3/auth/tokens", headers={"X-Subject-Token": token})
+
+    def is_good(self, token: str) -> bool:
+        """Whether a token is worth something still."""
+        assert self._admin is not None
+        answer = self._admin.get(
+            "/v3/auth/tokens", headers={"X-Subject-Token": token}, raise_exc=False
+        )
+        return bool(answer.status_code == 200)
 
     # -- images ---------------------------------------------------------------
 
@@ -258,17 +280,31 @@ filesystem_store_datadir = {self.home}/staging
 [paste_deploy]
 flavor = keystone
 config_file = {paste}
-[keystone_authtoken]
+{self._lets_in("glance")}"""
+        )
+        # SQLite waits for those who write, as a real database does.
+        (self.home / "placement.conf").write_text(
+            f"""
+[DEFAULT]
+log_file = {self.placement.log}
+[placement_database]
+connection = sqlite:///{self.home}/placement.sqlite?timeout=60
+sync_on_startup = true
+{self._lets_in("placement")}"""
+        )
+
+    def _lets_in(self, user: str) -> str:
+        """How a service asks Keystone whose token it was sent."""
+        return f"""[keystone_authtoken]
 www_authenticate_uri = {self._auth_url}
 auth_url = {self._auth_url}
 auth_type = password
-username = glance
+username = {user}
 password = {PASSWORD}
 project_name = service
 user_domain_id = default
 project_domain_id = default
 """
-        )
 
     def _register(self) -> None:
         """Services, endpoints, projects and users."""
@@ -285,32 +321,39 @@ project_domain_id = default
         }
         self.projects = {
             name: _made(admin, "project", name=name, domain_id="default")
-            for name in ("service", "tenant")
+            for name in ("service", "partner", "tenant")
         }
-        for name in ("glance", "os_acc"):
+        for name in ("glance", "nova", "os_acc", "placement"):
             users[name] = _made(
                 admin, "user", name=name, password=PASSWORD, domain_id="default"
             )
         for project, user, role in (
             ("service", "glance", "service"),
+            ("service", "nova", "service"),
+            ("service", "placement", "service"),
             ("service", "os_acc", "member"),
             ("service", "admin", "admin"),
+            ("partner", "admin", "admin"),
             ("tenant", "admin", "admin"),
         ):
             admin.put(
                 f"/v3/projects/{self.projects[project]}/users/{users[user]}"
                 f"/roles/{roles[role]}"
             )
-        service = _made(admin, "service", name="glance", type="image")
-        for interface in ("public", "internal"):
-            _made(
-                admin,
-                "endpoint",
-                service_id=service,
-                interface=interface,
-                region=REGION,
-                url=self.glance.url,
-            )
+        for kind, url in (
+            ("image", self.glance.url),
+            ("placement", self.placement.url),
+        ):
+            service = _made(admin, "service", name=kind, type=kind)
+            for interface in ("public", "internal"):
+                _made(
+                    admin,
+                    "endpoint",
+                    service_id=service,
+                    interface=interface,
+                    region=REGION,
+                    url=url,
+                )
 
     def _run(self, *command: str) -> None:
         beside = Path(sys.executable).parent

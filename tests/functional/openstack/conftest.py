@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""One Keystone and one Glance for all tests of the lane."""
+"""One Keystone, Glance and Placement for all tests of the lane."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import pytest
 
 from os_acc.bitstreams.glance.source import Glance
 from tests.functional.openstack.cloud import Cloud
+from tests.functional.openstack.placement import Placement
 
 _CLOUD = pytest.StashKey[Cloud]()
 
@@ -30,7 +31,7 @@ _CLOUD = pytest.StashKey[Cloud]()
 def cloud(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cloud]:
-    """Both services, running; a test that stops one starts it again."""
+    """Keystone and Glance, running; a test that stops one starts it again."""
     made = Cloud(tmp_path_factory.mktemp("cloud"))
     request.config.stash[_CLOUD] = made
     try:
@@ -38,6 +39,13 @@ def cloud(
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="session")
+def placement(cloud: Cloud) -> Placement:
+    """Placement, running, as its administrator sees it."""
+    cloud.placement.start()
+    return Placement(cloud)
 
 
 @pytest.fixture

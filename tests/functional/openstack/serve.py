@@ -63,7 +63,7 @@ def _end_with_parent() -> None:
 def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     module, port, log = sys.argv[1:]
-    # Keystone and Glance take the arguments for theirs.
+    # Keystone and Glance would take the arguments for theirs.
     del sys.argv[1:]
     application = importlib.import_module(module).application
     waitress.serve(

@@ -106,7 +106,9 @@ class Service:
         return self._requests.read_text().splitlines()
 
     def told(self) -> str:
-        """The end of its log."""
+        """The end of its log; nothing of one that was not started."""
+        if not self.log.exists():
+            return ""
         return self.log.read_text(errors="replace")[-4000:]
 
     def _is_well(self) -> bool:

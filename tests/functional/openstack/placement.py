@@ -1,0 +1,190 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Placement as its administrator, Nova and other services use it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from keystoneauth1.adapter import Adapter
+from requests import Response
+
+from tests.functional.openstack.cloud import Cloud
+
+#: The newest that Placement 16 has.
+NEWEST = "1.39"
+
+
+class Refused(Exception):
+    """Placement does not do what it is asked to."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that Placement says of one provider.
+
+    :ivar text: the answers, as they are sent.
+    """
+
+    uuid: str
+    name: str
+    parent: str | None
+    generation: int
+    inventories: Mapping[str, Mapping[str, Any]]
+    traits: frozenset[str]
+    text: str
+
+
+class Placement:
+    """The running service, and what one asks it besides os_acc."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.service = cloud.placement
+        self.http = Adapter(
+            cloud.login("nova", "service"),
+            service_type="placement",
+            interface="public",
+            default_microversion=NEWEST,
+            raise_exc=False,
+        )
+
+    # -- what there is ---------------------------------------------------------
+
+    def get(self, path: str) -> Any:
+        """The answer to a question.
+
+        :raises Refused: there is none.
+        """
+        return _checked(self.http.get(path)).json()
+
+    def tree(self, root: str) -> dict[str, Known]:
+        """Every provider in a tree, by its name."""
+        found = self.get(f"/resource_providers?in_tree={root}")["resource_providers"]
+        return {each["name"]: self.known(each["uuid"]) for each in found}
+
+    def known(self, rp: str) -> Known:
+        """All of one provider."""
+        path = f"/resource_providers/{rp}"
+        answers = [
+            self.get(path + part)
+            for part in ("", "/inventories", "/traits", "/aggregates", "/allocations")
+        ]
+        about, inventories, traits, *_ = answers
+        return Known(
+            uuid=rp,
+            name=about["name"],
+            parent=about["parent_provider_uuid"],
+            generation=about["generation"],
+            inventories=inventories["inventories"],
+            traits=frozenset(traits["traits"]),
+            text=json.dumps(answers, sort_keys=True),
+        )
+
+    def has(self, path: str) -> bool:
+        """Whether there is such a thing."""
+        return self.http.get(path).status_code < 300
+
+    def candidates(self, query: str) -> Any:
+        """``GET /allocation_candidates``."""
+        return self.get(f"/allocation_candidates?{query}")
+
+    # -- what others do ----------------------------------------------------------
+
+    def make(
+        self,
+        name: str,
+        parent: str | None = None,
+        inventories: Mapping[str, int] | None = None,
+        traits: tuple[str, ...] = (),
+        rp: str | None = None,
+    ) -> str:
+        """A provider with all that it has; its uuid.
+
+        Classes and traits of others' making are made, too.
+        """
+        rp = rp or str(uuid.uuid4())
+        about = {"name": name, "uuid": rp, "parent_provider_uuid": parent}
+        _checked(self.http.post("/resource_providers", json=about))
+        if inventories:
+            self.set_inventories(rp, inventories)
+        if traits:
+            self.set_traits(rp, *traits)
+        return rp
+
+    def set_inventories(self, rp: str, inventories: Mapping[str, int]) -> None:
+        """Let a provider have so many of each class."""
+        for name in inventories:
+            if name.startswith("CUSTOM_"):
+                _checked(self.http.put(f"/resource_classes/{name}"))
+        path = f"/resource_providers/{rp}/inventories"
+        body = {
+            "resource_provider_generation": self._generation(rp),
+            "inventories": {name: {"total": n} for name, n in inventories.items()},
+        }
+        _checked(self.http.put(path, json=body))
+
+    def set_traits(self, rp: str, *traits: str) -> None:
+        """Let a provider have these traits and no others."""
+        for name in traits:
+            if name.startswith("CUSTOM_"):
+                _checked(self.http.put(f"/traits/{name}"))
+        body = {
+            "resource_provider_generation": self._generation(rp),
+            "traits": list(traits),
+        }
+        _checked(self.http.put(f"/resource_providers/{rp}/traits", json=body))
+
+    def allocate(
+        self, allocations: Mapping[str, Mapping[str, int]], consumer: str | None = None
+    ) -> str:
+        """Give a consumer what it is to have of each provider; its uuid.
+
+        :raises Refused: there is not so much.
+        """
+        consumer = consumer or str(uuid.uuid4())
+        body = {
+            "allocations": {
+                rp: {"resources": dict(amounts)} for rp, amounts in allocations.items()
+            },
+            "project_id": str(uuid.uuid4()),
+            "user_id": str(uuid.uuid4()),
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+        }
+        _checked(self.http.put(f"/allocations/{consumer}", json=body))
+        return consumer
+
+    def free(self, consumer: str) -> None:
+        """Take everything from a consumer."""
+        _checked(self.http.delete(f"/allocations/{consumer}"))
+
+    def remove(self, *providers: str) -> None:
+        """Remove providers, in this order."""
+        for rp in providers:
+            _checked(self.http.delete(f"/resource_providers/{rp}"))
+
+    def _generation(self, rp: str) -> int:
+        generation: int = self.get(f"/resource_providers/{rp}")["generation"]
+        return generation
+
+
+def _checked(answer: Response) -> Response:
+    if answer.status_code >= 300:
+        raise Refused(f"{answer.request.method} {answer.url}: {answer.text}")
+    return answer

@@ -1,0 +1,45 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Placement in the lane is the real one: nested providers, candidates, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.functional.openstack.placement import NEWEST, Placement, Refused
+
+
+def test_it_is_the_release_that_the_lane_names(placement: Placement) -> None:
+    (version,) = placement.get("/")["versions"]
+
+    assert (version["min_version"], version["max_version"]) == ("1.0", NEWEST)
+
+
+def test_a_tree_of_three_levels_is_a_candidate_until_it_is_allocated(
+    placement: Placement,
+) -> None:
+    root = placement.make("lane-node", inventories={"VCPU": 8})
+    card = placement.make("lane-card", root, traits=("CUSTOM_LANE_CARD",))
+    region = placement.make("lane-region", card, {"CUSTOM_LANE_FPGA": 1})
+    asked = "resources=VCPU:1,CUSTOM_LANE_FPGA:1"
+
+    found = placement.candidates(asked)
+    consumer = placement.allocate({root: {"VCPU": 1}, region: {"CUSTOM_LANE_FPGA": 1}})
+
+    assert set(found["allocation_requests"][0]["allocations"]) == {root, region}
+    assert placement.candidates(asked)["allocation_requests"] == []
+    with pytest.raises(Refused):
+        placement.remove(region)
+    placement.free(consumer)
+    placement.remove(region, card, root)
