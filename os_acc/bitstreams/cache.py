@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator
@@ -83,7 +82,8 @@ class Cache:
         """The file of an image, for as long as the context lasts.
 
         If it is not there, it is fetched: once, however many wait for it.
-        What has been in the cache is not hashed again.
+        What has been in the cache is not hashed again. Nothing ends a sync to
+        disk: a deadline that passes meanwhile is the next step's.
 
         :param deadline: on the clock of :func:`time.monotonic`.
         :raises CacheFull: there is no space for it.
@@ -147,6 +147,7 @@ class Cache:
         """Drop an image that was found altered, so that it is fetched anew.
 
         :returns: whether it was; one that is sound stays.
+        :raises DeviceStuck: it is not hashed by the deadline; it stays.
         :raises LockTimeout: others used it, or the cache, until the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
@@ -156,6 +157,7 @@ class Cache:
         """Hash an image again, and drop it if it is not what it was.
 
         :returns: false if it was dropped.
+        :raises DeviceStuck: it is not hashed by the deadline; it stays.
         :raises LockTimeout: others used it, or the cache, until the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
@@ -165,7 +167,7 @@ class Cache:
             if file is None:
                 return True
             with file:
-                if hashlib.file_digest(file, digest.new).hexdigest() == digest.value:
+                if files.has_digest(file, digest, deadline):
                     return True
             LOG.error("%s was altered, and is removed", path)
             # Whoever uses it finds the same, and asks for it again. It may have

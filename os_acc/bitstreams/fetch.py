@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import os
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.bitstreams.source import Data, Source
+from os_acc.bitstreams.source import CutShort, Data, Source
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
 
@@ -36,8 +37,10 @@ Progress = Callable[[int, int | None], None]
 #: waits twice as long as the one before.
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0
-# How often in a row a source may end before the image does.
+# How often in a row a source may end before the image does; and how often it may
+# cut its answer short at the same byte, which one that is stopped does, too.
 _SHORT_ENDS = 3
+_SAME_CUTS = 4
 
 
 def fetch(
@@ -52,7 +55,8 @@ def fetch(
 
     One piece of it is in memory at a time. A connection that is dropped is
     made anew until the deadline: from where it stopped where the source can
-    begin there, else from the start.
+    begin there, else from the start. One that stops at the same byte, answer
+    after answer, has no more of the image: that is not waited for.
 
     :param fd: of a file, at its start; it is not synced.
     :param most: bytes to write at most, where the image does not say its size.
@@ -65,12 +69,16 @@ def fetch(
     """
     arriving = _Arriving(image, Digest.of(image), fd, most, deadline, progress)
     short_ends = failures = 0
+    cuts: collections.Counter[int] = collections.Counter()
     while True:
         before = arriving.done
         try:
             with source.data(image, arriving.done, deadline) as data:
                 arriving.take(data)
         except exception.ImageServiceUnavailable as error:
+            cuts[arriving.done] += isinstance(error, CutShort)
+            if cuts[arriving.done] == _SAME_CUTS:
+                raise arriving.too_short() from error
             failures = 1 if arriving.done > before else failures + 1
             _pause(image, arriving, failures, error)
             continue
@@ -81,9 +89,7 @@ def fetch(
             return arriving.done
         short_ends = 1 if arriving.done > before else short_ends + 1
         if short_ends == _SHORT_ENDS:
-            raise exception.ImageInvalid(
-                f"image {image} ends after {arriving.done} bytes of {image.size}"
-            )
+            raise arriving.too_short()
 
 
 def _pause(
@@ -163,6 +169,14 @@ class _Arriving:
                 f"image {self.image} has another hash than its bytes:"
                 f" {self.digest} is said, {found} is true"
             )
+
+    def too_short(self) -> exception.ImageInvalid:
+        """The error for an image of which there is no more."""
+        return exception.ImageInvalid(
+            f"no more than {self.done} bytes of {self.image.size} can be had of image"
+            f" {self.image}",
+            hint="some of its data are lost where the images are: upload it anew",
+        )
 
     def late(self) -> exception.ImageServiceUnavailable:
         """The error for an image that is not there at its deadline."""

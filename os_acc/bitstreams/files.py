@@ -31,11 +31,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.objects.digest import Digest
 
 # A file that is being evicted is locked for a moment only.
 _POLL_INTERVAL = 0.005
+_PIECE = 1 << 20
 # None; a link; a pipe or a socket; another user's.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES)
 # Neither the target of a link nor a pipe that nobody writes to.
@@ -118,6 +119,19 @@ def pin(path: str, deadline: float) -> io.FileIO | None:
             file.close()
             raise
         file.close()
+
+
+def has_digest(file: io.FileIO, digest: Digest, deadline: float) -> bool:
+    """Whether what is in a file, from where it is read on, hashes to a digest.
+
+    :raises DeviceStuck: the deadline has passed.
+    :raises OSError: it cannot be read.
+    """
+    hashing, buffer = digest.new(), memoryview(bytearray(_PIECE))
+    while size := file.readinto(buffer):
+        deadlines.left(deadline)
+        hashing.update(buffer[:size])
+    return hashing.hexdigest() == digest.value
 
 
 def is_used(path: str) -> bool:

@@ -18,7 +18,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from os_acc import exception
 from os_acc.objects.image import Image
+
+
+class CutShort(exception.ImageServiceUnavailable):
+    """An answer ended in order, and before the end that it had told of.
+
+    So does one of a server that is stopped; and each one, at the same byte, of
+    a store that has no more of the file.
+    """
 
 
 class Source(Protocol):
@@ -85,5 +94,6 @@ class Data(Protocol):
     def __iter__(self) -> Iterator[bytes]:
         """The file in pieces of at most a mebibyte.
 
+        :raises CutShort: there is less than was told of.
         :raises ImageServiceUnavailable: the connection was dropped.
         """

@@ -25,7 +25,9 @@ from keystoneauth1 import adapter
 from keystoneauth1 import exceptions as ksa
 
 from os_acc import exception
+from os_acc.bitstreams.glance import errors
 from os_acc.bitstreams.glance.options import GROUP
+from os_acc.bitstreams.source import CutShort
 from os_acc.objects.image import Image
 
 _PIECE = 2**20
@@ -46,6 +48,7 @@ class Download:
     def __iter__(self) -> Iterator[bytes]:
         """The file in pieces of at most a mebibyte.
 
+        :raises CutShort: Glance sent less than it had told of.
         :raises ImageServiceUnavailable: the connection was dropped, or is
             silent, or the deadline has passed.
         """
@@ -55,15 +58,14 @@ class Download:
                 received += len(piece)
                 yield piece
         except OSError as error:
-            raise exception.ImageServiceUnavailable(
+            kind = exception.ImageServiceUnavailable
+            raise (CutShort if errors.is_cut_short(error) else kind)(
                 f"{self._about} ended after {received} bytes: {error}",
                 hint="what has arrived is not lost where the rest is asked for",
             ) from error
         promised = _length(self._response)
         if promised is not None and received < promised:
-            raise exception.ImageServiceUnavailable(
-                f"{self._about} ended after {received} of {promised} bytes"
-            )
+            raise CutShort(f"{self._about} ended after {received} of {promised} bytes")
 
     def __enter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import time
 from collections.abc import Iterator
@@ -57,6 +58,11 @@ def is_connection(error: BaseException) -> bool:
     return not any(isinstance(cause, _CERTIFICATES) for cause in chain) and any(
         isinstance(cause, _NETWORK) for cause in chain
     )
+
+
+def is_cut_short(error: BaseException) -> bool:
+    """Whether an answer ended in order, and before its end."""
+    return any(isinstance(cause, http.client.IncompleteRead) for cause in _chain(error))
 
 
 def translated(

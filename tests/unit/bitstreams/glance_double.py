@@ -48,6 +48,7 @@ class Double(ThreadingHTTPServer):
         gateway before it might.
     :ivar refusals: connections to drop without a word.
     :ivar drop_after: bytes of data after which to end the connection, once.
+    :ivar stored: bytes of each image that the store still has.
     :ivar drips: seconds between the single bytes of every answer of Glance's.
     :ivar ranges: whether it knows Range.
     :ivar lie: a Content-Range to answer with.
@@ -68,6 +69,7 @@ class Double(ThreadingHTTPServer):
         self.failures: list[int] = []
         self.refusals = 0
         self.drop_after: int | None = None
+        self.stored: int | None = None
         self.drips = 0.0
         self.ranges = True
         self.lie = ""
@@ -242,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Encoding"] = server.encoding
         asked = _RANGE.fullmatch(self.headers.get("Range", ""))
         if asked is None or not server.ranges:
-            self._send(200, data, headers)
+            self._send(200, data, headers, server.stored)
             return
         begin = int(asked[1])
         if begin >= len(data):
@@ -250,7 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         told = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         headers["Content-Range"] = server.lie or told
-        self._send(206, data[begin:], headers)
+        left = None if server.stored is None else max(0, server.stored - begin)
+        self._send(206, data[begin:], headers, left)
 
     def _refuse(self, status: int, why: str) -> None:
         page = f"<html><body><h1>{status}</h1>{why}<br /><br /></body></html>"
@@ -262,7 +265,14 @@ class _Handler(BaseHTTPRequestHandler):
         told = {"Content-Type": "application/json", **(headers or {})}
         self._send(status, json.dumps(body).encode(), told)
 
-    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str],
+        there: int | None = None,
+    ) -> None:
+        """Answer; `there`: as many bytes of the body are, whatever is promised."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -282,7 +292,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[:short])
             self.close_connection = True
             return
-        self.wfile.write(body)
+        self.wfile.write(body[:there])
+        if there is not None and there < len(body):
+            self.close_connection = True
 
 
 def _matches(about: dict[str, Any], name: str, wanted: str) -> bool:

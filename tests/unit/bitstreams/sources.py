@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from os_acc import exception
-from os_acc.bitstreams.source import has
+from os_acc.bitstreams.source import CutShort, has
 from os_acc.objects.image import Image
 
 PIECE = 1 << 20
@@ -59,11 +59,13 @@ class Faults:
 
     :ivar drops: after how many bytes the connection is dropped.
     :ivar ends: after how many bytes the source ends as if that were all.
+    :ivar cuts: after how many bytes it ends, and tells that it should not.
     :ivar refusals: how many times nobody answers at all.
     """
 
     drops: list[int] = dataclasses.field(default_factory=list)
     ends: list[int] = dataclasses.field(default_factory=list)
+    cuts: list[int] = dataclasses.field(default_factory=list)
     refusals: int = 0
 
 
@@ -129,7 +131,9 @@ class _Data:
         faults, content = self._place.faults, self._content
         dropped = faults.drops.pop(0) if faults.drops else None
         end = faults.ends.pop(0) if faults.ends else None
-        last = min(each for each in (dropped, end, len(content)) if each is not None)
+        cut = faults.cuts.pop(0) if faults.cuts else None
+        told = (dropped, end, cut, len(content))
+        last = min(each for each in told if each is not None)
         piece = self._place.piece
         for start in range(self.offset, last, piece):
             yield content[start : min(start + piece, last)]
@@ -138,3 +142,5 @@ class _Data:
                 self._place.gate.wait()
         if dropped is not None:
             raise exception.ImageServiceUnavailable("the connection was dropped")
+        if cut is not None:
+            raise CutShort("the answer was cut short")

@@ -173,6 +173,36 @@ def test_a_file_that_is_shorter_than_it_should_be_is_refused(
         fetched(path, place, image)
 
 
+@pytest.mark.parametrize("resumes", [True, False])
+@pytest.mark.parametrize("at", [0, PIECE + 7])
+def test_a_store_that_has_no_more_of_it_is_not_waited_for(
+    path: Path, resumes: bool, at: int
+) -> None:
+    place = Place(CONTENT, resumes=resumes)
+    place.faults.cuts = [at] * 100_000
+    message = f"no more than {at} bytes of {len(CONTENT)}"
+    with pytest.raises(exception.ImageInvalid, match=message) as short:
+        fetched(path, place)
+    assert not short.value.retryable
+    assert len(place.begun) == 4
+
+
+def test_answers_that_are_cut_short_at_other_bytes_are_tried_again(path: Path) -> None:
+    place = Place(CONTENT, piece=1000)
+    place.faults.cuts = list(range(1000, 21_000, 1000))
+    assert fetched(path, place) == CONTENT
+    assert len(place.begun) == 21
+
+
+def test_a_server_that_is_away_after_it_was_stopped_is_waited_for(path: Path) -> None:
+    place = Place(CONTENT)
+    place.faults = Faults(cuts=[PIECE], refusals=50)
+    assert fetched(path, place) == CONTENT
+    place = Place(CONTENT)
+    place.faults.drops = [PIECE] * 50
+    assert fetched(path, place) == CONTENT
+
+
 def test_a_file_that_is_longer_is_refused_before_it_is_read(path: Path) -> None:
     seen: list[int] = []
     image = image_of(CONTENT, size=PIECE)

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import http.server
 import subprocess
 import sys
@@ -22,10 +23,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 
 import pytest
 
 from os_acc import exception
+from os_acc.bitstreams import fetch
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.image import Image
 from tests.unit.bitstreams.glance_double import Double
@@ -264,6 +267,23 @@ def test_a_dropped_connection_is_told_and_gone_on_from(
     assert arrived
     assert DATA.startswith(arrived)
     assert received(source, image, len(arrived)) == (len(arrived), DATA[len(arrived) :])
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_store_that_has_lost_the_end_is_told_early(
+    glance: Double, source: Glance, tmp_path: Path, ranges: bool
+) -> None:
+    glance.ranges, glance.stored = ranges, 2**20 + 7
+    value = hashlib.sha512(DATA).hexdigest()
+    image_id = glance.add(DATA, os_hash_algo="sha512", os_hash_value=value)
+    image = source.image(image_id, soon())
+    with (
+        open(tmp_path / "arriving", "w+b", buffering=0) as file,
+        pytest.raises(exception.ImageInvalid, match="no more than 1048576 bytes"),
+    ):
+        fetch.fetch(source, image, file.fileno(), 2**30, soon())
+    assert glance.count(f"GET /v2/images/{image_id}/file") == 4
 
 
 def test_an_image_without_data(glance: Double, source: Glance) -> None:
