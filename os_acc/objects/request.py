@@ -57,7 +57,12 @@ class RequestGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlavorRequest:
-    """All groups of one flavor, sorted by suffix, and their policy."""
+    """All groups of one flavor, sorted by suffix, and their policy.
+
+    ``zeroed`` are the resource classes of which it says that none is asked
+    for: Nova asks for none of these on its own, not even VCPU.
+    """
 
     groups: tuple[RequestGroup, ...] = ()
     policy: GroupPolicy | None = None
+    zeroed: frozenset[str] = frozenset()

@@ -199,7 +199,8 @@ def test_a_warning_can_be_written_whatever_it_is_about(
 def test_an_amount_of_zero_is_stripped_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert extra_specs.parse({"resources:VCPU": "0"}) == FlavorRequest()
+    request = extra_specs.parse({"resources:VCPU": "0", "resources1:DISK_GB": "0"})
+    assert request == FlavorRequest(zeroed=frozenset({"VCPU", "DISK_GB"}))
     assert caplog.messages == []
 
 
@@ -222,6 +223,7 @@ def test_traits_of_the_unnumbered_group_need_no_resources() -> None:
         ({"resources:CUSTOM_gpu": "1"}, "CUSTOM_gpu"),
         ({"trait:": "required"}, "trait:"),
         ({f"resources:{GPU}": str(2**31)}, str(2**31)),
+        ({f"resources1:{GPU}": "1", f"resources1:{GPU}\n": "2"}, GPU),
     ],
 )
 def test_what_placement_refuses_is_an_error(specs: dict[str, str], named: str) -> None:
@@ -262,11 +264,15 @@ def test_wrong_types_are_named(specs: object, named: str) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["accel", "accel1", "os_acc", "os_acc1"])
-@pytest.mark.parametrize("name", ["numa_policy", "attach_target"])
-def test_keys_that_cannot_be_served_yet_are_refused(namespace: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("numa_policy", "required"), ("attach_target", "VM")]
+)
+def test_keys_that_cannot_be_served_yet_are_refused(
+    namespace: str, name: str, value: str
+) -> None:
     key = f"{namespace}:{name}"
     with pytest.raises(exception.UnsupportedExtraSpec) as caught:
-        extra_specs.parse({f"resources1:{FPGA}": "1", key: "x"})
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: value})
     assert key in str(caught.value)
 
 
@@ -358,10 +364,21 @@ def test_a_misspelt_key_of_ours_gets_a_hint(key: str) -> None:
         extra_specs.parse({f"resources1:{FPGA}": "1", key: "x"})
 
 
-@pytest.mark.parametrize("key", ["os_acc:color", "accel:color", "os_acc1:color"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "os_acc:color",
+        "accel:color",
+        "os_acc1:color",
+        "accel9:color",
+        "os_acc:bitstream:",
+        "accel1:device_profile",
+        "accel:accel:device_profile",
+    ],
+)
 def test_an_unknown_key_of_ours_is_an_error(key: str) -> None:
-    with pytest.raises(exception.InvalidExtraSpec, match="color"):
-        extra_specs.parse({f"resources1:{FPGA}": "1", key: "x"})
+    with pytest.raises(exception.InvalidExtraSpec, match="is no key of os_acc"):
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: "required"})
 
 
 @pytest.mark.parametrize(
@@ -378,6 +395,30 @@ def test_an_unknown_key_of_ours_is_an_error(key: str) -> None:
 )
 def test_keys_of_others_are_not_judged(key: str) -> None:
     assert extra_specs.parse({key: None}) == FlavorRequest()
+
+
+def test_keys_that_nova_passes_over_are_pointed_out() -> None:
+    specs = {
+        "resource1:VCPU": "1",
+        f"resources{'a' * 65}:VCPU": "1",
+        "resources.1:VCPU": "1",
+        "trait.1:CUSTOM_X": "required",
+        "required1": "CUSTOM_X",
+        "group-policy": "none",
+        "grouppolicy": "none",
+        "same_subtree": "1,2",
+        "in_tree1": IMAGE,
+        "Resources:VCPU": "1",
+    }
+    read = {
+        "resources1:VCPU": "1",
+        "trait1:CUSTOM_X": "required",
+        "group_policy": "none",
+        "hw:cpu_policy": "dedicated",
+        "accel:device_profile": "x",
+        "os_acc1:function_name": "x",
+    }
+    assert extra_specs.overlooked(specs | read) == tuple(sorted(specs))
 
 
 @given(json_like | st.dictionaries(keys | st.integers(), st.text() | json_like))

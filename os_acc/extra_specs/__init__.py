@@ -1,0 +1,129 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Flavor extra specs into granular request groups.
+
+Three readers share a flavor, and each keeps its own rules. What Nova drops
+with a warning in ``resources[S]:``, ``trait[S]:`` and ``group_policy`` is
+dropped here with the same warning (``granular``); what Placement answers with
+400 is an error here (``rules``), as the specification of granular resource
+requests has it. os_acc's own keys are strict (``own_keys``). Keys of other
+namespaces are not ours to judge.
+
+Specification: nova-specs, rocky, "Granular Resource Request Syntax". One rule
+of it has passed: ``trait:`` without ``resources:`` in the unnumbered group
+is no error, since Nova fills that group from the flavor's VCPUs and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from os_acc import exception, hints
+from os_acc.extra_specs import granular, own_keys, rules
+from os_acc.extra_specs.drafts import Draft
+from os_acc.objects.request import FlavorRequest
+
+
+def parse(flavor_extra_specs: object) -> FlavorRequest:
+    """Read the request groups of a flavor.
+
+    :param flavor_extra_specs: the flavor's mapping of text to text, or None.
+    :raises InvalidExtraSpec: not a mapping of text; a malformed name; a
+        group that Placement would refuse; several numbered groups without
+        ``group_policy``; an unknown key of ours; a group that asks for two
+        bitstreams, or for one without an accelerator to be programmed.
+    :raises UnsupportedExtraSpec: a key of ours that this version does not
+        serve.
+    """
+    specs = _sorted_items(flavor_extra_specs)
+    drafts: dict[str, Draft] = {}
+    policy = None
+    for key, value in specs:
+        if key == granular.GROUP_POLICY:
+            policy = granular.policy(value)
+        else:
+            granular.read(key, value, drafts)
+    for key, value in specs:
+        own = own_keys.find(key, drafts)
+        if own is not None:
+            _add_wish(drafts, own, value)
+    request = FlavorRequest(
+        groups=tuple(
+            draft.group(suffix)
+            for suffix, draft in sorted(drafts.items())
+            if not draft.is_empty
+        ),
+        policy=policy,
+        zeroed=frozenset(
+            name
+            for draft in drafts.values()
+            for name, amount in draft.resources.items()
+            if not amount
+        ),
+    )
+    rules.check(request)
+    return request
+
+
+def overlooked(flavor_extra_specs: Mapping[str, object]) -> tuple[str, ...]:
+    """Keys that look as if they were about request groups, and are not.
+
+    Nova passes them over without a word: ``resource1:FPGA``, a suffix of 65
+    characters, Placement's ``in_tree`` and ``same_subtree``.
+    """
+    return tuple(
+        key
+        for key in sorted(flavor_extra_specs)
+        if granular.looks_like_it(key) and not granular.is_read(key)
+    )
+
+
+def requests_accelerators(request: FlavorRequest, offered: Collection[str]) -> bool:
+    """Whether a flavor asks for a resource class that this host publishes.
+
+    :param offered: the resource classes of this host's accelerators.
+    """
+    return any(
+        resource_class in offered
+        for group in request.groups
+        for resource_class, _amount in group.resources
+    )
+
+
+def _sorted_items(specs: object) -> list[tuple[str, object]]:
+    if specs is None:
+        return []
+    if not isinstance(specs, Mapping):
+        raise exception.InvalidExtraSpec(
+            f"flavor_extra_specs is a {type(specs).__name__}, not a mapping",
+            hint="pass the flavor's extra_specs dictionary, or None",
+        )
+    for key in specs:
+        if not isinstance(key, str):
+            raise exception.InvalidExtraSpec(
+                f"extra spec key {hints.shown(key)} (value "
+                f"{hints.shown(specs[key])}) is not text"
+            )
+    return sorted(specs.items(), key=lambda item: item[0])
+
+
+def _add_wish(drafts: dict[str, Draft], own: own_keys.OwnKey, value: object) -> None:
+    wish = own_keys.read(own, value)
+    draft = drafts.setdefault(own.suffix, Draft())
+    if draft.wish not in (None, wish):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {hints.shown(own.key)}: group {own.suffix!r} asks for "
+            f"{draft.wish} as well",
+            hint="a region holds one bitstream: use one of these keys in a group",
+        )
+    draft.wish = wish

@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Request groups while they are read, key by key."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc import exception, hints
+from os_acc.objects.image import Wish
+from os_acc.objects.request import RequestGroup
+
+
+@dataclasses.dataclass(slots=True)
+class Draft:
+    """A group as far as it has been read."""
+
+    resources: dict[str, int] = dataclasses.field(default_factory=dict)
+    required: set[str] = dataclasses.field(default_factory=set)
+    forbidden: set[str] = dataclasses.field(default_factory=set)
+    wish: Wish | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing; Nova strips amounts of zero."""
+        return not (
+            any(self.resources.values())
+            or self.required
+            or self.forbidden
+            or self.wish is not None
+        )
+
+    def group(self, suffix: str) -> RequestGroup:
+        """The group that it has become."""
+        return RequestGroup(
+            suffix=suffix,
+            resources=tuple(
+                (name, amount)
+                for name, amount in sorted(self.resources.items())
+                if amount
+            ),
+            required=frozenset(self.required),
+            forbidden=frozenset(self.forbidden),
+            wish=self.wish,
+        )
+
+
+def text_of(key: str, value: object) -> str:
+    """The value of an extra spec, which has to be text.
+
+    :raises InvalidExtraSpec: it is not.
+    """
+    if not isinstance(value, str):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {hints.shown(key)} is {hints.shown(value)}, "
+            f"a {type(value).__name__}, not text"
+        )
+    return value

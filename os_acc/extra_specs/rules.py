@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a whole request has to keep to, so that Placement does not refuse it.
+
+Held against Placement 16, microversion 1.36 (``placement.lib.RequestGroup``
+and ``placement.handlers.allocation_candidate``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from os_acc import exception
+from os_acc.objects.request import FlavorRequest, RequestGroup
+
+
+def check(request: FlavorRequest) -> None:
+    """Judge groups together, wherever they come from.
+
+    :raises InvalidExtraSpec: a trait that a group requires and forbids; a
+        numbered group without resources; a bitstream for a group without an
+        accelerator; two groups of one suffix; several numbered groups
+        without a policy.
+    """
+    for group in request.groups:
+        _check_group(group)
+    _check_suffixes([group.suffix for group in request.groups])
+    _check_policy(request)
+
+
+def _check_group(group: RequestGroup) -> None:
+    if both := sorted(group.required & group.forbidden):
+        raise exception.InvalidExtraSpec(
+            f"group {group.suffix!r} both requires and forbids {both[0]}"
+        )
+    if group.resources:
+        return
+    traits = sorted(group.required | group.forbidden)
+    if group.suffix and traits:
+        lacking = f"has traits ({', '.join(traits)}) but no resources"
+    elif group.wish:
+        lacking = f"asks for {group.wish}, but for no accelerator"
+    else:
+        return
+    raise exception.InvalidExtraSpec(
+        f"group {group.suffix!r} {lacking}",
+        hint=f"add resources{group.suffix}:<resource class>=<amount>",
+    )
+
+
+def _check_suffixes(suffixes: Sequence[str]) -> None:
+    for suffix, times in sorted(Counter(suffixes).items()):
+        if times > 1:
+            raise exception.InvalidExtraSpec(
+                f"there are {times} groups with the suffix {suffix!r}",
+                hint="rename the flavor's: device_profile_0 and so on are taken by "
+                "the groups of a device profile",
+            )
+
+
+def _check_policy(request: FlavorRequest) -> None:
+    numbered = [group.suffix for group in request.groups if group.suffix]
+    if len(numbered) > 1 and request.policy is None:
+        raise exception.InvalidExtraSpec(
+            f"there are several numbered groups ({', '.join(numbered)}) "
+            "but no valid group_policy",
+            hint="set group_policy to 'none' or 'isolate'",
+        )
