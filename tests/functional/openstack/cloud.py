@@ -258,6 +258,9 @@ connection = sqlite:///{self.home}/keystone.sqlite
 key_repository = {self.home}/fernet
 [credential]
 key_repository = {self.home}/credential
+# Half of the lane's time would go into the hashes of its own password.
+[identity]
+password_hash_rounds = 4
 """
         )
         (self.home / "glance-api.conf").write_text(

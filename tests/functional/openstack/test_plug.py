@@ -17,47 +17,29 @@ The images come from Glance itself; the cards are those of a simulated kernel.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.testing import HostSpec, bitstreams, hosts
 from os_acc.testing.dfl_specs import payload
+from tests.functional.openstack.bench import CloudBench
 from tests.functional.openstack.cloud import Cloud
-from tests.unit.bench import instance, privileged_here, request, uuid_of
-from tests.unit.fpga import INTERFACE, POWER_ON, FpgaBench
+from tests.unit.bench import instance, request, uuid_of
+from tests.unit.fpga import INTERFACE, POWER_ON
 
 CARDS = [f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x20)]
-
-
-class CloudBench(FpgaBench):
-    """Images come from Glance."""
-
-    source = "glance"
-
-    def __init__(self, place: Path, spec: HostSpec, cloud: Cloud) -> None:
-        self._cloud = cloud
-        super().__init__(place, spec)
-
-    def read(self) -> cfg.ConfigOpts:
-        return self._cloud.conf()
 
 
 @pytest.fixture
 def bench(cloud: Cloud, tmp_path: Path) -> Iterator[CloudBench]:
     """A host with sixteen cards, each of them one region."""
     cards = HostSpec(tuple(hosts.dfl(card[:7]) for card in CARDS))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(privileged_here())
-        bench = CloudBench(tmp_path, cards, cloud)
-        stack.enter_context(bench.installed())
-        stack.callback(bench.end)
+    with CloudBench(tmp_path, cards, cloud).working() as bench:
         yield bench
 
 

@@ -1,0 +1,51 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A key manager for Glance: certificates in a directory, not in Barbican.
+
+Glance loads it by its name, through castellan, as it would load Barbican's.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from castellan.common import exception
+from castellan.common.objects.x_509 import X509
+from castellan.key_manager.key_manager import Context
+from castellan.key_manager.not_implemented_key_manager import NotImplementedKeyManager
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+#: The variable that says which directory: as ``<uuid>.pem``, they lie there.
+PLACE = "TESTED_CERTIFICATES"
+NAME = f"{__name__}.Directory"
+
+
+class Directory(NotImplementedKeyManager):
+    """Gives certificates, and nothing else."""
+
+    def get(
+        self,
+        context: Context | None,
+        managed_object_id: str,
+        metadata_only: bool = False,
+    ) -> X509:
+        file = Path(os.environ[PLACE], f"{managed_object_id}.pem")
+        try:
+            found = x509.load_pem_x509_certificate(file.read_bytes())
+        except FileNotFoundError as error:
+            raise exception.ManagedObjectNotFoundError(
+                uuid=managed_object_id
+            ) from error
+        return X509(found.public_bytes(Encoding.DER))

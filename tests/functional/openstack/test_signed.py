@@ -1,0 +1,337 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where signatures are required, only what is signed is ever programmed."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.bitstreams import options
+from os_acc.testing import HostSpec, bitstreams
+from os_acc.testing.dfl_specs import payload
+from tests.functional.openstack import keys
+from tests.functional.openstack.bench import CloudBench
+from tests.functional.openstack.cloud import Cloud, sha512
+from tests.functional.openstack.service import Service
+from tests.unit.bitstreams.signers import DAY, NOW, certificate, key, signed_by
+from tests.unit.fpga import CARD, INTERFACE, OTHER_CARD, POWER_ON, two_cards
+
+KINDS = ["RSA-PSS", "ECC_SECP384R1", "DSA"]
+HASH, HASH_NAME = hashes.SHA384(), "SHA-384"
+
+
+class SignedBench(CloudBench):
+    """Takes only what somebody has signed whom the operator trusts.
+
+    :ivar certificates: the directory of those.
+    """
+
+    def __init__(self, place: Path, spec: HostSpec, cloud: Cloud) -> None:
+        super().__init__(place, spec, cloud)
+        self.certificates = place / "certificates"
+        self.certificates.mkdir(mode=0o755)
+
+    def config(self, **more: object) -> cfg.ConfigOpts:
+        config = super().config(**more)
+        group = options.GROUP.name
+        config.set_override("signature", "required", group=group)
+        config.set_override("certificates", str(self.certificates), group=group)
+        return config
+
+    def trust(self, private: Any, **about: Any) -> str:
+        """Have the certificate of a key; its id."""
+        return put(self.certificates, private, **about)
+
+    def refuses(
+        self, kind: type[exception.OsAccError], told: str, **wish: str
+    ) -> exception.OsAccError:
+        """Prove that a plug ends in this, and has changed nothing."""
+        with pytest.raises(kind, match=told) as caught:
+            self.ask(1, CARD, **wish)
+        assert type(caught.value) is kind
+        assert not caught.value.retryable
+        assert self.programmings() == []
+        assert self.held() == POWER_ON
+        assert self.manager.store.leases() == ()
+        return caught.value
+
+
+def put(directory: Path, private: Any, **about: Any) -> str:
+    certificate_id = str(uuid.uuid4())
+    made = certificate(private, **about)
+    place = directory / f"{certificate_id}.pem"
+    place.write_bytes(made.public_bytes(Encoding.PEM))
+    return certificate_id
+
+
+@pytest.fixture
+def bench(cloud: Cloud, tmp_path: Path) -> Iterator[SignedBench]:
+    with SignedBench(tmp_path, two_cards(), cloud).working() as bench:
+        yield bench
+
+
+@pytest.fixture
+def function() -> str:
+    """The id of a function that no other test has."""
+    return str(uuid.uuid4())
+
+
+@pytest.fixture
+def data(function: str) -> bytes:
+    """A bitstream that is this function."""
+    return bitstreams.gbs(INTERFACE, function, payload(function))
+
+
+def signature(
+    data: bytes, certificate_id: str, kind: str = "RSA-PSS", private: Any = None
+) -> dict[str, str]:
+    """The properties that say who has signed an image."""
+    return {
+        "img_signature": signed_by(private or key(kind), data, HASH),
+        "img_signature_hash_method": HASH_NAME,
+        "img_signature_key_type": kind,
+        "img_signature_certificate_uuid": certificate_id,
+    }
+
+
+@pytest.fixture
+def upload(cloud: Cloud, function: str, data: bytes) -> Callable[..., str]:
+    """Upload the bitstream, then sign it, as the manual has it done; its id."""
+
+    def upload(**signature: str) -> str:
+        told = {"tags": ["FPGA"], "accel:function_id": function}
+        image_id = cloud.upload(data, name=f"image {function}", **told)
+        changes = [
+            {"op": "add", "path": f"/{name}", "value": value}
+            for name, value in signature.items()
+        ]
+        cloud.images("admin", "service").patch(
+            f"/v2/images/{image_id}",
+            json=changes,
+            headers={"Content-Type": "application/openstack-images-v2.1-json-patch"},
+        )
+        return image_id
+
+    return upload
+
+
+# -- who has signed, and what --------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_somebody_has_signed_who_is_trusted_is_programmed(
+    bench: SignedBench,
+    upload: Callable[..., str],
+    function: str,
+    data: bytes,
+    kind: str,
+) -> None:
+    image_id = upload(**signature(data, bench.trust(key(kind)), kind))
+    assert len(bench.ask(1, CARD, bitstream_id=image_id)) == 1
+    assert bench.held() == function
+    assert bench.programmings() == ["done"]
+
+
+def test_what_nobody_has_signed_is_refused(
+    cloud: Cloud, bench: SignedBench, upload: Callable[..., str], function: str
+) -> None:
+    image_id = upload()
+    bench.refuses(exception.ImageRefused, "not signed", bitstream_id=image_id)
+    name = f"image {function}"
+    bench.refuses(exception.ImageNotFound, "not signed", bitstream_name=name)
+    assert cloud.downloads(image_id) == []
+
+
+def test_what_nobody_has_signed_is_not_in_the_way(
+    bench: SignedBench, upload: Callable[..., str], function: str, data: bytes
+) -> None:
+    upload()
+    upload(**signature(data, bench.trust(key("RSA-PSS"))))
+    bench.ask(1, CARD, bitstream_name=f"image {function}")
+    assert bench.held() == function
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signature_over_other_bytes_is_refused(
+    bench: SignedBench, upload: Callable[..., str], data: bytes, kind: str
+) -> None:
+    signer = bench.trust(key(kind))
+    image_id = upload(**signature(data + b"\0", signer, kind))
+    bench.refuses(exception.ImageInvalid, "not that of its file", bitstream_id=image_id)
+
+
+def test_a_signature_by_a_key_that_is_not_the_certificates_is_refused(
+    bench: SignedBench, upload: Callable[..., str], data: bytes
+) -> None:
+    signer = bench.trust(key("RSA-PSS"))
+    image_id = upload(**signature(data, signer, private=key("RSA-PSS", 1)))
+    bench.refuses(exception.ImageInvalid, "not that of its file", bitstream_id=image_id)
+
+
+def test_a_certificate_that_is_not_there_is_not_trusted(
+    bench: SignedBench, upload: Callable[..., str], data: bytes
+) -> None:
+    bench.trust(key("RSA-PSS"))
+    image_id = upload(**signature(data, str(uuid.uuid4())))
+    bench.refuses(exception.ImageRefused, "nobody is trusted", bitstream_id=image_id)
+
+
+@pytest.mark.parametrize(
+    ("about", "told"),
+    [
+        ({"until": NOW - DAY / 2}, "was valid until"),
+        ({"since": NOW + DAY / 2}, "not valid before"),
+        ({"issuer": ("a stranger", key("RSA-PSS", 2))}, "stranger.*not trusted"),
+    ],
+    ids=["expired", "not yet valid", "by a stranger"],
+)
+def test_a_certificate_that_is_worth_nothing_is_not_trusted(
+    bench: SignedBench,
+    upload: Callable[..., str],
+    data: bytes,
+    about: dict[str, Any],
+    told: str,
+) -> None:
+    image_id = upload(**signature(data, bench.trust(key("RSA-PSS"), **about)))
+    bench.refuses(exception.ImageRefused, told, bitstream_id=image_id)
+
+
+def test_who_has_glances_store_and_its_database_cannot_sign(
+    cloud: Cloud, bench: SignedBench, upload: Callable[..., str], data: bytes
+) -> None:
+    image_id = upload(**signature(data, bench.trust(key("RSA-PSS"))))
+    evil = data[:-1] + bytes([data[-1] ^ 1])
+    cloud.file(image_id).write_bytes(evil)
+    with (
+        contextlib.closing(sqlite3.connect(cloud.home / "glance.sqlite")) as base,
+        base,
+    ):
+        base.execute(
+            "UPDATE images SET os_hash_value = ? WHERE id = ?",
+            (sha512(evil), image_id),
+        )
+    bench.refuses(exception.ImageInvalid, "not that of its file", bitstream_id=image_id)
+
+
+def test_what_is_on_the_host_already_is_refused_once_its_signer_is_not_trusted(
+    bench: SignedBench, upload: Callable[..., str], data: bytes
+) -> None:
+    signer = bench.trust(key("RSA-PSS"))
+    image_id = upload(**signature(data, signer))
+    bench.ask(1, CARD, bitstream_id=image_id)
+    (bench.certificates / f"{signer}.pem").unlink()
+    with pytest.raises(exception.ImageRefused, match="nobody is trusted"):
+        bench.ask(2, OTHER_CARD, bitstream_id=image_id)
+    assert bench.programmings() == ["done"]
+    assert bench.held(OTHER_CARD) == POWER_ON
+
+
+# -- what Glance makes of signatures itself ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def keyed(cloud: Cloud) -> Iterator[Service]:
+    """The same Glance once more, with a key manager."""
+    known = cloud.home / "key-manager"
+    known.mkdir()
+    told = (cloud.home / "glance-api.conf").read_text()
+    (known / "glance-api.conf").write_text(
+        f"{told}[key_manager]\nbackend = {keys.NAME}\n"
+    )
+    service = Service(
+        "keyed",
+        "glance.wsgi.api",
+        "/",
+        cloud.home,
+        {"OS_GLANCE_CONFIG_DIR": str(known), keys.PLACE: str(known)},
+    )
+    service.start()
+    yield service
+    service.kill()
+
+
+def send(cloud: Cloud, service: Service, image_id: str, data: bytes) -> int:
+    """Give an image its data; what Glance answers."""
+    http = cloud.images("admin", "service")
+    http.endpoint_override = service.url
+    answer = http.put(
+        f"/v2/images/{image_id}/file",
+        data=data,
+        headers={"Content-Type": "application/octet-stream"},
+        raise_exc=False,
+    )
+    return answer.status_code
+
+
+@pytest.fixture
+def announce(cloud: Cloud, function: str) -> Callable[..., str]:
+    """Say who has signed an image before it has data; its id."""
+
+    def announce(**signature: str) -> str:
+        told = {"tags": ["FPGA"], "accel:function_id": function, **signature}
+        return cloud.upload(None, **told)
+
+    return announce
+
+
+def test_glance_takes_no_data_that_it_has_no_key_manager_to_verify_with(
+    cloud: Cloud, bench: SignedBench, announce: Callable[..., str], data: bytes
+) -> None:
+    image_id = announce(**signature(data, bench.trust(key("RSA-PSS"))))
+    assert send(cloud, cloud.glance, image_id, data) == 400
+    assert not cloud.file(image_id).exists()
+    bench.refuses(exception.ImageRefused, "queued", bitstream_id=image_id)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_glance_takes_for_signed_is_programmed(
+    cloud: Cloud,
+    keyed: Service,
+    bench: SignedBench,
+    announce: Callable[..., str],
+    function: str,
+    data: bytes,
+    kind: str,
+) -> None:
+    signer = bench.trust(key(kind))
+    shutil.copy(bench.certificates / f"{signer}.pem", cloud.home / "key-manager")
+    image_id = announce(**signature(data, signer, kind))
+    assert send(cloud, keyed, image_id, data + b"\0") == 400
+    assert send(cloud, keyed, image_id, data) == 204
+    bench.ask(1, CARD, bitstream_id=image_id)
+    assert bench.held() == function
+
+
+def test_whom_glance_trusts_is_not_whom_the_operator_of_a_host_trusts(
+    cloud: Cloud,
+    keyed: Service,
+    bench: SignedBench,
+    announce: Callable[..., str],
+    data: bytes,
+) -> None:
+    signer = put(cloud.home / "key-manager", key("RSA-PSS"))
+    image_id = announce(**signature(data, signer))
+    assert send(cloud, keyed, image_id, data) == 204
+    bench.refuses(exception.ImageRefused, "nobody is trusted", bitstream_id=image_id)
