@@ -59,6 +59,27 @@ def test_what_was_hashed_is_what_is_held(cache: Path):
         assert os.pread(image.fd, image.size, 0) == DATA
 
 
+def test_a_file_of_many_pieces_is_held_whole(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(images, "_CHUNK", 7)
+    with sealed(cache) as image:
+        assert os.pread(image.fd, image.size + 1, 0) == DATA
+
+
+@pytest.mark.parametrize("place", [0, 7, len(DATA) // 2, len(DATA) - 1])
+def test_no_piece_of_a_file_is_believed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, place: int
+):
+    monkeypatch.setattr(images, "_CHUNK", 7)
+    altered = bytearray(DATA)
+    altered[place] ^= 1
+    (cache / DIGEST.file_name).write_bytes(altered)
+    error = unfit(cache)
+    assert (error.errno, error.step) == (errno.EBADMSG, "digest")
+    assert error.observed == hashlib.sha512(altered).hexdigest()
+
+
 def test_nobody_can_change_it(cache: Path):
     with sealed(cache) as image:
         for change in (
