@@ -39,6 +39,8 @@ def choose(
 ) -> tuple[Chosen, ...]:
     """The first free devices of each provider, in the order of the request.
 
+    What is out of order is left alone.
+
     :param taken: functions that a lease, or a damaged record of one, claims.
     :raises DeviceGone: a provider has no device at all any more.
     :raises NoDeviceAvailable: a provider has fewer free ones than it should.
@@ -58,7 +60,7 @@ def choose(
             if handle is None:
                 raise exception.NoDeviceAvailable(
                     f"{provider.name} has no free device left for group "
-                    f"{each.group_suffix!r}",
+                    f"{each.group_suffix!r}{_out_of_order(provider)}",
                     hint="see 'os-acc device list' for who has them",
                 )
             used.update(handle.members)
@@ -68,5 +70,16 @@ def choose(
 
 def _free(provider: Provider, used: set[PciAddress]) -> Iterator[Handle]:
     return (
-        handle for handle in provider.device.handles if used.isdisjoint(handle.members)
+        handle
+        for handle in provider.device.handles
+        if not handle.fault and used.isdisjoint(handle.members)
     )
+
+
+def _out_of_order(provider: Provider) -> str:
+    faults = [
+        f"{handle.address} {handle.fault}"
+        for handle in provider.device.handles
+        if handle.fault
+    ]
+    return f"; out of order: {', '.join(faults)}" if faults else ""

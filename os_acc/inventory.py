@@ -30,7 +30,7 @@ from os_acc import deadlines, device_spec, eligibility, exception, plugins
 from os_acc.host import pci, usage
 from os_acc.host.view import Host
 from os_acc.objects.claim import Claim, Tags
-from os_acc.objects.device import Device, Provider, Refusal, Refused
+from os_acc.objects.device import Device, Handle, Provider, Refusal, Refused
 from os_acc.objects.lease import Standing
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
@@ -113,11 +113,14 @@ def take_stock(
     standing: Standing,
     deadline: float = math.inf,
     host: Host | None = None,
+    faults: Mapping[PciAddress, str] = MappingProxyType({}),
 ) -> Inventory:
     """Scan the host, judge what is named, and let the plugins choose.
 
     :param standing: the leases by which functions are judged.
     :param host: what a scan has found already.
+    :param faults: functions of which the kernel has said that they are out of
+        order, and how.
     :raises HostStepFailed: the host cannot be read at all.
     :raises DeviceStuck: the deadline has passed.
     """
@@ -135,7 +138,9 @@ def take_stock(
     claims, refused = _claims(scene)
     candidates = base.Candidates(claims, root)
     devices, unknown, set_aside = _discover(loaded, candidates, standing, deadline)
-    devices = [regions.described(device, standing) for device in devices]
+    devices = [
+        regions.described(_with_faults(device, faults), standing) for device in devices
+    ]
     providers = _providers(node_name, devices)
     return Inventory(
         host=host,
@@ -143,6 +148,22 @@ def take_stock(
         refused=(*refused, *unknown),
         set_aside=set_aside,
     )
+
+
+def _with_faults(device: Device, faults: Mapping[PciAddress, str]) -> Device:
+    if not faults:
+        return device
+    handles = tuple(_with_fault(handle, faults) for handle in device.handles)
+    return dataclasses.replace(device, handles=handles)
+
+
+def _with_fault(handle: Handle, faults: Mapping[PciAddress, str]) -> Handle:
+    """Out of order with any function that a guest would get along with it."""
+    found = [f"{each} {faults[each]}" for each in handle.members if each in faults]
+    if not found:
+        return handle
+    own = [handle.fault] if handle.fault else []
+    return dataclasses.replace(handle, fault="; ".join([*own, *found]))
 
 
 def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, Tags]:
@@ -261,11 +282,13 @@ def _take(
         if any(device.address == other.address for other in devices):
             raise ValueError(f"{device.address} is two devices: give one all handles")
         for handle in device.handles:
-            if handle not in free:
+            # Of a candidate nothing may be changed, but what its plugin knows.
+            healthy = dataclasses.replace(handle, fault="")
+            if healthy not in free:
                 raise ValueError(
                     f"{handle.address} is no candidate as it is, or offered twice"
                 )
-            free.remove(handle)
+            free.remove(healthy)
         devices.append(device)
     return devices, refused
 

@@ -38,6 +38,7 @@ from os_acc import (
     plugins,
     programming,
     selected_rp,
+    watching,
 )
 from os_acc.host import vfio
 from os_acc.host.view import Host
@@ -83,6 +84,7 @@ class Manager:
         programmer: programming.Programmer,
         owner: Owner,
         told: inventory.Told,
+        health: watching.Health,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -94,6 +96,7 @@ class Manager:
         self._rules = rules
         self._owner = owner
         self._told = told
+        self._health = health
         # All providers that this host ever offered: uuid to resource class.
         self._ours = store.providers()
         self._snapshots = snapshot.Snapshots(self.take_stock)
@@ -213,7 +216,12 @@ class Manager:
             standing,
             deadline,
             host,
+            self._health.faults,
         )
+
+    def refresh(self) -> None:
+        """Look at the host for those who cannot wait; see :mod:`.watching`."""
+        self._snapshots.refresh()
 
     def _recount(self, deadline: float) -> exception.StateUnavailable | None:
         """Let the snapshot know which leases there are after a failure.

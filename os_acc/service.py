@@ -36,9 +36,11 @@ from os_acc import (
     plugins,
     programming,
     virtual_functions,
+    watching,
 )
 from os_acc.bitstreams import library
 from os_acc.objects.lease import Owner
+from os_acc.placement import snapshot
 from os_acc.store import readonly
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
@@ -55,13 +57,18 @@ _VFS_SHARE = 0.75
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
+_watcher: watching.Watcher | None = None
+# The kernel says it once: a reset must not forget it.
+_health = watching.Health()
 #: What the log has been told, also by managers before a ``reset=True``.
 _told = inventory.Told()
 
 
 def _forget_parent() -> None:
-    global _lock
+    global _lock, _watcher
     _lock = threading.Lock()
+    # A thread is not inherited.
+    _watcher = None
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -89,7 +96,7 @@ def initialize(
     :param config: the service's configuration; default the global one.
     :param root: where ``/sys`` and ``/proc`` are found; ``/`` but in tests.
     """
-    global _manager
+    global _manager, _watcher
     if type(reset) is not bool:
         raise exception.InvalidInput(
             f"reset is {hints.shown(reset)}, not True or False"
@@ -101,8 +108,21 @@ def initialize(
     deadline = time.monotonic() + settings.initialize_timeout
     with _alone(deadline), _in_time(settings):
         if _manager is None or reset:
-            _manager = _build(config, settings, root, owner, deadline)
+            _manager = _build(config, settings, root, owner, deadline, _health)
+            if _watcher is not None:
+                _watcher.stop()
+            _watcher = _watch(_manager)
         return _manager
+
+
+def _watch(of: manager.Manager) -> watching.Watcher | None:
+    """Keep what Placement is told up to date; see :mod:`os_acc.watching`."""
+    if of.root != "/":
+        # The kernel speaks of its own devices only.
+        return None
+    watcher = watching.Watcher(_health, of.refresh, snapshot.MAX_AGE)
+    watcher.start()
+    return watcher
 
 
 @contextlib.contextmanager
@@ -121,7 +141,7 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
-        return _build(config, settings, root, owner, deadline)
+        return _build(config, settings, root, owner, deadline, watching.Health())
 
 
 @contextlib.contextmanager
@@ -140,11 +160,13 @@ def _build(
     root: str,
     owner: Owner,
     deadline: float,
+    health: watching.Health,
 ) -> manager.Manager:
     """Everything that initialize() does, in its order.
 
     1. options, 2. plugins, 3. store, 4. helper, 5. what a crash has left,
-    6. virtual functions, 7. a first look at the devices.
+    6. virtual functions, 7. a first look at the devices. Whoever makes the
+    manager of a service begins to watch the host then.
     """
     rules = _rules(settings)
     loaded = plugins.load(config, settings.enabled_plugins, deadline)
@@ -160,7 +182,17 @@ def _build(
         root, rules, store, locks, hands, _part(deadline, _VFS_SHARE)
     )
     ready = manager.Manager(
-        root, settings, rules, loaded, store, locks, life, programmer, owner, _told
+        root,
+        settings,
+        rules,
+        loaded,
+        store,
+        locks,
+        life,
+        programmer,
+        owner,
+        _told,
+        health,
     )
     ready.take_stock(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):

@@ -33,6 +33,7 @@ class State(enum.Enum):
     RELEASING = "releasing"
     QUARANTINED = "quarantined"
     UNKNOWN = "unknown"
+    FAULTY = "faulty"
     REFUSED = "refused"
 
 
@@ -124,7 +125,13 @@ class _Survey:
             return State.UNKNOWN
         if self._is_left_behind(address):
             return State.UNKNOWN
-        return State.REFUSED if refused else State.FREE
+        if refused:
+            return State.REFUSED
+        return State.FAULTY if self._fault(address) else State.FREE
+
+    def _fault(self, address: PciAddress) -> str:
+        _provider, handle = self._offers.get(address, (None, None))
+        return handle.fault if handle else ""
 
     def _is_left_behind(self, address: PciAddress) -> bool:
         """Whether it is prepared for a guest, though no guest can get it so."""
@@ -149,6 +156,7 @@ class _Survey:
             if address in self._look.recorded.damaged_claims
             else "",
             str(refused) if refused else "",
+            self._fault(address),
             "on VFIO without a lease"
             if self._is_left_behind(address) and not _is_unknown(refused)
             else "",

@@ -28,12 +28,17 @@ class Handle:
     ``address`` is the function that the guest is given; ``members`` are all
     functions that go to vfio-pci with it because the IOMMU cannot tell them
     apart (sorted, ``address`` among them; bridges are not).
+
+    :ivar fault: why nobody is to be given it for as long as it is so; empty
+        while it is healthy. What is out of order stays in the inventory, as
+        reserved.
     """
 
     address: PciAddress
     members: tuple[PciAddress, ...]
     iommu_group: int
     numa_node: int | None
+    fault: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

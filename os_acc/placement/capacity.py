@@ -101,7 +101,10 @@ def _units(
             for handle in provider.device.handles
             if mine.isdisjoint(handle.members)
         ]
-        blocked = sum(not taken.isdisjoint(handle.members) for handle in others)
+        blocked = sum(
+            bool(handle.fault) or not taken.isdisjoint(handle.members)
+            for handle in others
+        )
         units[default] += Units(len(others), blocked)
     for lease in own:
         # The allocation has gone with its guest; the device waits for a person.

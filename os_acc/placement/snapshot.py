@@ -115,16 +115,20 @@ class Snapshots:
             self._looking.release()
             LOG.warning("no thread can look at the host: %s", error)
 
-    def _look_once(self) -> None:
+    def refresh(self) -> None:
+        """Look now, in a thread that nobody waits for: a failure is logged."""
         try:
             self._look()
         except Exception as error:
-            # Nobody waits for this thread.
             LOG.warning(
                 "the host cannot be looked at, Placement is told what was seen "
                 "before: %s",
                 error,
                 exc_info=not isinstance(error, exception.OsAccError),
             )
+
+    def _look_once(self) -> None:
+        try:
+            self.refresh()
         finally:
             self._looking.release()

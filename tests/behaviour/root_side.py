@@ -118,6 +118,10 @@ class RootSide:
         """Put it in again."""
         self._slot().insert()
 
+    def pcie_error(self) -> None:
+        """Let the root port of the PF report an error that harms nothing."""
+        self._slot().pcie_error(lane.PORT_ID_OF_PF)
+
     def _slot(self) -> Hotplug:
         if self._hotplug is None:
             self._hotplug = Hotplug(self._machine.hotplug)

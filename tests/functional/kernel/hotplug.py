@@ -70,6 +70,16 @@ class Hotplug:
                 return
         raise TimeoutError(f"{self.address} did not come back")
 
+    def pcie_error(self, port: str) -> None:
+        """Let a root port report an uncorrectable error that is not fatal.
+
+        Completion timeout: PCI Express Base Specification, 6.2.7.
+        """
+        self._qmp.execute(
+            "human-monitor-command",
+            **{"command-line": f"pcie_aer_inject_error {port} COMP_TIME"},
+        )
+
     def close(self) -> None:
         """Leave the slot as it was found."""
         if not sysfs.exists(self.address):

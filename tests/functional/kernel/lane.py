@@ -65,6 +65,7 @@ PLAIN_EDU = "0000:00:10.0"
 CARD_EDU = "0000:00:11.0"
 CARD_NVME = "0000:00:11.1"
 PLAIN_FPGA = "0000:00:14.0"
+PORT_ID_OF_PF = "port-nvme-node1"
 #: QEMU's names of what is hot-plugged, and where.
 HOTPLUG_ID = "spare"
 HOTPLUG_BUS = "port-hotplug"

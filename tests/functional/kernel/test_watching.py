@@ -1,0 +1,132 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What the kernel says of its devices, and what Placement is told then.
+
+Nobody asks the library to look: without a watcher nothing here would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("tests.behaviour")
+
+import os_acc  # noqa: E402
+from os_acc import service  # noqa: E402
+from os_acc.host.uevents import Uevent  # noqa: E402
+from os_acc.placement import snapshot  # noqa: E402
+from os_acc.testing.provider_tree import ProviderTree  # noqa: E402
+from tests.behaviour.ordinary import Job, OrdinaryProcess  # noqa: E402
+from tests.behaviour.real_host import RealHost  # noqa: E402
+from tests.behaviour.root_side import RootSide  # noqa: E402
+
+from .accounts import OrdinaryUser  # noqa: E402
+from .machine import Machine  # noqa: E402
+
+NODE, NODE_UUID = "node1", "10000000-9999-4999-8999-999999999999"
+
+
+def told() -> dict[str, tuple[int, int]]:
+    """(total, reserved) of each provider of ours that Nova would be told of."""
+    tree = ProviderTree()
+    tree.new_root(NODE, NODE_UUID)
+    os_acc.update_provider_tree(tree, NODE)
+    found = {}
+    for uuid in tree.get_provider_uuids():
+        for record in tree.data(uuid).inventory.values():
+            found[tree.data(uuid).name] = (record["total"], record["reserved"])
+    return found
+
+
+def start(host: RealHost, *claims: dict[str, object]) -> None:
+    # Nothing is looked at because it is old.
+    snapshot.MAX_AGE = 86_400.0
+    host.start(*claims)
+
+
+def a_device_that_is_pulled_out_and_put_in_is_told(host: RealHost) -> None:
+    start(host, {"address": host.places.slot})
+    ((name, before),) = told().items()
+    assert before == (1, 0)
+    host.pull_out()
+    host.wait_until(lambda: not told())
+    host.put_in()
+    host.wait_until(lambda: told() == {name: (1, 0)})
+
+
+def a_number_of_vfs_that_changes_is_told(host: RealHost) -> None:
+    pf = host.places.pf
+    start(host, {"address": pf.rsplit(".", 1)[0] + ".*"})
+    ((name, before),) = told().items()
+    assert before == (1, 0), "the PF itself, while it has no VFs"
+    host.make_vfs(4)
+    host.wait_until(lambda: (4, 0) in told().values())
+    host.make_vfs(0)
+    host.wait_until(lambda: told() == {name: (1, 0)})
+
+
+def a_driver_that_changes_is_told(host: RealHost) -> None:
+    single = host.places.single
+    start(host, {"address": single})
+    assert told()
+    # On VFIO, and leased to nobody: somebody may have it.
+    host.bind(single, "vfio-pci")
+    host.wait_until(lambda: not told())
+    host.bind(single, None)
+    host.wait_until(lambda: (1, 0) in told().values())
+
+
+def a_pcie_error_and_its_recovery_are_heard(host: RealHost) -> None:
+    start(host, {"address": host.places.pf})
+    heard: list[tuple[str, str]] = []
+    watcher = service._watcher
+    assert watcher is not None
+    note = watcher._health.note
+
+    def listen(event: Uevent) -> None:
+        if event.recovery is not None:
+            heard.append((str(event.address), event.recovery.value))
+        note(event)
+
+    watcher._health.note = listen
+    host.root_side.pcie_error()
+    host.wait_until(lambda: (host.places.pf, "SUCCESSFUL_RECOVERY") in heard)
+    assert (host.places.pf, "BEGIN_RECOVERY") in heard
+    host.wait_until(lambda: (1, 0) in told().values())
+
+
+JOBS: tuple[Job, ...] = (
+    a_device_that_is_pulled_out_and_put_in_is_told,
+    a_number_of_vfs_that_changes_is_told,
+    a_driver_that_changes_is_told,
+    a_pcie_error_and_its_recovery_are_heard,
+)
+
+
+@pytest.fixture(scope="module")
+def process(
+    the_machine: Machine, ordinary_user: OrdinaryUser, vm_user: OrdinaryUser
+) -> Iterator[OrdinaryProcess]:
+    process = OrdinaryProcess(ordinary_user, RootSide(the_machine, vm_user), JOBS)
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda each: each.__name__)
+def test_what_the_kernel_says(
+    process: OrdinaryProcess, job: Callable[[RealHost], None]
+) -> None:
+    process.run(job)

@@ -1,0 +1,191 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host is looked at again when the kernel says that it has changed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from os_acc import exception, watching
+from os_acc.host.uevents import Recovery, Uevent
+from os_acc.objects.pci import PciAddress
+
+GPU, NIC = PciAddress.parse("0000:17:00.0"), PciAddress.parse("0000:3b:00.0")
+LONG = 120.0
+
+
+class ToldEars:
+    """Hears what the test says; an exception is raised."""
+
+    def __init__(self) -> None:
+        self.said: queue.Queue[Uevent | Exception] = queue.Queue()
+
+    def poll(self, seconds: float) -> Uevent | None:
+        try:
+            said = self.said.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+class Looks:
+    """Counts the looks, and lets the test wait for one."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.begun.release()
+
+    def wait(self) -> None:
+        assert self.begun.acquire(timeout=LONG)
+
+    def none_waits(self) -> bool:
+        return not self.begun.acquire(blocking=False)
+
+
+@pytest.fixture(autouse=True)
+def soon_quiet(monkeypatch):
+    monkeypatch.setattr(watching, "QUIET", 0.05)
+    monkeypatch.setattr(watching, "_STEP", 0.1)
+
+
+@pytest.fixture
+def ears():
+    return ToldEars()
+
+
+@pytest.fixture
+def looks():
+    return Looks()
+
+
+@pytest.fixture
+def watcher(ears, looks):
+    """Watches, and looks at the host for no other reason than an event."""
+    made = watching.Watcher(watching.Health(), looks, 10_000.0, lambda: ears)
+    made.start()
+    yield made
+    assert made.stop(LONG)
+
+
+def test_a_change_is_looked_at(watcher, ears, looks):
+    ears.said.put(Uevent("add", GPU))
+    looks.wait()
+    ears.said.put(Uevent("remove", GPU))
+    looks.wait()
+
+
+def test_many_events_at_once_are_one_look(watcher, ears, looks):
+    for _ in range(300):
+        ears.said.put(Uevent("add", GPU))
+    looks.wait()
+    assert ears.said.empty()
+    assert looks.none_waits()
+
+
+def test_what_never_rests_is_looked_at_all_the_same(ears, looks, monkeypatch):
+    monkeypatch.setattr(watching, "RESTLESS", 0.0)
+    ears.said.put(Uevent("change", GPU))
+    ears.said.put(Uevent("change", GPU))
+    watcher = watching.Watcher(watching.Health(), looks, 10_000.0, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+
+
+def test_without_an_event_it_is_looked_at_now_and_then(ears, looks):
+    watcher = watching.Watcher(watching.Health(), looks, 0.01, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+
+
+def test_events_that_cannot_be_heard_leave_the_looks_now_and_then(looks, caplog):
+    def deaf():
+        raise exception.HostStepFailed("no netlink here")
+
+    watcher = watching.Watcher(watching.Health(), looks, 0.01, deaf)
+    watcher.start()
+    looks.wait()
+    assert watcher.stop(LONG)
+    assert "no netlink here" in caplog.text
+
+
+def test_nothing_heard_any_more_is_said_once_and_looked_at_now_and_then(
+    ears, looks, caplog
+):
+    ears.said.put(exception.HostStepFailed("the socket has gone"))
+    watcher = watching.Watcher(watching.Health(), looks, 0.01, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+    assert caplog.text.count("the socket has gone") == 1
+
+
+def test_a_thread_that_has_ended_looks_no_more(ears, looks):
+    watcher = watching.Watcher(watching.Health(), looks, 10_000.0, lambda: ears)
+    watcher.start()
+    assert watcher.stop(LONG)
+    ears.said.put(Uevent("add", GPU))
+    assert looks.none_waits()
+
+
+def test_one_that_was_never_started_can_be_stopped(looks):
+    assert watching.Watcher(watching.Health(), looks, 1.0).stop()
+
+
+@pytest.mark.parametrize("recovery", [Recovery.BEGUN, Recovery.FAILED])
+def test_a_function_with_a_pcie_error_is_out_of_order(recovery):
+    health = watching.Health()
+    health.note(Uevent("change", GPU, recovery))
+    assert list(health.faults) == [GPU]
+    assert "PCIe error" in health.faults[GPU]
+
+
+def test_a_function_that_has_recovered_is_in_order_again():
+    health = watching.Health()
+    health.note(Uevent("change", GPU, Recovery.BEGUN))
+    health.note(Uevent("change", NIC, Recovery.BEGUN))
+    health.note(Uevent("change", GPU, Recovery.SUCCESSFUL))
+    assert list(health.faults) == [NIC]
+
+
+@pytest.mark.parametrize("action", ["add", "remove"])
+def test_another_card_in_the_same_slot_is_not_out_of_order(action):
+    health = watching.Health()
+    health.note(Uevent("change", GPU, Recovery.FAILED))
+    health.note(Uevent(action, GPU))
+    assert not health.faults
+
+
+@pytest.mark.parametrize("action", ["bind", "unbind", "change"])
+def test_a_driver_does_not_make_a_card_healthy(action):
+    health = watching.Health()
+    health.note(Uevent("change", GPU, Recovery.FAILED))
+    health.note(Uevent(action, GPU))
+    assert list(health.faults) == [GPU]
+
+
+def test_a_change_of_something_else_than_a_function_is_looked_at(watcher, ears, looks):
+    ears.said.put(Uevent("change"))
+    looks.wait()
