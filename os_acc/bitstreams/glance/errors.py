@@ -15,16 +15,15 @@
 from __future__ import annotations
 
 import http.client
-import ssl
 import time
-from collections.abc import Iterator
 
-import requests
 from glanceclient import exc as glance
 from keystoneauth1 import exceptions as ksa
 
 from os_acc import exception
 from os_acc.bitstreams.glance.options import GROUP
+from os_acc.rest import failures
+from os_acc.rest.retries import Failures
 
 #: Everything that these raise: OSError is requests' base, too, and the last
 #: four are what glanceclient makes of an answer that is not Glance's.
@@ -38,31 +37,20 @@ RAISED = (
     TypeError,
     ValueError,
 )
-# Connections that were refused, dropped or silent.
-_NETWORK = (
-    ksa.ConnectFailure,
-    ksa.ConnectTimeout,
-    ksa.UnknownConnectionError,
-    glance.CommunicationError,
-    glance.InvalidEndpoint,
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-)
-_CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
+# As its own client says that a connection was refused, dropped or silent.
+_NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)
 
 
 def is_connection(error: BaseException) -> bool:
     """Whether nobody answered, rather than somebody something wrong."""
-    chain = list(_chain(error))
-    return not any(isinstance(cause, _CERTIFICATES) for cause in chain) and any(
-        isinstance(cause, _NETWORK) for cause in chain
-    )
+    return failures.is_connection(error, _NETWORK)
 
 
 def is_cut_short(error: BaseException) -> bool:
     """Whether an answer ended in order, and before its end."""
-    return any(isinstance(cause, http.client.IncompleteRead) for cause in _chain(error))
+    return any(
+        isinstance(cause, http.client.IncompleteRead) for cause in failures.chain(error)
+    )
 
 
 def translated(
@@ -73,7 +61,7 @@ def translated(
     :param code: the status of the last answer, where there is one.
     :param about: what was asked for: "image <id>", "the images".
     """
-    told = f"{about}: {_told(error)}"
+    told = f"{about}: {failures.told(error)}"
     if time.monotonic() >= deadline:
         return exception.ImageServiceUnavailable(
             f"Glance did not answer in time for {told}",
@@ -118,19 +106,7 @@ def _answered(
 
 
 def _misconfigured(error: Exception, told: str) -> exception.InvalidConfiguration:
-    if any(isinstance(cause, _CERTIFICATES) for cause in _chain(error)):
-        hint = f"see cafile, certfile and keyfile in [{GROUP.name}]"
-    elif isinstance(error, ksa.CatalogException):
-        hint = (
-            f"see region_name, valid_interfaces and service_type in "
-            f"[{GROUP.name}], or set endpoint_override"
-        )
-    elif isinstance(error, ksa.ClientException):
-        hint = f"see auth_type, auth_url and what else it needs in [{GROUP.name}]"
-    elif isinstance(error, OSError):
-        hint = f"see cafile, certfile and keyfile in [{GROUP.name}]"
-    else:
-        hint = _ENDPOINT
+    hint = failures.where_to_look(error, GROUP.name) or _ENDPOINT
     return exception.InvalidConfiguration(f"cannot ask for {told}", hint=hint)
 
 
@@ -139,14 +115,4 @@ _ENDPOINT = (
     f"address without a version"
 )
 
-
-def _told(error: Exception) -> str:
-    first = str(error).strip().partition("\n")[0]
-    return first or type(error).__name__
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    at: BaseException | None = error
-    while at is not None:
-        yield at
-        at = at.__cause__ or at.__context__
+FAILURES = Failures(RAISED, is_connection, translated)

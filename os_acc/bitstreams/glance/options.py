@@ -10,13 +10,14 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+
 """How Glance is reached: keystoneauth1's own options, in a group of ours."""
 
 from __future__ import annotations
 
-import copy
-
 from oslo_config import cfg
+
+from os_acc.rest import options
 
 GROUP = cfg.OptGroup(
     "os_acc_glance",
@@ -27,53 +28,15 @@ GROUP = cfg.OptGroup(
     "already, as [placement] or [service_user] do.",
 )
 
-#: What differs from keystoneauth1's defaults. It waits for ever, and gives up
-#: at the first refused connection.
-DEFAULTS = {
-    "service_type": "image",
-    "valid_interfaces": ["internal", "public"],
-    "timeout": 60,
-    "connect_retries": 3,
-    "status_code_retries": 3,
-}
-#: Options of an adapter that cannot be chosen: glanceclient speaks version 2.
-VERSIONS = ("version", "min_version", "max_version")
-# Two of the many ways to authenticate, for generators and documentation.
-_LISTED = ("password", "v3applicationcredential")
+#: What differs from keystoneauth1's defaults.
+DEFAULTS = {"service_type": "image", **options.PATIENCE}
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing.
-
-    Those of the plugin that ``auth_type`` names come when it is loaded.
-    """
-    from keystoneauth1 import loading
-
-    conf.register_group(copy.deepcopy(GROUP))
-    conf.register_opts(_options(), group=GROUP.name)
-    loading.register_auth_conf_options(conf, GROUP.name)
+    """Register the options; a second time changes nothing."""
+    options.register(conf, GROUP, DEFAULTS)
 
 
 def list_opts() -> list[cfg.Opt]:
     """For oslo-config-generator."""
-    from keystoneauth1 import loading
-
-    options = [
-        *loading.get_auth_common_conf_options(),
-        *(option for option in _options() if option.dest not in VERSIONS),
-    ]
-    for name in _LISTED:
-        options += loading.get_auth_plugin_conf_options(name)
-    # The two have most of theirs in common.
-    return list({option.dest: option for option in reversed(options)}.values())[::-1]
-
-
-def _options() -> list[cfg.Opt]:
-    from keystoneauth1 import loading
-
-    options = [
-        *loading.get_session_conf_options(),
-        *loading.get_adapter_conf_options(include_deprecated=False),
-    ]
-    cfg.set_defaults(options, **DEFAULTS)
-    return options
+    return options.list_opts(DEFAULTS)

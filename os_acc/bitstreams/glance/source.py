@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,23 +130,13 @@ class Glance:
             yield begun
 
     def _asked(self, ask: Callable[[Link], _T], about: str, deadline: float) -> _T:
-        from os_acc.bitstreams.glance import errors, transport
+        from os_acc.bitstreams.glance import errors
+        from os_acc.rest import retries
 
         link = self._link()
-        trial = link.retries.begin()
-        while True:
-            with transport.until(deadline) as asking:
-                try:
-                    return ask(link)
-                except exception.OsAccError:
-                    raise
-                except errors.RAISED as error:
-                    delay = trial.delay(error, asking.status)
-                    if delay is None or time.monotonic() + delay >= deadline:
-                        raise errors.translated(
-                            error, asking.status, about, deadline
-                        ) from error
-            time.sleep(delay)
+        return retries.ask(
+            lambda: ask(link), link.retries, errors.FAILURES, about, deadline
+        )
 
     def _link(self) -> Link:
         from os_acc.bitstreams.glance import link

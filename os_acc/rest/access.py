@@ -1,0 +1,145 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A session with Keystone, and where a service is, from its options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import requests
+from keystoneauth1 import exceptions as ksa
+from keystoneauth1 import loading
+from keystoneauth1.loading import adapter as adapter_loading
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.rest import options, transport
+from os_acc.rest.retries import Retries
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Access:
+    """What to ask a service with.
+
+    :ivar session: whose connections end at the deadlines of their users.
+    :ivar auth: who asks.
+    :ivar where: the service's place, as an adapter takes it.
+    """
+
+    session: Any
+    auth: Any
+    where: dict[str, Any]
+    retries: Retries
+
+
+def access(
+    conf: cfg.ConfigOpts,
+    register: Callable[[cfg.ConfigOpts], None],
+    group_name: str,
+    spoken: str,
+    missing: type[exception.InvalidConfiguration],
+) -> Access:
+    """Read the options; nothing is asked for yet.
+
+    :param register: registers them.
+    :param spoken: why no version can be chosen.
+    :param missing: to raise where nobody has said who asks.
+    :raises InvalidConfiguration: there are too few, or some make no sense.
+    """
+    try:
+        register(conf)
+        group = conf[group_name]
+        _check_timeout(group_name, group.timeout)
+        auth = loading.load_auth_from_conf_options(conf, group_name)
+        if auth is None:
+            raise missing(
+                f"[{group_name}] auth_type is not set",
+                hint="set it with the rest of the credentials, or auth_section to "
+                "a section that has them, such as placement",
+            )
+        session = loading.load_session_from_conf_options(
+            conf, group_name, session=_http(group)
+        )
+        where = _where(group_name, group, spoken)
+        retries = _retries(group_name, where)
+    except exception.InvalidConfiguration:
+        raise
+    # cfg.Error: values of the wrong type. TypeError: combinations that
+    # keystoneauth1 refuses. OSError: ssl's, for ciphers that nobody knows.
+    except (cfg.Error, ksa.ClientException, TypeError, ValueError, OSError) as error:
+        raise exception.InvalidConfiguration(
+            f"[{group_name}] cannot be used: {error}",
+            hint="its options are keystoneauth1's",
+        ) from error
+    return Access(session, auth, where, retries)
+
+
+def _check_timeout(group_name: str, seconds: float | None) -> None:
+    if seconds is not None and not seconds > 0:
+        raise exception.InvalidConfiguration(
+            f"[{group_name}] timeout is {seconds}",
+            hint="it is a number of seconds, or left out",
+        )
+
+
+def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
+    # The options for TLS are younger than the oldest keystoneauth1 we take.
+    tls = {
+        name: getattr(group, name)
+        for name in ("tls_ciphers", "tls_min_version")
+        if getattr(group, name, None)
+    }
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, transport.Adapter(**tls))
+    return session
+
+
+def _where(
+    group_name: str, group: cfg.ConfigOpts.GroupAttr, spoken: str
+) -> dict[str, Any]:
+    for name in options.VERSIONS:
+        if group[name]:
+            raise exception.InvalidConfiguration(
+                f"[{group_name}] {name} is {group[name]}",
+                hint=f"leave it out: {spoken}",
+            )
+    where: dict[str, Any] = {}
+    adapter_loading.process_conf_options(group, where)
+    return where
+
+
+def _retries(group_name: str, where: dict[str, Any]) -> Retries:
+    """Take the retries out of what an adapter is made with."""
+    codes = where.pop("retriable_status_codes", None)
+    return Retries(
+        connect=where.pop("connect_retries", None) or 0,
+        connect_delay=_delay(group_name, where, "connect_retry_delay"),
+        status=where.pop("status_code_retries", None) or 0,
+        status_delay=_delay(group_name, where, "status_code_retry_delay"),
+        codes=frozenset(codes or (503,)),
+    )
+
+
+def _delay(group_name: str, where: dict[str, Any], name: str) -> float | None:
+    seconds: float | None = where.pop(name, None)
+    # Not below: a nan is neither.
+    if seconds is not None and not seconds >= 0:
+        raise exception.InvalidConfiguration(
+            f"[{group_name}] {name} is {seconds}",
+            hint="it is a number of seconds, or left out",
+        )
+    return seconds
