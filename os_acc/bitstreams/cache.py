@@ -23,6 +23,7 @@ no lock of ours but the kernel's: a file that is in use cannot be evicted (see
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import io
 import os
@@ -49,15 +50,34 @@ SPARED = 64 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Survey:
+    """What lies in the directory of the cache, and how much more may.
+
+    :ivar taken: bytes of all images together.
+    :ivar room: bytes that they could have, by what the cache may have and what
+        is free on its disk.
+    :ivar abandoned: paths of downloads whose processes are gone.
+    :ivar strangers: paths of what is neither an image nor a download.
+    """
+
+    entries: tuple[Entry, ...]
+    taken: int
+    room: int
+    abandoned: tuple[str, ...]
+    strangers: tuple[str, ...]
+
+
 class Cache:
     """Images below one directory, which is made when it is needed.
 
     :param directory: absolute path, on a local file system.
     :param size: bytes that all of them together may have.
+    :ivar directory: that path.
     """
 
     def __init__(self, directory: str, size: int, locks: Locks) -> None:
-        self._directory = directory
+        self.directory = directory
         self._size = size
         self._locks = locks
 
@@ -69,7 +89,7 @@ class Cache:
         return self._path(Digest.of(image))
 
     def _path(self, digest: Digest) -> str:
-        return os.path.join(self._directory, digest.file_name)
+        return os.path.join(self.directory, digest.file_name)
 
     @contextlib.contextmanager
     def fetched(
@@ -119,7 +139,26 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._told():
-            return _by_use(files.scan(self._directory).entries)
+            return _by_use(files.scan(self.directory).entries)
+
+    def survey(self) -> Survey:
+        """Look at all that is there, and change nothing.
+
+        :raises StateUnavailable: the cache cannot be read.
+        """
+        with self._told():
+            found = files.scan(self.directory)
+            taken = sum(each.size for each in found.entries)
+            room = self._size
+            with contextlib.suppress(FileNotFoundError):
+                room = max(0, min(room, taken + _free(self.directory)))
+            return Survey(
+                _by_use(found.entries),
+                taken,
+                room,
+                tuple(p for p in found.temporaries if not files.is_used(p)),
+                found.strangers,
+            )
 
     def is_used(self, entry: Entry) -> bool:
         """Whether somebody uses an image at this moment.
@@ -208,7 +247,7 @@ class Cache:
             file = self._pinned(digest, image, deadline)
             if file is not None:
                 return file
-            os.makedirs(self._directory, mode=0o750, exist_ok=True)
+            os.makedirs(self.directory, mode=0o750, exist_ok=True)
             path = self._path(digest)
             _make_way(path)
             with self._begun(image, deadline) as (file, temporary):
@@ -219,7 +258,7 @@ class Cache:
                     if image.size is None:
                         self._make_room(image, 0)
                     os.rename(temporary, path)
-                files.sync_directory(self._directory)
+                files.sync_directory(self.directory)
                 file.seek(0)
                 return file
 
@@ -230,7 +269,7 @@ class Cache:
         with contextlib.ExitStack() as stack:
             with self._locks.hold([CACHE_LOCK], deadline):
                 self._make_room(image, size)
-                begun = stack.enter_context(files.temporary(self._directory))
+                begun = stack.enter_context(files.temporary(self.directory))
                 files.reserve(begun[0].fileno(), size)
             yield begun
 
@@ -240,8 +279,7 @@ class Cache:
         found = self._swept()
         taken = sum(each.size for each in found.entries)
         loading = sum(map(_size, found.temporaries))
-        space = os.statvfs(self._directory)
-        free = space.f_bavail * space.f_frsize - SPARED
+        free = _free(self.directory)
         excess = max(taken + loading + size - self._size, size - free)
         # Nothing is evicted in vain.
         if excess <= taken:
@@ -249,14 +287,14 @@ class Cache:
         if excess > 0:
             raise exception.CacheFull(
                 f"image {image} of {size} bytes does not fit into"
-                f" {self._directory}: of {self._size} bytes it may have, images take"
+                f" {self.directory}: of {self._size} bytes it may have, images take"
                 f" {taken} and downloads {loading}; {max(0, free)} bytes are free on"
                 f" its disk beside the {SPARED} that are left to others"
             )
 
     def _swept(self) -> files.Found:
         """What is there, but what dead downloads have left."""
-        found = files.scan(self._directory)
+        found = files.scan(self.directory)
         living = tuple(
             each for each in found.temporaries if not files.remove_unused(each)
         )
@@ -279,16 +317,22 @@ class Cache:
             yield
         except OSError as error:
             if image is None or error.errno not in _NO_SPACE:
-                place = error.filename or self._directory
+                place = error.filename or self.directory
                 raise refusals.from_os_error(error, os.fsdecode(place)) from error
             raise exception.CacheFull(
-                f"no space is left in {self._directory} for image {image} of"
+                f"no space is left in {self.directory} for image {image} of"
                 f" {image.size} bytes: {error.strerror}"
             ) from error
 
 
 def _by_use(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(sorted(entries, key=lambda each: (each.used, each.digest.value)))
+
+
+def _free(directory: str) -> int:
+    """Bytes that are left for images; less than none where it is too full."""
+    space = os.statvfs(directory)
+    return space.f_bavail * space.f_frsize - SPARED
 
 
 def _size(path: str) -> int:

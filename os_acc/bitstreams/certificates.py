@@ -20,6 +20,7 @@ need credentials for that, and could not program while it is away.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import stat
@@ -30,10 +31,34 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from os_acc import exception, hints
+from os_acc.objects.instance import canonical_uuid
 
 _LARGEST: Final = 2**20
 # Authorities between a signer and a root; they could have issued each other.
 _DEEPEST: Final = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """What one file in the operator's directory is worth now.
+
+    :ivar is_signer: it is named as a certificate that may sign images.
+    :ivar why_not: why it is worth nothing; '' if it is.
+    """
+
+    name: str
+    is_signer: bool
+    why_not: str
+
+
+def survey(directory: str) -> tuple[Standing, ...]:
+    """Look at every certificate of those who may sign, and who vouch for them.
+
+    :raises InvalidConfiguration: the directory cannot be read, or everybody
+        can write there.
+    """
+    _check_writers(directory)
+    return tuple(_standing(directory, name) for name in _names(directory))
 
 
 def trusted(directory: str, certificate_id: str) -> x509.Certificate:
@@ -70,6 +95,25 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
             "to be valid",
         )
     return certificate
+
+
+def _standing(directory: str, name: str) -> Standing:
+    stem = name.removesuffix(".pem")
+    is_signer = canonical_uuid(stem) == stem
+    why_not = ""
+    try:
+        if is_signer:
+            trusted(directory, stem)
+        else:
+            expired = map(_not_now, _load(os.path.join(directory, name)))
+            why_not = next(filter(None, expired), "")
+    except exception.OsAccError as error:
+        why_not = error.message
+    except OSError as error:
+        why_not = f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        why_not = f"is no certificate: {hints.shown(str(error))}"
+    return Standing(name, is_signer, why_not)
 
 
 def _anchored(
@@ -138,14 +182,19 @@ def _extension(
 
 
 def _authorities(directory: str) -> Iterator[x509.Certificate]:
-    for name in sorted(os.listdir(directory)):
-        if not name.endswith(".pem"):
-            continue
+    for name in _names(directory):
         try:
             yield from _load(os.path.join(directory, name))
         # One that cannot be read vouches for nobody; others may.
         except (OSError, ValueError):
             continue
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(each for each in os.listdir(directory) if each.endswith(".pem"))
+    except OSError as error:
+        raise _unusable(directory, error) from error
 
 
 def _load(path: str) -> list[x509.Certificate]:

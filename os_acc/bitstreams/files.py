@@ -61,35 +61,37 @@ class Found:
     """What lies in the directory of the cache.
 
     :ivar temporaries: the paths of downloads, whether they live or not.
+    :ivar strangers: the paths of all else; nothing here touches that.
     """
 
     entries: tuple[Entry, ...]
     temporaries: tuple[str, ...]
+    strangers: tuple[str, ...] = ()
 
 
 def scan(directory: str) -> Found:
-    """Look once at everything that is there; what is not ours is passed over.
+    """Look once at everything that is there.
 
     :raises OSError: it cannot be read.
     """
-    entries, temporaries = [], []
+    entries: list[Entry] = []
+    temporaries: list[str] = []
+    strangers: list[str] = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:
         for each in found:
             is_temporary = each.name.startswith(".")
             digest = None if is_temporary else Digest.of_file_name(each.name)
-            if digest is None and not is_temporary:
-                continue
             try:
                 status = each.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
             if not stat.S_ISREG(status.st_mode):
-                continue
-            if digest is None:
-                temporaries.append(each.path)
-            else:
+                strangers.append(each.path)
+            elif digest is not None:
                 entries.append(Entry(digest, status.st_size, status.st_mtime))
-    return Found(tuple(entries), tuple(temporaries))
+            else:
+                (temporaries if is_temporary else strangers).append(each.path)
+    return Found(tuple(entries), tuple(temporaries), tuple(strangers))
 
 
 def pin(path: str, deadline: float) -> io.FileIO | None:

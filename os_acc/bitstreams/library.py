@@ -117,6 +117,16 @@ class Library:
                 wish, region, itertools.chain(allowed, others), self._rules
             )
 
+    def answers(self, deadline: float) -> bool:
+        """Ask the source for one page of bitstreams; whether it has any.
+
+        :raises ImageServiceUnavailable: nobody answers.
+        :raises ImageServiceNotConfigured: nobody has said whom to ask.
+        :raises InvalidConfiguration: they do not let us in, or are not there.
+        """
+        found = self._source.images({"tag": properties.TAG}, deadline)
+        return next(iter(found), None) is not None
+
     def about(self, image_id: str, deadline: float) -> Image:
         """An image by its id, whether it may be programmed or not.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from os_acc import exception
-from os_acc.cmd.checks import configured, devices, helpers, host, state
+from os_acc.cmd.checks import configured, devices, helpers, host, images, state
 from os_acc.cmd.checks.finding import Check, Finding, Result
 from os_acc.cmd.checks.scene import Scene
 
@@ -46,6 +46,10 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("denylist", devices.denylist),
     ("unknown devices", devices.unknown),
     ("devices", devices.others),
+    ("image source", images.source),
+    ("image signers", images.signers),
+    ("image cache", images.cache),
+    ("image files", images.files),
 )
 
 

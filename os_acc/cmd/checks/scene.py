@@ -15,17 +15,20 @@
 from __future__ import annotations
 
 import functools
+import os
 
 from oslo_config import cfg
 
 from os_acc import conf, exception, plugins, service
 from os_acc import device_spec as specs
+from os_acc.bitstreams import library, options, policy
 from os_acc.cmd.checks.finding import Finding, failed, warning
 from os_acc.device_spec import DeviceSpec
 from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.service import Look
 from os_acc.store import readonly
+from os_acc.store.locks import Locks
 
 
 class Scene:
@@ -65,6 +68,25 @@ class Scene:
     def plugins(self) -> plugins.Plugins:
         """The plugins, and those that were set aside."""
         return plugins.load(self.config, self.settings.enabled_plugins)
+
+    @functools.cached_property
+    def image_settings(self) -> options.Settings:
+        """The options of images."""
+        self.settings  # noqa: B018  (says first what is wrong with the options)
+        return options.Settings.load(self.config)
+
+    @functools.cached_property
+    def image_rules(self) -> policy.Rules:
+        """Which images may be programmed."""
+        self.settings  # noqa: B018  (as above)
+        return policy.Rules.load(self.config)
+
+    @functools.cached_property
+    def images(self) -> library.Library:
+        """The images, wherever they are."""
+        state_path = self.settings.state_path
+        locks = Locks(os.path.join(state_path, "locks"))
+        return library.build(self.config, state_path, locks)
 
     @functools.cached_property
     def recorded(self) -> readonly.Recorded:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -418,3 +419,19 @@ def test_a_directory_that_everybody_can_write_to_is_not_believed(store: Store) -
     store.put(certificate(key("RSA-PSS")))
     store.path.chmod(0o777)
     assert "everybody" in store.refuses(exception.InvalidConfiguration, signed_image())
+
+
+def test_a_directory_that_cannot_be_listed_is_the_operators_mistake(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By an authority that would have to be looked for.
+    private = key("RSA-PSS")
+    store.put(certificate(private, issuer=("root", key("RSA-PSS", 1))))
+
+    def refuse(_path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert str(store.path) in store.refuses(
+        exception.InvalidConfiguration, signed_image()
+    )

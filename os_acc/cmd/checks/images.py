@@ -1,0 +1,171 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Can bitstreams be fetched, trusted and kept?"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+
+from os_acc import exception
+from os_acc.cmd import identity
+from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.scene import Scene
+from os_acc.store import refusals
+
+# Seconds for a session with the Image service and one page of images.
+_PATIENCE = 30.0
+_SHOWN = 4
+
+
+def source(scene: Scene) -> Iterator[Finding]:
+    """Where do the images come from, and does that answer?"""
+    settings = scene.image_settings
+    where = settings.directory if settings.source == "directory" else "Glance"
+    try:
+        has_any = scene.images.answers(time.monotonic() + _PATIENCE)
+    except exception.ImageServiceNotConfigured as error:
+        yield _no_source(scene, error)
+        return
+    if has_any:
+        yield ok(f"{where} answers, and has images with the tag FPGA")
+    else:
+        yield warning(
+            f"{where} answers, and has no image with the tag FPGA that os_acc may see",
+            "upload one; or look for whom [os_acc_glance] asks",
+        )
+
+
+def signers(scene: Scene) -> Iterator[Finding]:
+    """Who may sign images, where they have to be signed?"""
+    if not scene.image_rules.signed:
+        yield ok("images need not be signed")
+        return
+    # Few need it, and cryptography takes long to import.
+    from os_acc.bitstreams import certificates
+
+    directory = scene.image_settings.certificates
+    found = certificates.survey(directory)
+    worthless = [each for each in found if each.why_not]
+    for each in worthless[:_SHOWN]:
+        yield warning(
+            f"{directory}/{each.name}: {each.why_not}", "renew it, or remove it"
+        )
+    if len(worthless) > _SHOWN:
+        yield warning(f"{len(worthless) - _SHOWN} more like these", f"see {directory}")
+    trusted = sum(each.is_signer and not each.why_not for each in found)
+    if trusted:
+        yield ok(f"certificates in {directory} that may sign images: {trusted}")
+    else:
+        yield failed(
+            f"no certificate in {directory} may sign images: each image is refused",
+            "put one there as <certificate uuid>.pem, with its issuers",
+        )
+
+
+def cache(scene: Scene) -> Iterator[Finding]:
+    """Can images be kept, by whom, and how many more?"""
+    path = scene.images.cache.directory
+    mode = _mode(path)
+    if mode is not None and not stat.S_ISDIR(mode):
+        yield failed(
+            f"{path} is no directory, and the helper follows no link",
+            "move it away: a directory is made when an image is fetched",
+        )
+        return
+    if mode is not None:
+        yield from _access(scene, path, mode)
+    yield _fill(scene, is_there=mode is not None)
+
+
+def files(scene: Scene) -> Iterator[Finding]:
+    """Does anything lie in the cache that does not belong there?"""
+    found = scene.images.cache.survey()
+    if found.abandoned:
+        yield warning(
+            f"downloads whose processes are gone: {_names(found.abandoned)}",
+            "the next download removes them, and so does 'os-acc bitstream prune'",
+        )
+    if found.strangers:
+        yield warning(
+            f"neither images nor downloads: {_names(found.strangers)}",
+            "remove them: nobody else does, and what they take is not counted",
+        )
+    if not found.abandoned and not found.strangers:
+        yield ok(f"images in it: {len(found.entries)}; nothing else")
+
+
+def _no_source(scene: Scene, error: exception.OsAccError) -> Finding:
+    regions = [
+        each.device.region
+        for each in scene.look.stock.providers.values()
+        if each.device.region is not None and each.device.region.interface_id
+    ]
+    if not regions:
+        return ok("none is configured, and no device here needs one")
+    return warning(
+        f"none is configured, and {regions[0]} can be programmed: {error.message}",
+        error.hint,
+    )
+
+
+def _access(scene: Scene, path: str, mode: int) -> Iterator[Finding]:
+    uid, _gid = identity.check_owner(scene.settings.state_path)
+    owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
+    if os.lstat(path).st_uid != uid:
+        yield failed(f"{path} does not belong to {owner}", f"chown -R {owner} {path}")
+    elif not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        yield failed(f"{me} cannot write to {path}", f"chmod u+rwx {path}")
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield warning(
+            f"others than {owner} may write to {path}, and take away what is there",
+            f"chmod go-w {path}",
+        )
+
+
+def _fill(scene: Scene, *, is_there: bool) -> Finding:
+    found = scene.images.cache.survey()
+    largest, limit = scene.image_rules.max_size, scene.image_settings.cache_size
+    told = f"images take {found.taken} of {limit} bytes"
+    if found.taken > limit:
+        return warning(
+            f"{told}: more than they may",
+            f"the next download removes some; or os-acc bitstream prune --size {limit}",
+        )
+    if found.room < largest:
+        return warning(
+            f"{told}, and can have no more than {found.room}: an image of {largest}, "
+            "which is allowed, does not fit",
+            "free space on its file system; or see cache_size and max_image_size in "
+            "[os_acc_bitstreams]",
+        )
+    if not is_there:
+        return ok(f"empty; images may take {limit} bytes")
+    return ok(told)
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise refusals.from_os_error(error, path) from error
+
+
+def _names(paths: Sequence[str]) -> str:
+    shown = ", ".join(sorted(paths)[:_SHOWN])
+    more = len(paths) - _SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

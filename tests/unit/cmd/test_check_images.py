@@ -1,0 +1,370 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc check``: where images come from, who may sign them, what is kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from os_acc.cmd import identity
+from os_acc.testing import bitstreams, hosts
+from tests.unit.bench import Bench
+from tests.unit.bitstreams.glance_double import Double
+from tests.unit.bitstreams.made import FUNCTION_ID, REGION_ID
+from tests.unit.bitstreams.signers import DAY, NOW, authority, certificate, key
+from tests.unit.bitstreams.sources import id_of
+from tests.unit.cmd.console import Console
+from tests.unit.cmd.images import Images
+
+SIGNER = "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90"
+ANOTHER = "6f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90"
+ROOMY = 1 << 40
+LARGEST = 50_000_000
+CACHE_SIZE = 100_000_000
+
+
+@pytest.fixture
+def glance() -> Iterator[Double]:
+    """A Keystone and a Glance that listen."""
+    server = Double()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server
+    server.ended.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def signers(console: Console, tmp_path: Path) -> Path:
+    """The directory of those who may sign, where images have to be signed."""
+    place = tmp_path / "certificates"
+    place.mkdir()
+    lines = ("[os_acc_bitstreams]", "signature = required", f"certificates = {place}")
+    console.configure(more="\n".join(lines))
+    return place
+
+
+@pytest.fixture
+def kept(console: Console, images: Images) -> Path:
+    """The directory of the cache, with one image and room for the largest."""
+    told = console.config_file.read_text()
+    console.config_file.write_text(f"{told}\nmax_image_size = {LARGEST}\n")
+    console.json("bitstream", "fetch", id_of(1))
+    return Path(console.bench.state_path, "bitstreams")
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """``roomy(size)`` leaves as many bytes on every disk; much without it."""
+
+    def leave(size: int) -> None:
+        space = SimpleNamespace(f_bavail=size, f_frsize=1)
+        monkeypatch.setattr(os, "statvfs", lambda _path: space)
+
+    leave(ROOMY)
+    return leave
+
+
+def ask(console: Console, server: Double, **changes: str) -> None:
+    """Configure the Image service."""
+    options = {
+        "auth_type": "password",
+        "auth_url": f"{server.url}/identity/v3",
+        "username": "os_acc",
+        "password": "not a secret",
+        "project_name": "service",
+        "user_domain_id": "default",
+        "project_domain_id": "default",
+        "connect_retries": "0",
+        "status_code_retries": "0",
+        **changes,
+    }
+    lines = (f"{name} = {value}" for name, value in options.items())
+    console.configure(more="\n".join(("[os_acc_glance]", *lines)))
+
+
+def only(console: Console, check: str) -> dict[str, str]:
+    (found,) = console.checks()[check]
+    return found
+
+
+def trust(place: Path, name: str, **changes: object) -> None:
+    """Lay down a certificate that has issued itself."""
+    made = certificate(key("ECC_SECP256R1"), **changes)
+    (place / f"{name}.pem").write_bytes(made.public_bytes(Encoding.PEM))
+
+
+# -- the source ---------------------------------------------------------------
+
+
+def test_a_host_without_fpgas_needs_no_source(console: Console) -> None:
+    found = only(console, "image source")
+    assert found["Result"] == "ok"
+    assert "no device here needs one" in found["What"]
+
+
+def test_a_region_that_can_be_programmed_needs_one(
+    make_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    console = Console(make_bench(hosts.fpga_host()), tmp_path)
+    console.configure('{"address": "0000:3b:00.0"}')
+    found = only(console, "image source")
+    assert found["Result"] == "warning"
+    assert "region 0 of 0000:3b:00.0" in found["What"]
+    assert "[os_acc_glance] auth_type is not set" in found["What"]
+    assert "auth_section" in found["Hint"]
+
+
+def test_a_glance_that_answers_passes(console: Console, glance: Double) -> None:
+    glance.add(b"1234", tags=["FPGA"])
+    ask(console, glance)
+    found = only(console, "image source")
+    assert (found["Result"], found["Hint"]) == ("ok", None)
+    assert found["What"].startswith("Glance answers")
+    assert glance.count("GET /v2/images?") == 1
+    assert glance.count("GET /v2/images/") == 0
+
+
+def test_a_glance_without_bitstreams_is_a_warning(
+    console: Console, glance: Double
+) -> None:
+    glance.add(b"1234", tags=["cirros"])
+    ask(console, glance)
+    found = only(console, "image source")
+    assert found["Result"] == "warning"
+    assert "no image with the tag FPGA" in found["What"]
+
+
+def test_a_wrong_password_fails_with_what_to_look_at(
+    console: Console, glance: Double
+) -> None:
+    ask(console, glance, password="wrong")
+    found = only(console, "image source")
+    assert found["Result"] == "failed"
+    assert "the credentials are refused" in found["What"]
+    assert "[os_acc_glance]" in found["Hint"]
+    assert console.run("check").status == 1
+
+
+def test_a_glance_that_is_down_fails(console: Console, glance: Double) -> None:
+    glance.failures = [503] * 100
+    ask(console, glance)
+    found = only(console, "image source")
+    assert found["Result"] == "failed"
+    assert "cannot answer" in found["What"]
+
+
+def test_a_directory_that_answers_passes(console: Console, images: Images) -> None:
+    found = only(console, "image source")
+    assert found["Result"] == "ok"
+    assert found["What"].startswith(f"{images.place} answers")
+
+
+def test_a_directory_that_is_missing_fails(console: Console, images: Images) -> None:
+    images.place.rename(images.place.with_name("elsewhere"))
+    found = only(console, "image source")
+    assert found["Result"] == "failed"
+    assert str(images.place) in found["What"]
+    assert "[os_acc_bitstreams] directory" in found["Hint"]
+
+
+def test_options_that_cannot_be_used_are_told_once(console: Console) -> None:
+    console.configure(more="[os_acc_bitstreams]\nsource = directory\ndirectory = here")
+    checks = console.checks()
+    rows = [row for name, each in checks.items() if "image" in name for row in each]
+    failed = [row for row in rows if row["Result"] == "failed"]
+    assert [row["Check"] for row in failed] == ["image source"]
+    assert "'here', not an absolute path" in failed[0]["What"]
+
+
+# -- those who may sign -------------------------------------------------------
+
+
+def test_who_may_sign_is_not_looked_at_where_nobody_has_to(console: Console) -> None:
+    assert only(console, "image signers")["What"] == "images need not be signed"
+
+
+def test_a_certificate_that_is_trusted_passes(console: Console, signers: Path) -> None:
+    trust(signers, SIGNER)
+    found = only(console, "image signers")
+    assert found["Result"] == "ok"
+    assert found["What"].endswith("may sign images: 1")
+
+
+def test_certificates_that_have_expired_are_named(
+    console: Console, signers: Path
+) -> None:
+    trust(signers, SIGNER)
+    trust(signers, ANOTHER, until=NOW - DAY / 2)
+    trust(signers, "root", until=NOW - DAY / 2, extensions=(authority(),))
+    *expired, trusted = console.checks()["image signers"]
+    assert trusted["Result"] == "ok"
+    assert [each["Result"] for each in expired] == ["warning", "warning"]
+    for name, row in zip((ANOTHER, "root"), expired, strict=True):
+        assert f"{name}.pem" in row["What"]
+        assert "was valid until" in row["What"]
+
+
+def test_where_nobody_may_sign_each_image_is_refused(
+    console: Console, signers: Path
+) -> None:
+    (signers / f"{SIGNER}.pem").write_text("no certificate")
+    strange, nobody = console.checks()["image signers"]
+    assert strange["Result"] == "warning"
+    assert "no certificate" in strange["What"]
+    assert nobody["Result"] == "failed"
+    assert "<certificate uuid>.pem" in nobody["Hint"]
+
+
+@pytest.mark.parametrize("mode", [None, 0o777])
+def test_a_trust_store_that_cannot_be_used_fails(
+    console: Console, signers: Path, mode: int | None
+) -> None:
+    if mode is None:
+        signers.rmdir()
+    else:
+        signers.chmod(mode)
+    found = only(console, "image signers")
+    assert found["Result"] == "failed"
+    assert str(signers) in found["What"]
+
+
+# -- what is kept -------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_cache_that_is_not_there_yet_is_empty(console: Console) -> None:
+    found = only(console, "image cache")
+    assert found["Result"] == "ok"
+    assert found["What"].startswith("empty")
+    assert not os.path.exists(f"{console.bench.state_path}/bitstreams")
+
+
+@pytest.mark.usefixtures("roomy")
+def test_how_full_the_cache_is_is_told(
+    console: Console, images: Images, kept: Path
+) -> None:
+    (file,) = kept.iterdir()
+    size = file.stat().st_size
+    found = only(console, "image cache")
+    assert found["Result"] == "ok"
+    assert found["What"] == f"images take {size} of {CACHE_SIZE} bytes"
+    assert only(console, "image files")["What"] == "images in it: 1; nothing else"
+
+
+@pytest.mark.usefixtures("roomy", "kept")
+def test_a_cache_that_has_more_than_it_may_is_a_warning(console: Console) -> None:
+    told = console.config_file.read_text()
+    console.config_file.write_text(told.replace(str(CACHE_SIZE), "1"))
+    found = only(console, "image cache")
+    assert found["Result"] == "warning"
+    assert "more than they may" in found["What"]
+    assert "os-acc bitstream prune --size 1" in found["Hint"]
+
+
+def test_an_image_that_is_allowed_and_would_not_fit_is_a_warning(
+    console: Console, kept: Path, roomy: Callable[[int], None]
+) -> None:
+    (file,) = kept.iterdir()
+    size = file.stat().st_size
+    # Beside what is always left to others.
+    roomy((64 << 20) + 4096)
+    found = only(console, "image cache")
+    assert found["Result"] == "warning"
+    assert f"no more than {size + 4096}: an image of {LARGEST}" in found["What"]
+    assert "free space" in found["Hint"]
+
+
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize("mode", [0o770, 0o757])
+def test_a_cache_that_others_may_write_is_a_warning(
+    console: Console, kept: Path, mode: int
+) -> None:
+    kept.chmod(mode)
+    first, second = console.checks()["image cache"]
+    assert first["Result"] == "warning"
+    assert first["Hint"] == f"chmod go-w {kept}"
+    assert second["Result"] == "ok"
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_cache_of_another_user_fails(
+    console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(os, "geteuid", lambda: 64055)
+    found = console.checks()["image cache"][0]
+    assert found["Result"] == "failed"
+    assert f"{kept} does not belong to 64055" in found["What"]
+    assert found["Hint"] == f"chown -R 64055 {kept}"
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_cache_that_cannot_be_written_fails(
+    console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, *a, **b: path != str(kept) and access(path, *a, **b)
+    )
+    found = console.checks()["image cache"][0]
+    assert found["Result"] == "failed"
+    assert found["Hint"] == f"chmod u+rwx {kept}"
+
+
+def test_a_cache_that_is_a_link_fails_as_the_helper_follows_none(
+    console: Console, tmp_path: Path
+) -> None:
+    cache = Path(console.bench.state_path, "bitstreams")
+    cache.symlink_to(tmp_path, target_is_directory=True)
+    found = only(console, "image cache")
+    assert found["Result"] == "failed"
+    assert "follows no link" in found["What"]
+
+
+def test_what_does_not_belong_there_is_named_and_left(
+    console: Console, kept: Path
+) -> None:
+    (kept / "notes.txt").touch()
+    (kept / "old").mkdir()
+    (kept / ".dead").write_bytes(b"half an image")
+    before = set(os.listdir(kept))
+    abandoned, strange = console.checks()["image files"]
+    assert {abandoned["Result"], strange["Result"]} == {"warning"}
+    assert f"{kept}/.dead" in abandoned["What"]
+    assert "os-acc bitstream prune" in abandoned["Hint"]
+    assert f"{kept}/notes.txt, {kept}/old" in strange["What"]
+    assert set(os.listdir(kept)) == before
+
+
+def test_a_download_that_is_under_way_belongs_there(
+    console: Console, images: Images, kept: Path
+) -> None:
+    image = images.put(3, bitstreams.gbs(REGION_ID, FUNCTION_ID, bytes(1 << 22)))
+    seen: list[dict[str, str]] = []
+
+    def look(_done: int, _of: int | None) -> None:
+        seen.append(only(console, "image files"))
+
+    with images.library().fetched(image, time.monotonic() + 60, look):
+        pass
+    assert {each["What"] for each in seen} == {"images in it: 1; nothing else"}
