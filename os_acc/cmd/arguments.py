@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from typing import Any
 
 from oslo_utils import strutils
@@ -79,9 +80,11 @@ def sibling(text: str) -> tuple[PciAddress, str]:
 
 
 def json_file(path: str) -> Any:
-    """What a JSON file says, whatever it is."""
+    """What a JSON file says, whatever it is; '-' is standard input."""
     # Here, where root is still root and may read its own files.
     try:
+        if path == "-":
+            return json.load(sys.stdin)
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except OSError as error:

@@ -115,6 +115,19 @@ def test_what_the_manual_shows_of_bitstreams(
     golden("bitstream-verify", "bitstream", "verify")
 
 
+def test_what_the_manual_shows_of_a_request(golden: Callable[..., None]) -> None:
+    properties = (
+        "resources1:CUSTOM_ACCELERATOR_FPGA=1",
+        "trait1:CUSTOM_PROGRAMMABLE=required",
+        "accel1:function_name=gzip",
+        "resources2:CUSTOM_ACCELERATOR_GPU=1",
+        "trait2:CUSTOM_PCI_10DE_2235=forbidden",
+        "group_policy=isolate",
+    )
+    given = [word for each in properties for word in ("--property", each)]
+    golden("request-show", "request", "show", *given)
+
+
 @pytest.mark.usefixtures("helper_of_nova")
 def test_what_the_manual_shows_of_a_check(
     console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,152 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc request``: what a flavor asks for, and how Nova asks for it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib import parse
+
+from cliff import columns
+
+from os_acc import allocation_candidates, exception, extra_specs, hints
+from os_acc.cmd import arguments, base, flavor
+from os_acc.objects.request import RequestGroup
+
+
+class RequestShow(base.Showing):
+    """Show what a flavor asks for, and the query that finds it.
+
+    Nova sends this query to Placement when it looks for a host. What it adds
+    of its own accord (for pinned CPUs, ports, PCI devices) is not in it.
+    Changes nothing, asks nobody, and is the same on every host.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        self._parser = parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--property",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            type=arguments.key_value,
+            help="an extra spec, as of 'openstack flavor set'; may be given several "
+            "times",
+        )
+        parser.add_argument(
+            "--flavor-file",
+            metavar="FILE",
+            dest="flavor",
+            type=arguments.json_file,
+            help="what 'openstack flavor show -f json' prints; '-' reads it from "
+            "standard input. Its VCPUs, memory and disk are asked for as well",
+        )
+        parser.add_argument(
+            "--limit",
+            metavar="NUMBER",
+            type=int,
+            default=allocation_candidates.LIMIT,
+            help="how many candidates Nova asks for at most: its option [scheduler] "
+            "max_placement_results; 1000 without this",
+        )
+        return parser
+
+    def configure(self) -> None:
+        """Read no configuration: nothing in it is about flavors."""
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        given = _distinct(parsed_args.property)
+        if not given and parsed_args.flavor is None:
+            self._parser.error("give at least one of --property and --flavor-file")
+        found = flavor.read(parsed_args.flavor)
+        specs = {**found.properties, **given}
+        # First: what is wrong with the others may come of it.
+        for key in extra_specs.overlooked(specs):
+            self.remark(f"nobody reads {hints.shown(key)}: Nova passes it over")
+        request = extra_specs.parse(specs)
+        if found.amounts is not None:
+            request = allocation_candidates.filled(
+                request,
+                vcpus=found.amounts.vcpus,
+                memory_mb=found.amounts.memory_mb,
+                disk_gb=found.amounts.disk_gb,
+            )
+        query = allocation_candidates.query(request, parsed_args.limit)
+        return _COLUMNS, (
+            _Groups(request.groups),
+            request.policy.value if request.policy else None,
+            allocation_candidates.MICROVERSION,
+            _Query(query),
+        )
+
+
+class _Groups(columns.FormattableColumn[Any]):
+    """Groups, as lines for people and as values for programs."""
+
+    def human_readable(self) -> str:
+        return "\n".join(line for group in self._value for line in _lines(group))
+
+    def machine_readable(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "suffix": group.suffix,
+                "resources": dict(group.resources),
+                "required": sorted(group.required),
+                "forbidden": sorted(group.forbidden),
+                "programmed_with": str(group.wish) if group.wish else None,
+            }
+            for group in self._value
+        ]
+
+
+class _Query(columns.FormattableColumn[Any]):
+    """A query, a line for each parameter for people."""
+
+    def human_readable(self) -> str:
+        asked = [f"{name}={value}" for name, value in parse.parse_qsl(self._value)]
+        return "\n".join((_PATH, f"  ?{asked[0]}", *(f"  &{one}" for one in asked[1:])))
+
+    def machine_readable(self) -> str:
+        return f"{_PATH}?{self._value}"
+
+
+def _lines(group: RequestGroup) -> Iterable[str]:
+    yield f"group {group.suffix}:" if group.suffix else "unnumbered:"
+    for name, amount in group.resources:
+        yield f"  {amount} {name}"
+    for name in sorted(group.required):
+        yield f"  with {name}"
+    for name in sorted(group.forbidden):
+        yield f"  without {name}"
+    if group.wish:
+        yield f"  programmed with {group.wish}"
+
+
+def _distinct(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for key, value in pairs:
+        if found.setdefault(key, value) != value:
+            raise exception.InvalidExtraSpec(
+                f"property {hints.shown(key)} is given as {hints.shown(found[key])} "
+                f"and as {hints.shown(value)}",
+                hint="a group names a resource class or trait once; use another group",
+            )
+    return found
+
+
+_PATH = "/allocation_candidates"
+_COLUMNS = ("Groups", "Group Policy", "Microversion", "Query")

@@ -1,0 +1,188 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc request show``."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cmd.console import Console, Ran
+
+FPGA = "CUSTOM_ACCELERATOR_FPGA"
+FLAVOR = {
+    "OS-FLV-DISABLED:disabled": False,
+    "OS-FLV-EXT-DATA:ephemeral": 1,
+    "disk": 20,
+    "id": "6",
+    "name": "gzip",
+    "os-flavor-access:is_public": True,
+    "properties": {f"resources1:{FPGA}": "1", "trait1:CUSTOM_A": "forbidden"},
+    "ram": 2048,
+    "rxtx_factor": 1.0,
+    "swap": 1025,
+    "vcpus": 2,
+}
+
+
+def show(console: Console, *properties: str, more: tuple[str, ...] = ()) -> Ran:
+    given = [f"--property={each}" for each in properties]
+    return console.run("request", "show", *given, *more)
+
+
+def in_json(console: Console, *properties: str, more: tuple[str, ...] = ()) -> Any:
+    ran = show(console, *properties, more=(*more, "-f", "json"))
+    assert ran.status == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_properties_become_groups_and_their_query(console: Console) -> None:
+    shown = in_json(
+        console,
+        f"resources_a:{FPGA}=1",
+        "trait_a:CUSTOM_B=required",
+        "trait_a:CUSTOM_A=forbidden",
+        "accel_a:function_name=gzip",
+        "resources1:VCPU=2",
+        "group_policy=isolate",
+    )
+    assert shown == {
+        "Groups": [
+            {
+                "suffix": "1",
+                "resources": {"VCPU": 2},
+                "required": [],
+                "forbidden": [],
+                "programmed_with": None,
+            },
+            {
+                "suffix": "_a",
+                "resources": {FPGA: 1},
+                "required": ["CUSTOM_B"],
+                "forbidden": ["CUSTOM_A"],
+                "programmed_with": "function_name gzip",
+            },
+        ],
+        "Group Policy": "isolate",
+        "Microversion": "1.36",
+        "Query": "/allocation_candidates?group_policy=isolate&limit=1000"
+        f"&required_a=CUSTOM_B%2C%21CUSTOM_A&resources1=VCPU%3A2"
+        f"&resources_a={FPGA}%3A1",
+    }
+
+
+def test_a_table_has_a_line_for_each_thing(console: Console) -> None:
+    out = show(console, f"resources1:{FPGA}=1", "trait1:CUSTOM_A=forbidden").out
+    for line in ("group 1:", f"  1 {FPGA}", "  without CUSTOM_A", f"={FPGA}:1"):
+        assert line in out
+
+
+def test_a_flavor_s_own_amounts_are_asked_for(console: Console, tmp_path: Path) -> None:
+    file = tmp_path / "flavor.json"
+    file.write_text(json.dumps(FLAVOR))
+    (unnumbered, numbered) = in_json(console, more=("--flavor-file", str(file)))[
+        "Groups"
+    ]
+    # 20 GB, 1 GB ephemeral, and 1025 MB of swap in whole GB.
+    assert unnumbered["resources"] == {"DISK_GB": 23, "MEMORY_MB": 2048, "VCPU": 2}
+    assert numbered["resources"] == {FPGA: 1}
+    assert numbered["forbidden"] == ["CUSTOM_A"]
+
+
+def test_a_flavor_may_come_through_a_pipe_and_properties_change_it(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As older clients print a flavor without swap.
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(FLAVOR | {"swap": ""})))
+    shown = in_json(
+        console,
+        f"resources1:{FPGA}=3",
+        "resources:DISK_GB=0",
+        more=("--flavor-file", "-", "--limit", "5"),
+    )
+    assert [group["resources"] for group in shown["Groups"]] == [
+        {"MEMORY_MB": 2048, "VCPU": 2},
+        {FPGA: 3},
+    ]
+    assert "limit=5&" in shown["Query"]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        [],
+        {},
+        FLAVOR | {"properties": "resources:VCPU='1'"},
+        FLAVOR | {"vcpus": "two"},
+        FLAVOR | {"ram": True},
+    ],
+)
+def test_what_is_no_flavor_is_refused(
+    console: Console, tmp_path: Path, printed: object
+) -> None:
+    file = tmp_path / "flavor.json"
+    file.write_text(json.dumps(printed))
+    ran = show(console, more=("--flavor-file", str(file)))
+    assert (ran.status, ran.out) == (1, "")
+    assert "hint: pass what 'openstack flavor show FLAVOR -f json' prints" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        (("resources1:VCPU=1", "resources2:VCPU=1"), "set group_policy to 'none'"),
+        (("trait1:CUSTOM_X=required",), "add resources1:"),
+        (("trait:CUSTOM_X=required",), "Nova adds the flavor's own VCPU"),
+        (("resources1:VCPU=1", "accel1:bitsream_id=x"), "did you mean 'bitstream_id'?"),
+        (("resources1:VCPU=1", "resources1:VCPU=2"), "names a resource class"),
+        (("hw:cpu_policy=dedicated",), "set resources<S>:"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_an_error_with_a_hint(
+    console: Console, properties: tuple[str, ...], told: str
+) -> None:
+    ran = show(console, *properties)
+    assert (ran.status, ran.out) == (1, "")
+    message, hint = ran.err.splitlines()
+    assert message.startswith("os-acc: ")
+    assert hint.startswith("hint: ")
+    assert told in hint
+
+
+def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
+    ran = show(console, "resources:VCPU=1", "resources1:FPGAS=1", "resource2:VCPU=1")
+    assert ran.status == 0
+    assert ran.err.splitlines() == [
+        "os-acc: nobody reads 'resource2:VCPU': Nova passes it over",
+        "WARNING: Received an invalid ResourceClass 'FPGAS' in extra_specs.",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--flavor-file", "/no/such/file")])
+def test_without_a_flavor_it_is_wrong_usage(
+    console: Console, arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        console.run("request", "show", *arguments)
+    assert ended.value.code == 2
+
+
+def test_it_needs_no_configuration_no_state_and_no_helper(console: Console) -> None:
+    console.config_file.unlink()
+    assert show(console, "resources:VCPU=1").status == 0
+    assert console.bench.kernel.writes() == []
