@@ -188,7 +188,11 @@ def _show_port(tree: Transaction, place: str, port: Port) -> None:
 
 
 def _show_functions(tree: Transaction, known: Made) -> None:
-    """afu_id_show(): what the hardware holds, but EBUSY while it is disabled."""
+    """afu_id_show(): what the hardware holds, but EBUSY while it is disabled.
+
+    So it is for who reads through the kernel. No plain file can refuse that way:
+    who reads the tree finds none, and not what the port held before.
+    """
     holds = held(tree, known.card)
     for port in known.ports:
         path = f"{known.place}/{port.name}/afu_id"

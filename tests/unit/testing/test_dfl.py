@@ -241,11 +241,21 @@ def test_while_it_is_programmed_a_port_is_in_reset(kernel: FakeKernel):
     kernel.hang(CARD, "program")
     pid = start(lambda: program(kernel, payload(OTHER)))
     kernel.wait_until_blocked()
+    afu_id = kernel.path("sys/bus/platform/devices/dfl-port.0/afu_id")
+    assert refusal(kernel.read, afu_id) == errno.EBUSY
     assert functions(kernel) == [None]
     assert card(kernel).manager_state == "write complete"
     kernel.lift()
     assert end_of(pid) == 0
+    assert kernel.read(afu_id).strip() == uuid.UUID(OTHER).hex
     assert functions(kernel) == [OTHER]
+
+
+def test_a_port_that_is_in_use_still_tells_its_function(kernel: FakeKernel):
+    """afu_id_show() asks whether the port is disabled, not whether it is open."""
+    kernel.open_node("dfl-port.0")
+    kernel.open_node("dfl-fme.0")
+    assert functions(kernel) == [DFL_FUNCTION]
 
 
 def test_a_driver_that_is_to_leave_waits_for_the_end(
