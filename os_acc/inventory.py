@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -29,8 +28,9 @@ from oslo_log import log
 from os_acc import deadlines, device_spec, eligibility, exception, plugins
 from os_acc.host import pci, usage
 from os_acc.host.view import Host
+from os_acc.objects import naming
 from os_acc.objects.claim import Claim, Tags
-from os_acc.objects.device import Device, Handle, Provider, Refusal, Refused
+from os_acc.objects.device import Card, Device, Handle, Provider, Refusal, Refused
 from os_acc.objects.lease import Standing
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
@@ -39,11 +39,6 @@ from os_acc.placement import regions
 from os_acc.plugins import base
 
 LOG = log.getLogger(__name__)
-
-# Of all providers of os_acc; with the node's name and the device's key it
-# gives the same uuid again after the loss of the store.
-_PROVIDERS = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
-
 
 _CUSTOM = re.compile("CUSTOM_.")
 
@@ -320,8 +315,28 @@ def _unheard_of(device: Device) -> Iterator[str]:
 
 def _providers(node_name: str, devices: Sequence[Device]) -> Iterator[Provider]:
     keys = Counter(device.key for device in devices)
+    cards = _cards(node_name, devices)
     for device in devices:
         # Cards whose serial number nobody has programmed all have the same.
         key = device.key if keys[device.key] == 1 else device.key_of_place
-        name = f"{node_name}_accel_{key}"
-        yield Provider(uuid=str(uuid.uuid5(_PROVIDERS, name)), name=name, device=device)
+        name = naming.of_device(node_name, key)
+        card = None if device.region is None else cards[device.region.card]
+        yield Provider(naming.uuid_of(name), name, device, card)
+
+
+def _cards(node_name: str, devices: Sequence[Device]) -> dict[PciAddress, Card]:
+    """The providers of the cards that have regions, by their functions."""
+    found = {
+        device.region.card: device.region.identity
+        for device in devices
+        if device.region is not None
+    }
+    keys = Counter(naming.key(identity, at) for at, identity in found.items())
+    cards = {}
+    for at, identity in found.items():
+        key = naming.key(identity, at)
+        if keys[key] > 1:
+            key = naming.key_of_place(identity, at)
+        name = naming.of_card(node_name, key)
+        cards[at] = Card(naming.uuid_of(name), name)
+    return cards

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from os_acc.objects import naming
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
 
@@ -61,32 +62,34 @@ class Device:
 
     @property
     def key(self) -> str:
-        """A name for this device that survives a reboot: serial or place.
-
-        The functions of one card share its serial number.
-        """
-        if not self.identity.serial:
-            return self.key_of_place
-        function = f" {self.address.function}" if self.address.function else ""
-        return self._key(self.identity.serial + function)
+        """A name for this device that survives a reboot; see :mod:`.naming`."""
+        return naming.key(self.identity, self.address)
 
     @property
     def key_of_place(self) -> str:
         """Its name by the place alone, for a serial number that is not its own."""
-        return self._key(str(self.address))
+        return naming.key_of_place(self.identity, self.address)
 
-    def _key(self, place: str) -> str:
-        safe = "".join(c if c.isalnum() else "_" for c in place)
-        return f"{self.identity.vendor:04x}_{self.identity.product:04x}_{safe}"
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """The provider above those of a card's regions; it has nothing itself."""
+
+    uuid: str
+    name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """A device under the name by which Placement knows it."""
+    """A device under the name by which Placement knows it.
+
+    :ivar card: what it stands below; None: the compute node itself.
+    """
 
     uuid: str
     name: str
     device: Device
+    card: Card | None = None
 
 
 class Refusal(enum.Enum):

@@ -156,3 +156,34 @@ def test_a_thousand_vfs_are_offered_at_once(make_bench):
     bench = make_bench(hosts.many_vfs_host(), device_spec=['{"product_id": "1889"}'])
     counts = [len(each.device.handles) for each in bench.manager.providers()]
     assert counts == [256] * 4
+
+
+# -- regions of cards ------------------------------------------------------------
+
+
+def test_the_regions_of_a_card_stand_below_it_and_others_below_the_node(make_bench):
+    spec = hosts.fpga_host()
+    ports = '{"address": "0000:af:*.*", "num_vfs": 2}'
+    whole = '{"address": "0000:3b:00.0"}'
+    bench = make_bench(
+        HostSpec((*spec.functions, hosts.fpga("0000:05"))),
+        device_spec=[ports, whole, '{"address": "0000:05:00.0"}'],
+    )
+    found = {
+        each.name: each.card and each.card.name for each in bench.manager.providers()
+    }
+    assert found == {
+        "node1_accel_8086_0b2b_0000_3b_00_0": "node1_accel_card_8086_0b2b_0000_3b_00_0",
+        "node1_accel_8086_0b2c_0000_af_00_1": "node1_accel_card_8086_0b2b_0000_af_00_0",
+        "node1_accel_8086_0b2c_0000_af_00_2": "node1_accel_card_8086_0b2b_0000_af_00_0",
+        "node1_accel_10ee_5000_0000_05_00_0": None,
+    }
+
+
+def test_two_cards_with_one_serial_number_are_two_cards(make_bench):
+    cards = [with_serial(hosts.dfl(f"0000:0{n}"), "00-00-00-00") for n in (5, 6)]
+    bench = make_bench(HostSpec(tuple(cards)))
+    assert {each.card.name for each in bench.manager.providers()} == {
+        "node1_accel_card_8086_0b2b_0000_05_00_0",
+        "node1_accel_card_8086_0b2b_0000_06_00_0",
+    }
