@@ -422,3 +422,52 @@ class ProgrammingTimedOut(ProgrammingFailed):
 
 class FunctionMismatch(ProgrammingFailed):
     """The region was programmed, and holds another function than it should."""
+
+
+# -- Placement ----------------------------------------------------------------
+
+
+class PlacementError(OsAccError):
+    """What this host offers cannot be told to Placement."""
+
+
+class PlacementUnavailable(PlacementError):
+    """Placement, or Keystone before it, does not answer."""
+
+    retryable = True
+
+
+class PlacementTooOld(PlacementError):
+    """Placement does not know the microversion that is needed."""
+
+    default_hint = "upgrade Placement"
+
+
+class PlacementNotConfigured(InvalidConfiguration):
+    """Nobody has said how to ask Placement."""
+
+
+class NodeNotPublished(NodeNotFound):
+    """Placement does not have the compute node, below which ours belong."""
+
+    retryable = True
+    default_hint = (
+        "nova-compute makes it when it starts; where it has another name than "
+        "[os_acc] node_name, set [os_acc_placement] node_provider"
+    )
+
+
+class PlacementRefused(PlacementError):
+    """Placement does not take one change; the others are made."""
+
+
+class PlacementConflict(PlacementRefused):
+    """Others changed the same provider each time that it was to be changed."""
+
+    retryable = True
+
+
+class ProviderTaken(PlacementRefused):
+    """A provider that is not ours has the name or the uuid of one of ours."""
+
+    default_hint = "remove it, or have it renamed by whoever has made it"
