@@ -22,6 +22,7 @@ from os_acc import service
 from os_acc.manager import Manager
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit.bench import Bench, privileged_here
+from tests.unit.fpga import FpgaBench, two_cards
 
 
 @pytest.fixture
@@ -63,3 +64,24 @@ def api(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(service, "_manager", bench.manager)
     bench.plug(1, "0000:5e:00.0")
     return bench
+
+
+@pytest.fixture
+def make_fpgas(tmp_path: Path) -> Iterator[Callable[..., FpgaBench]]:
+    """Make a fake host with FPGA cards; two cards of one region without more."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(privileged_here())
+
+        def make(spec: HostSpec | None = None, **options: object) -> FpgaBench:
+            bench = FpgaBench(tmp_path, spec or two_cards(), **options)
+            stack.enter_context(bench.installed())
+            stack.callback(bench.end)
+            return bench
+
+        yield make
+
+
+@pytest.fixture
+def fpgas(make_fpgas: Callable[..., FpgaBench]) -> FpgaBench:
+    """The host with two cards, each of them one region."""
+    return make_fpgas()

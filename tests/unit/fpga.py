@@ -116,3 +116,13 @@ class FpgaBench(Bench):
             for write in self.kernel.writes()
             if write.text.startswith("DFL_FPGA_FME_PORT_PR ")
         ]
+
+
+def traits(bench: FpgaBench, address: str = CARD) -> frozenset[str]:
+    """What Placement is told of a card."""
+    return bench.provider(address).device.traits
+
+
+def function_trait(function: str) -> str:
+    """The trait of a region that holds this function."""
+    return f"CUSTOM_FPGA_INTEL_FUNCTION_{function.upper().replace('-', '_')}"

@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""After a reboot a guest finds the function that it had."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from tests.unit.bench import instance
+from tests.unit.fpga import CARD, CRYPTO, GZIP, POWER_ON
+
+
+def test_a_reboot_takes_the_function_and_the_lease_brings_it_back(fpgas):
+    """What is recorded of a region is never believed: item 9."""
+    fpgas.upload()
+    first = fpgas.ask(1, function_id=GZIP)
+    fpgas.kernel.reboot()
+    assert fpgas.held() == POWER_ON
+    fpgas.restart()
+    assert fpgas.manager.plug(instance(1), None, None) == first
+    assert fpgas.held() == GZIP
+    assert fpgas.programmings()[-1] == "done"
+
+
+def test_a_service_killed_while_it_brings_the_function_back_does_it_again(fpgas):
+    """It had taken the card from the driver that shows its region."""
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP)
+    fpgas.kernel.reboot()
+    fpgas.restart()
+    fpgas.kernel.fail(CARD, "drivers_probe")
+    with pytest.raises(exception.HostError):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.drivers(CARD) == [None]
+    fpgas.restart()
+    (entry,) = fpgas.manager.plug(instance(1), None, None)
+    assert entry["pci_id"] == CARD
+    assert fpgas.held() == GZIP
+
+
+def test_what_a_reboot_has_left_is_not_programmed_again(fpgas):
+    first = fpgas.ask(1)
+    fpgas.kernel.reboot()
+    fpgas.restart()
+    assert fpgas.manager.plug(instance(1), None, None) == first
+    assert fpgas.programmings() == []
+
+
+def test_a_guest_does_not_start_with_another_function_than_it_had(fpgas):
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP)
+    fpgas.unplug(1)
+    fpgas.ask(2)
+    fpgas.kernel.reboot()
+    fpgas.restart()
+    with pytest.raises(exception.FunctionMismatch, match=GZIP):
+        fpgas.manager.plug(instance(2), None, None)
+    assert fpgas.plugged(2) == [CARD]
+
+
+def test_after_a_power_cut_nobody_need_answer_for_what_is_in_the_cache(fpgas):
+    image = fpgas.upload()
+    fpgas.ask(1, bitstream_id=image)
+    fpgas.kernel.reboot()
+    for file in fpgas.shelf.iterdir():
+        file.unlink()
+    fpgas.restart()
+    assert len(fpgas.manager.plug(instance(1), None, None)) == 1
+    assert fpgas.held() == GZIP
+
+
+def test_what_is_nowhere_any_more_is_told(fpgas, tmp_path):
+    image = fpgas.upload()
+    fpgas.ask(1, bitstream_id=image)
+    fpgas.kernel.reboot()
+    for file in (*fpgas.shelf.iterdir(), *(tmp_path / "state/bitstreams").iterdir()):
+        file.unlink()
+    fpgas.restart()
+    with pytest.raises(exception.ImageNotFound, match=image):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.plugged(1) == [CARD]
+
+
+def test_another_file_under_the_same_id_is_another_bitstream(fpgas):
+    image = fpgas.upload()
+    fpgas.ask(1, bitstream_id=image)
+    fpgas.kernel.reboot()
+    fpgas.upload("gzip", CRYPTO, says=CRYPTO, id=image)
+    fpgas.restart()
+    with pytest.raises(exception.ImageInvalid):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.held() == POWER_ON
