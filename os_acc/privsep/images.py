@@ -38,6 +38,7 @@ from os_acc.objects.digest import Digest
 #: is programmed (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
 SIZE_LIMIT = 2**30
 _CHUNK = 2**20
+_PAUSE = 0.005
 _SEALS = (
     fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 )
@@ -120,7 +121,7 @@ class Images:
                 size = _copy(fd, memory, digest, deadline)
             finally:
                 os.close(fd)
-            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+            _seal(memory, deadline)
         except OSError as error:
             raise _unreadable(error) from error
         return size
@@ -167,6 +168,22 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
     if found.hexdigest() != digest.value:
         raise Unfit(errno.EBADMSG, "digest", found.hexdigest())
     return size
+
+
+def _seal(memory: int, deadline: float) -> None:
+    """Let nobody change it from now on.
+
+    EBUSY: after 150 ms something still refers to a page of it, which on a busy
+    host is the kernel itself, for a moment (memfd_wait_for_pins() in mm/memfd.c).
+    """
+    while True:
+        try:
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _unreadable(error: OSError) -> Unfit:

@@ -95,6 +95,53 @@ def test_nobody_can_change_it(cache: Path):
             assert view[:] == DATA
 
 
+class Clock:
+    """Time that passes only for who sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class BusyKernel:
+    """Takes no seals for some seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self._clock, self._seconds = Clock(), seconds
+        self._fcntl = fcntl.fcntl
+        monkeypatch.setattr(images, "time", self._clock)
+        monkeypatch.setattr(fcntl, "fcntl", self.fcntl)
+
+    def fcntl(self, fd: int, command: int, argument: int) -> int:
+        if self._clock.now < self._seconds:
+            raise OSError(errno.EBUSY, "a page is on its way")
+        return self._fcntl(fd, command, argument)
+
+
+def test_a_kernel_that_is_not_ready_to_seal_is_asked_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    BusyKernel(monkeypatch, seconds=1)
+    with Images(str(cache)).sealed(DIGEST, 60) as image:
+        assert os.pread(image.fd, image.size, 0) == DATA
+        with pytest.raises(PermissionError):
+            os.pwrite(image.fd, b"x", 0)
+
+
+def test_what_cannot_be_sealed_in_time_is_not_programmed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    BusyKernel(monkeypatch, seconds=61)
+    with pytest.raises(Unfit) as caught, Images(str(cache)).sealed(DIGEST, 60):
+        raise AssertionError("it was taken")
+    assert (caught.value.errno, caught.value.step) == (errno.EBUSY, "image")
+
+
 def test_it_is_given_up_after_use(cache: Path):
     with sealed(cache) as image:
         pass
