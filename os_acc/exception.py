@@ -368,7 +368,10 @@ class RegionInUse(BitstreamError):
 
 
 class RegionUnknown(BitstreamError):
-    """Nothing is known of what the region holds: its programming failed."""
+    """Nothing is known of what the region holds.
+
+    Its programming failed, or the record of which regions these are is damaged.
+    """
 
     default_hint = "ask for a bitstream: the region is then programmed anew"
 

@@ -228,11 +228,11 @@ class Programmer:
             wanted = function_of(bitstream) if bitstream else now.function_id
             lease = _asking(draft.lease, now, wanted, bitstream)
             leases.append(lease)
-            known = now.key not in standing.unknown_regions
+            known = now not in standing.unknown_regions
             if bitstream is None:
                 if not known:
                     raise exception.RegionUnknown(
-                        f"{now} holds nothing known: its last programming failed"
+                        f"{now} holds nothing known: its last programming is unproved"
                     )
                 continue
             if known and wanted is not None and wanted == now.function_id:
@@ -297,7 +297,7 @@ class Programmer:
         now = self._read(lease.plugin, lease.programming.region, deadline)
         standing = self._store.until(deadline).standing()
         return (
-            now.key not in standing.unknown_regions
+            now not in standing.unknown_regions
             and now.function_id == lease.programming.function_id
         )
 

@@ -18,7 +18,7 @@ import dataclasses
 import enum
 
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import Programming, Region
+from os_acc.objects.region import NO_DOUBTS, Doubts, Programming, Region
 
 
 class LeaseState(enum.Enum):
@@ -115,13 +115,12 @@ class Standing:
     """All that is recorded at one moment.
 
     :ivar unreadable: functions that damaged records of leases claim.
-    :ivar unknown_regions: the keys of regions whose programming has begun
-        and not been proved.
+    :ivar unknown_regions: of which nobody knows what they hold.
     """
 
     leases: tuple[Lease, ...] = ()
     unreadable: tuple[PciAddress, ...] = ()
-    unknown_regions: frozenset[str] = frozenset()
+    unknown_regions: Doubts = NO_DOUBTS
 
     @property
     def taken(self) -> frozenset[PciAddress]:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
 
 from os_acc.objects.pci import PciAddress, PciIdentity
 
@@ -70,3 +71,31 @@ class Programming:
     image_id: str = ""
     hash_algo: str = ""
     hash_value: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Doubts:
+    """Of which regions nobody knows what they hold.
+
+    :ivar keys: those whose programming has begun and not been proved.
+    :ivar proved: None: only these. Otherwise what was recorded of them is
+        damaged, so that every region is in doubt but those that were proved
+        since.
+    """
+
+    keys: frozenset[str] = frozenset()
+    proved: frozenset[str] | None = None
+
+    def __contains__(self, region: Region) -> bool:
+        if region.key in self.keys:
+            return True
+        if self.proved is None or region.key in self.proved:
+            return False
+        # What cannot be programmed has not been left half-way.
+        return region.interface_id is not None
+
+    def __bool__(self) -> bool:
+        return bool(self.keys) or self.proved is not None
+
+
+NO_DOUBTS: Final = Doubts()

@@ -61,7 +61,7 @@ def _traits(region: Region, standing: Standing) -> Iterator[str]:
         # Whoever asks for this one wants to choose what the region holds.
         if not any(lease.stands_on(region) for lease in standing.leases):
             yield PROGRAMMABLE
-    if region.function_id is not None and region.key not in standing.unknown_regions:
+    if region.function_id is not None and region not in standing.unknown_regions:
         yield f"CUSTOM_FPGA_{vendor}_FUNCTION_{_name(region.function_id)}"
         yield f"CUSTOM_FPGA_FUNCTION_ID_{vendor}_{_hexadecimal(region.function_id)}"
 

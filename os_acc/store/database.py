@@ -224,7 +224,8 @@ class Database:
 
     def _create(self, deadline: float) -> None:
         """Put an empty store where none is."""
-        if any(os.path.exists(self.path + suffix) for suffix in _COMPANIONS):
+        lost = any(os.path.exists(self.path + suffix) for suffix in _COMPANIONS)
+        if lost:
             aside = self._move_companions()
             LOG.error(
                 "%s is gone, but not what SQLite kept beside it (now %s-*);"
@@ -233,7 +234,9 @@ class Database:
                 aside,
             )
         try:
-            fresh, _ = self._build(deadline, salvage.Remains())
+            fresh, _ = self._build(
+                deadline, salvage.Remains(regions_are_whole=not lost)
+            )
             os.replace(fresh, self.path)
             _sync(self._directory)
         except OSError as error:

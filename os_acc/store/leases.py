@@ -29,7 +29,7 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState, Standing
 from os_acc.objects.pci import PciAddress
-from os_acc.store import codec, journal, rows
+from os_acc.store import codec, doubts, journal, rows
 from os_acc.store.database import Database, StoreDamaged
 from os_acc.store.journal import Event, Operation
 
@@ -229,14 +229,12 @@ class Store:
         Until :meth:`know_region` nothing is known of what it holds.
         """
         with self._transaction() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO unknown_regions VALUES (?, ?)", (key, image_id)
-            )
+            doubts.doubt(connection, key, image_id)
 
     def know_region(self, key: str) -> None:
         """Record that a region is proved to hold what it should."""
         with self._transaction() as connection:
-            connection.execute("DELETE FROM unknown_regions WHERE key = ?", (key,))
+            doubts.settle(connection, key)
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """The newest events, the latest of them last."""
@@ -250,7 +248,7 @@ class Store:
             return Standing(
                 leases,
                 tuple(sorted(rows.orphans(connection))),
-                rows.unknown_regions(connection),
+                doubts.read(connection),
             )
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:

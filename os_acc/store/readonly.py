@@ -30,7 +30,8 @@ import time
 from os_acc import exception
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
-from os_acc.store import codec, refusals, rows, schema
+from os_acc.objects.region import NO_DOUBTS, Doubts
+from os_acc.store import codec, doubts, refusals, rows, schema
 from os_acc.store.database import Database, StoreDamaged, has_strange_log
 
 
@@ -45,7 +46,7 @@ class Recorded:
     leases: tuple[Lease, ...] = ()
     damaged_claims: tuple[PciAddress, ...] = ()
     damaged_files: tuple[str, ...] = ()
-    unknown_regions: frozenset[str] = frozenset()
+    unknown_regions: Doubts = NO_DOUBTS
 
     @property
     def standing(self) -> Standing:
@@ -143,7 +144,7 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
         return Recorded(
             tuple(leases),
             tuple(sorted(claims)),
-            unknown_regions=rows.unknown_regions(connection),
+            unknown_regions=doubts.read(connection),
         )
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from os_acc import exception
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
-from os_acc.store import codec, schema
+from os_acc.store import codec
 
 COLUMNS = "rowid, uuid, consumer, epoch, payload, digest"
 
@@ -202,11 +202,3 @@ def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:
     return connection.execute(
         f"DELETE FROM claims WHERE {condition}", (str(address),)
     ).rowcount
-
-
-def unknown_regions(connection: sqlite3.Connection) -> frozenset[str]:
-    """The keys of regions of which nothing is known."""
-    if schema.version_of(connection) < schema.WITH_REGIONS:
-        return frozenset()
-    found = connection.execute("SELECT key FROM unknown_regions")
-    return frozenset(key for (key,) in found)

@@ -20,20 +20,24 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.store import codec, refusals, rows
+from os_acc.store import codec, doubts, refusals, rows
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remains:
-    """What a damaged store still says; nothing where it says nothing."""
+    """What a damaged store still says; nothing where it says nothing.
+
+    :ivar regions_are_whole: whether this is all that it said of regions.
+    """
 
     leases: tuple[rows.Row, ...] = ()
     claims: tuple[tuple[str, str], ...] = ()
     epoch: int = 0
     providers: tuple[tuple[str, str], ...] = ()
-    unknown_regions: tuple[tuple[str, str], ...] = ()
+    regions: tuple[doubts.Row, ...] = ()
+    regions_are_whole: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +66,12 @@ def read(connection: sqlite3.Connection) -> Remains:
             default=0,
         ),
         providers=tuple(_pairs(connection, "providers", "uuid, resource_class")),
-        unknown_regions=tuple(_pairs(connection, "unknown_regions", "key, image")),
+        regions=tuple(
+            row
+            for _, *found in _scan(connection, "unknown_regions", doubts.COLUMNS)
+            if (row := doubts.Row(*found)).is_sound
+        ),
+        regions_are_whole=_is_whole(connection),
     )
 
 
@@ -93,14 +102,28 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     connection.executemany(
         "INSERT OR IGNORE INTO providers VALUES (?, ?)", remains.providers
     )
-    connection.executemany(
-        "INSERT OR IGNORE INTO unknown_regions VALUES (?, ?)", remains.unknown_regions
-    )
+    doubts.keep(connection, remains.regions, whole=remains.regions_are_whole)
     connection.execute(
         "UPDATE meta SET epoch = ?",
         (max(rows.last_epoch(connection), remains.epoch),),
     )
     return Salvaged(len(kept), damaged)
+
+
+def _is_whole(connection: sqlite3.Connection) -> bool:
+    """Whether nothing is missing of what is recorded of regions."""
+    try:
+        (verdict,) = connection.execute(
+            "PRAGMA integrity_check(unknown_regions)"
+        ).fetchone()
+        return verdict == "ok" and doubts.is_sound(connection)
+    except sqlite3.DatabaseError as error:
+        if refusals.is_passing(error):
+            raise
+    except UnicodeDecodeError:
+        # As in _scan().
+        pass
+    return False
 
 
 def _pairs(

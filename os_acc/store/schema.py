@@ -57,10 +57,17 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE unknown_regions (key TEXT NOT NULL PRIMARY KEY,"
         " image TEXT NOT NULL)",
     ),
+    (
+        # A row that is damaged must not name another region than it did. One
+        # of before has no digest: it proves nothing.
+        "ALTER TABLE unknown_regions ADD COLUMN proved INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE unknown_regions ADD COLUMN digest TEXT NOT NULL DEFAULT ''",
+    ),
 )
 
-#: The first version that has the table of unknown regions.
-WITH_REGIONS = 2
+#: The first version that has the table of unknown regions, and the first of
+#: which each row proves itself.
+WITH_REGIONS, WITH_PROOF = 2, 3
 
 
 def version_of(connection: sqlite3.Connection) -> int:

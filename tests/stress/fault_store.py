@@ -29,8 +29,10 @@ import pytest
 from os_acc import exception, privsep
 from os_acc.manager import Manager
 from os_acc.objects.lease import Lease
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.store import codec
+from os_acc.store import codec, readonly
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, hosts
 from tests.stress import processes
@@ -42,6 +44,13 @@ CONSUMERS = 16
 EACH, FREE = 2, 1
 NEXT = "44444444-4444-4444-8444-444444444444"
 PAGE = 4096
+
+_CARD, _INTEL = PciAddress.parse("0000:b3:00.0"), PciIdentity(0x8086, 0x0B2B, 0, 0, 0)
+#: Regions whose programming has begun and not been proved.
+DOUBTED = [
+    Region(_CARD, _INTEL, number, hosts.DFL_INTERFACE, None) for number in (0, 5)
+]
+_IMAGE = "55555555-5555-4555-8555-555555555555"
 
 
 def build(bench: Bench) -> None:
@@ -57,6 +66,8 @@ def build(bench: Bench) -> None:
             plug(manager, str(uuid.UUID(int=number + 1)), *[NIC] * EACH)
             # As after weeks: a store that has been used.
             manager.store.replace(manager.store.leases())
+        for region in DOUBTED:
+            manager.store.forget_region(region.key, _IMAGE)
 
 
 def file_of(bench: Bench) -> pathlib.Path:
@@ -106,10 +117,12 @@ def damage_page(file: pathlib.Path, number: int, damage: Damage) -> None:
 def damage_records(
     file: pathlib.Path, leases: Sequence[Lease], dice: random.Random
 ) -> None:
-    """Change one bit of each lease's record, and leave the rest whole."""
+    """Change one bit of each lease's and region's record, nothing else."""
     content = file.read_bytes()
-    for lease in leases:
-        record = codec.encode(lease).encode()
+    records = [codec.encode(lease).encode() for lease in leases]
+    # With its key in the index: SQLite finds nothing wrong.
+    records += [region.key.encode() for region in DOUBTED]
+    for record in records:
         assert record in content
         changed = bytearray(record)
         # It stays text.
@@ -180,10 +193,20 @@ def check_serves(bench: Bench, leases: Sequence[Lease], *, whole: bool = False) 
         assert lease == known[lease.uuid], "a lease that never was"
     if whole:
         assert set(found) == set(leases), "a lease is lost"
+    check_doubts(bench)
     lost = {a for lease in leases if lease not in found for a in lease.members}
     if lost - set(manager.store.damaged_claims()):
         assert manager.store.damaged, "leases are lost, and nobody is told"
     check_offers(bench, manager, leases)
+
+
+def check_doubts(bench: Bench) -> None:
+    """No region is trusted that was not; to those who only look as well."""
+    state = os.path.dirname(file_of(bench))
+    doubted = open_store(bench).standing().unknown_regions
+    assert all(region in doubted for region in DOUBTED), "a region is trusted"
+    doubted = readonly.read(state, 1).unknown_regions
+    assert all(region in doubted for region in DOUBTED), "a region is shown as known"
 
 
 def check_offers(bench: Bench, manager: Manager, leases: Sequence[Lease]) -> None:

@@ -186,6 +186,7 @@ def test_every_record_may_be_wrong_in_one_bit(
             check_serves(bench, leases)
             store = fault_store.open_store(bench)
             assert store.leases() == ()
+            assert store.standing().unknown_regions.proved is not None
             members = {each for lease in leases for each in lease.members}
             assert set(store.damaged_claims()) == members
 
@@ -234,7 +235,15 @@ def test_what_is_no_database_is_set_aside(bench: Bench, leases, content) -> None
 
 # -- the schema ---------------------------------------------------------------
 
-TABLES = ("meta", "leases", "claims", "damaged", "events", "providers")
+TABLES = (
+    "meta",
+    "leases",
+    "claims",
+    "damaged",
+    "events",
+    "providers",
+    "unknown_regions",
+)
 
 
 def columns(bench: Bench) -> list[tuple[str, str]]:

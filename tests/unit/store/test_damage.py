@@ -304,14 +304,7 @@ def test_a_store_from_before_there_were_regions_is_served(
     assert readonly.read(state_path, 1).standing.leases == added
     store = reopened(state_path)
     assert store.leases() == added
-    store.forget_region("a region", "an image")
-    assert store.standing().unknown_regions == {"a region"}
-
-
-def test_regions_of_which_nothing_is_known_outlive_damage(store, state_path, file):
-    store.forget_region("a region", "an image")
-    execute(file, "DROP TABLE events")
-    assert reopened(state_path).standing().unknown_regions == {"a region"}
+    assert not store.standing().unknown_regions
 
 
 def test_tables_that_are_not_ours_are_damage(store, state_path, file, make_lease):

@@ -1,0 +1,141 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A region in doubt stays so, whatever becomes of what is recorded of it."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sqlite3
+
+import pytest
+
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region
+from os_acc.store import Store, readonly
+
+_INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
+_IDENTITY = PciIdentity(0x8086, 0x0B2B, 0x8086, 0x138D, 0)
+
+
+def region(slot: int, interface_id: str | None = _INTERFACE) -> Region:
+    return Region(PciAddress(0, 0x3B, slot, 0), _IDENTITY, 0, interface_id, None)
+
+
+DOUBTED, OTHER, NEVER = region(1), region(2), region(3)
+FIXED = region(4, None)
+
+
+@pytest.fixture
+def file(state_path) -> pathlib.Path:
+    return pathlib.Path(state_path, "os_acc.sqlite")
+
+
+def reopened(state_path: str) -> Store:
+    return Store.open(state_path, busy_timeout=30)
+
+
+def execute(file: pathlib.Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def doubted(store: Store) -> list[Region]:
+    found = store.standing().unknown_regions
+    return [each for each in (DOUBTED, OTHER, NEVER, FIXED) if each in found]
+
+
+def test_a_region_is_in_doubt_until_it_is_proved(store, state_path):
+    store.forget_region(DOUBTED.key, "an image")
+    assert doubted(reopened(state_path)) == [DOUBTED]
+    assert DOUBTED in readonly.read(state_path, 1).unknown_regions
+    store.know_region(DOUBTED.key)
+    assert doubted(reopened(state_path)) == []
+
+
+def test_damage_elsewhere_leaves_the_others_out_of_doubt(store, state_path, file):
+    store.forget_region(DOUBTED.key, "an image")
+    execute(file, "DROP TABLE events")
+    store = reopened(state_path)
+    assert store.damaged
+    assert doubted(store) == [DOUBTED]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE unknown_regions SET key = 'another'",
+        "UPDATE unknown_regions SET key = CAST(key AS BLOB)",
+        "UPDATE unknown_regions SET image = 'another'",
+        "UPDATE unknown_regions SET proved = 1",
+        "UPDATE unknown_regions SET digest = ''",
+        "DROP TABLE unknown_regions",
+        "ALTER TABLE unknown_regions RENAME COLUMN key TO other",
+    ],
+)
+def test_where_the_record_is_damaged_each_region_has_to_be_proved(
+    store, state_path, file, damage
+):
+    store.forget_region(DOUBTED.key, "an image")
+    execute(file, damage)
+    store = reopened(state_path)
+    # What cannot be programmed has not been left half-way.
+    assert doubted(store) == [DOUBTED, OTHER, NEVER]
+    store.forget_region(OTHER.key, "an image")
+    store.know_region(OTHER.key)
+    assert doubted(store) == [DOUBTED, NEVER]
+    store.forget_region(OTHER.key, "an image")
+    assert doubted(reopened(state_path)) == [DOUBTED, OTHER, NEVER]
+    store.know_region(OTHER.key)
+    store.know_region(DOUBTED.key)
+    assert doubted(reopened(state_path)) == [NEVER]
+
+
+def test_whoever_only_looks_believes_no_damaged_row(store, state_path, file):
+    store.forget_region(DOUBTED.key, "an image")
+    execute(file, "UPDATE unknown_regions SET key = 'another'")
+    assert DOUBTED in readonly.read(state_path, 1).unknown_regions
+
+
+def test_what_was_proved_before_a_loss_is_in_doubt_after_it(store, state_path, file):
+    execute(file, "DROP TABLE unknown_regions")
+    store = reopened(state_path)
+    store.know_region(DOUBTED.key)
+    execute(file, "UPDATE unknown_regions SET digest = '' WHERE key = '*'")
+    execute(file, "DROP TABLE events")
+    assert doubted(reopened(state_path)) == [DOUBTED, OTHER, NEVER]
+
+
+def test_a_row_of_an_older_store_proves_nothing(store, state_path, file):
+    execute(
+        file,
+        "DROP TABLE unknown_regions",
+        "CREATE TABLE unknown_regions (key TEXT NOT NULL PRIMARY KEY,"
+        " image TEXT NOT NULL)",
+        f"INSERT INTO unknown_regions VALUES ('{DOUBTED.key}', 'an image')",
+        "PRAGMA user_version = 2",
+    )
+    assert DOUBTED in readonly.read(state_path, 1).unknown_regions
+    assert doubted(reopened(state_path)) == [DOUBTED, OTHER, NEVER]
+
+
+def test_a_store_that_was_lost_says_nothing_of_regions(store, state_path, file):
+    store.forget_region(DOUBTED.key, "an image")
+    file.unlink()
+    assert doubted(reopened(state_path)) == [DOUBTED, OTHER, NEVER]
+
+
+def test_a_new_host_has_no_doubts(store):
+    assert not store.standing().unknown_regions
+    assert doubted(store) == []
