@@ -25,7 +25,7 @@ from oslo_config import cfg
 from os_acc import conf, privsep, service
 from os_acc.manager import Manager
 from os_acc.objects.device import Provider, Refused
-from os_acc.objects.lease import Owner
+from os_acc.objects.lease import LeaseState, Owner
 from os_acc.privsep import worker
 from os_acc.testing import FakeKernel, HostSpec
 
@@ -133,6 +133,12 @@ class Bench:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         worker._stuck.clear()
+
+
+def state_of(bench: Bench, number: int = 1) -> LeaseState:
+    """The state of the one lease of an instance."""
+    (lease,) = bench.manager.store.leases(uuid_of(number))
+    return lease.state
 
 
 def request(*providers: Provider, amount: int = 1) -> tuple[Any, Any]:
