@@ -75,6 +75,22 @@ class InvalidSelectedProvider(InvalidInput):
     """``selected_rp`` has none of the forms that :func:`os_acc.plug` takes."""
 
 
+class NoAssignment(InvalidSelectedProvider):
+    """What is allocated cannot be what the request groups ask for."""
+
+
+class AssignmentTooLarge(InvalidSelectedProvider):
+    """More groups or providers than are told apart without mappings."""
+
+    default_hint = "pass the allocation request together with its 'mappings'"
+
+
+class AssignmentTooHard(InvalidSelectedProvider):
+    """Which provider serves which group was not found within the budget."""
+
+    default_hint = "pass the allocation request together with its 'mappings'"
+
+
 class NodeNotFound(InvalidInput):
     """The provider tree has no compute node of the name that was passed."""
 

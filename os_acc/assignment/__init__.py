@@ -1,0 +1,104 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which provider serves which request group, worked out from allocations.
+
+What a scheduler's decision allocates is known; which group each part of it
+is for is not, where the mappings are missing. Here that is found again, by
+Placement's own rules (``placement.objects.allocation_candidate``, 16.0.0):
+
+* one provider serves all of a numbered group, and has all that it requires
+  and nothing that it forbids;
+* each resource class of the unnumbered group is served by one provider; what
+  it requires, these have between them, and none has what it forbids;
+* under ``isolate`` no two numbered groups have the same provider.
+
+The search is exact: an assignment is found wherever there is one, or the
+budget is told to be spent. The same input has the same answer.
+
+Specification: nova-specs, rocky, "Granular Resource Request Syntax".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from os_acc import exception
+from os_acc.assignment.problem import Allocated, Pins, Problem, Served, problem_of
+from os_acc.assignment.reasons import reason
+from os_acc.assignment.search import BudgetSpent, Search
+from os_acc.objects.request import GroupPolicy, RequestGroup
+
+__all__ = ["Allocated", "Served", "assign"]
+
+#: How many groups, parts of them that are served alone, and providers may
+#: take part.
+MAX_GROUPS: Final = 64
+MAX_PARTS: Final = 256
+MAX_PROVIDERS: Final = 512
+#: How many steps a search may take; a step is one attempt, or one way along
+#: which it is shown that an attempt cannot be ruled out.
+BUDGET: Final = 50_000
+
+
+def assign(
+    groups: Collection[RequestGroup],
+    policy: GroupPolicy | None,
+    allocated: Collection[Allocated],
+    *,
+    pins: Pins | None = None,
+    certain: bool = False,
+    budget: int = BUDGET,
+) -> tuple[Served, ...]:
+    """Find a provider for each group.
+
+    :param groups: no two of the same suffix, each with resources.
+    :param allocated: no two of the same provider.
+    :param pins: the provider of each (suffix, resource class) that has to be
+        served by that one.
+    :param certain: doubt about a trait rules a provider out.
+    :param budget: in steps.
+    :returns: one entry for each group and resource class, sorted.
+    :raises AssignmentTooLarge: more than the bounds take part.
+    :raises AssignmentTooHard: neither found nor ruled out within the budget.
+    :raises NoAssignment: there is none.
+    """
+    problem = problem_of(groups, policy, allocated, pins or {}, certain)
+    _check_bounds(len(groups), problem)
+    try:
+        found = Search(problem, budget).run()
+    except BudgetSpent as error:
+        raise exception.AssignmentTooHard(
+            f"which of {len(problem.providers)} providers serves which of "
+            f"{len(groups)} groups was not found in {budget} steps"
+        ) from error
+    if found is None:
+        raise exception.NoAssignment(
+            reason(groups, policy, allocated, pins or {}, certain),
+            hint="the flavor, or the allocations, are not those that were scheduled",
+        )
+    return problem.served(found)
+
+
+def _check_bounds(groups: int, problem: Problem) -> None:
+    parts = sum(len(kind.suffixes) for kind in problem.kinds)
+    bounds: Mapping[str, tuple[int, int]] = {
+        "request groups": (groups, MAX_GROUPS),
+        "resource classes of request groups": (parts, MAX_PARTS),
+        "providers": (len(problem.providers), MAX_PROVIDERS),
+    }
+    for what, (number, bound) in bounds.items():
+        if number > bound:
+            raise exception.AssignmentTooLarge(
+                f"{number} {what} take part, and at most {bound} can be told apart"
+            )
