@@ -71,6 +71,10 @@ class UnsupportedExtraSpec(InvalidExtraSpec):
     default_hint = "take it out of the flavor, or upgrade os_acc"
 
 
+class InvalidProfile(InvalidInput):
+    """A device profile that nobody can be served by."""
+
+
 class InvalidSelectedProvider(InvalidInput):
     """``selected_rp`` has none of the forms that :func:`os_acc.plug` takes."""
 
@@ -441,6 +445,19 @@ class ProgrammingTimedOut(ProgrammingFailed):
 
 class FunctionMismatch(ProgrammingFailed):
     """The region was programmed, and holds another function than it should."""
+
+
+# -- device profiles --------------------------------------------------------
+
+
+class ProfileNotFound(OsAccError):
+    """There is no device profile of that name."""
+
+
+class ProfilesUnavailable(OsAccError):
+    """Nobody answers who has the device profiles."""
+
+    retryable = True
 
 
 # -- Placement ----------------------------------------------------------------

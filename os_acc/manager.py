@@ -49,6 +49,7 @@ from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Selection, Wanted
 from os_acc.placement import snapshot, tree
 from os_acc.plugins import base
+from os_acc.profiles.choice import Profiles
 from os_acc.store.leases import AlreadyLeased, Store
 from os_acc.store.locks import Locks, consumer_lock
 
@@ -85,6 +86,7 @@ class Manager:
         owner: Owner,
         told: inventory.Told,
         health: watching.Health,
+        profiles: Profiles,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -97,6 +99,7 @@ class Manager:
         self._owner = owner
         self._told = told
         self._health = health
+        self._profiles = profiles
         # All providers that this host ever offered: uuid to resource class.
         self._ours = store.providers()
         self._snapshots = snapshot.Snapshots(self.take_stock)
@@ -117,7 +120,7 @@ class Manager:
         deadline = time.monotonic() + self.settings.plug_timeout
         instance = InstanceInfo.from_api(instance_info)
         selection = selected_rp.parse(selected)
-        request = extra_specs.parse(flavor_extra_specs)
+        request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             try:
                 leases = self._plug(instance, selection, request, deadline)
@@ -167,7 +170,8 @@ class Manager:
 
     def requests_accelerators(self, flavor_extra_specs: object) -> bool:
         """See :func:`os_acc.requests_accelerators`."""
-        request = extra_specs.parse(flavor_extra_specs)
+        deadline = time.monotonic() + self.settings.plug_timeout
+        request = self._request(flavor_extra_specs, deadline)
         self.take_stock()
         # Whoever asks for what has vanished has to be told by plug().
         return extra_specs.requests_accelerators(request, set(self._ours.values()))
@@ -272,6 +276,10 @@ class Manager:
         }
 
     # -- parts of a plug ---------------------------------------------------
+
+    def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
+        """What a flavor asks for, with the device profile that it names."""
+        return extra_specs.parse(self._profiles.folded(flavor_extra_specs, deadline))
 
     def _plug(
         self,

@@ -41,6 +41,7 @@ from os_acc import (
 from os_acc.bitstreams import library
 from os_acc.objects.lease import Owner
 from os_acc.placement import snapshot
+from os_acc.profiles.choice import Profiles
 from os_acc.store import readonly
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
@@ -193,6 +194,7 @@ def _build(
         owner,
         _told,
         health,
+        Profiles(config),
     )
     ready.take_stock(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):

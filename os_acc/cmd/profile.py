@@ -1,0 +1,181 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""``os-acc profile``: accelerators by a name, and flavors that have them."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cliff import columns
+
+from os_acc.cmd import base
+from os_acc.objects.profile import DeviceProfile, ProfileGroup
+from os_acc.profiles import choice, folding
+from os_acc.profiles.source import Source
+
+
+class ProfileList(base.Listing):
+    """List the device profiles that a flavor may name.
+
+    They are where [os_acc_profiles] says: in files of this host, or Cyborg's.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        found = []
+        for where, each in _source(self).judged(_deadline(self)):
+            if isinstance(each, DeviceProfile):
+                found.append(each)
+            else:
+                self.remark(f"a profile in {where} is passed over: {each}")
+        return ("Name", "UUID", "Groups", "Accelerators", "Description"), [
+            (
+                each.name,
+                each.uuid,
+                len(each.groups),
+                each.accelerators,
+                each.description,
+            )
+            for each in sorted(found, key=lambda each: each.name)
+        ]
+
+
+class ProfileShow(base.Showing):
+    """Show what a device profile asks for."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        return _with_profile(super().get_parser(prog_name))
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        found = _source(self).profile(parsed_args.profile, _deadline(self))
+        return ("Name", "UUID", "Description", "Groups", "Accelerators"), (
+            found.name,
+            found.uuid,
+            found.description,
+            _Groups(found.groups),
+            found.accelerators,
+        )
+
+
+class ProfileCheck(base.Listing):
+    """Judge every device profile; ends with 1 if one cannot be used.
+
+    What Cyborg takes is not always what can be served: it checks nothing
+    below accel:.
+    """
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        self._is_wrong = False
+        return super().run(parsed_args) or int(self._is_wrong)
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        rows: list[tuple[str | None, str, str]] = []
+        for where, each in _source(self).judged(_deadline(self)):
+            if isinstance(each, DeviceProfile):
+                rows.append((each.name, where, "can be used"))
+            else:
+                self._is_wrong = True
+                rows.append((None, where, str(each)))
+        return ("Name", "Where", "Result"), rows
+
+
+class ProfileApply(base.Showing):
+    """Put a device profile's groups into a flavor, for a cloud without Cyborg.
+
+    Nova resolves accel:device_profile by asking Cyborg and nobody else. A
+    flavor that has the groups themselves needs no Cyborg. By default the
+    command is printed that does it.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = _with_profile(super().get_parser(prog_name))
+        parser.add_argument(
+            "flavor", metavar="FLAVOR", help="the name or the id of the flavor"
+        )
+        parser.add_argument(
+            "--prefix",
+            metavar="TEXT",
+            default="",
+            help="what the suffix of each group begins with, before its number; "
+            "default the profile's name between '_'",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        profile = _source(self).profile(parsed_args.profile, _deadline(self))
+        properties = folding.properties(profile, parsed_args.prefix)
+        return ("Flavor", "Properties", "Command"), (
+            parsed_args.flavor,
+            _Properties(properties),
+            _command(parsed_args.flavor, properties),
+        )
+
+
+class _Groups(columns.FormattableColumn[Any]):
+    """Groups, as lines for people and as the profile has them for programs."""
+
+    def human_readable(self) -> str:
+        return "\n".join(line for group in self._value for line in _lines(group))
+
+    def machine_readable(self) -> list[dict[str, str]]:
+        return [dict(group.properties) for group in self._value]
+
+
+class _Properties(columns.FormattableColumn[Any]):
+    """Properties, one in a line for people."""
+
+    def human_readable(self) -> str:
+        return "\n".join(f"{key}={value}" for key, value in self._value.items())
+
+    def machine_readable(self) -> dict[str, str]:
+        return dict(self._value)
+
+
+def _lines(group: ProfileGroup) -> Iterable[str]:
+    yield f"group {group.index}:"
+    for key, value in group.properties:
+        yield f"  {key}={value}"
+
+
+def _command(flavor: str, properties: Mapping[str, str]) -> str:
+    words = ["openstack", "flavor", "set"]
+    for key, value in properties.items():
+        words += ["--property", f"{key}={value}"]
+    return shlex.join([*words, flavor])
+
+
+def _with_profile(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument(
+        "profile", metavar="PROFILE", help="the name or the uuid of the profile"
+    )
+    return parser
+
+
+def _source(command: base.Acting) -> Source:
+    return choice.Profiles(command.os_acc.config).source
+
+
+def _deadline(command: base.Acting) -> float:
+    return time.monotonic() + command.settings.plug_timeout

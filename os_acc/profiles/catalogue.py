@@ -1,0 +1,173 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Device profiles in YAML files of this host.
+
+::
+
+    device_profiles:
+    - name: fpga-dp1
+      description: a region that the instance's bitstream is loaded into
+      groups:
+      - resources:CUSTOM_ACCELERATOR_FPGA: 1
+        trait:CUSTOM_PROGRAMMABLE: required
+        accel:bitstream_id: d5ca2f11-3108-4426-a11c-a959987565df
+
+That is what Cyborg's API answers, so what it has answered can be used as it
+is (JSON is YAML, too).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from os_acc import deadlines, exception, hints
+from os_acc.objects.profile import DeviceProfile
+from os_acc.profiles import reading
+from os_acc.profiles.source import Judged
+
+_SUFFIX: Final = ".yaml"
+#: Bytes: thousands of profiles.
+_LARGEST: Final = 1 << 22
+
+
+class Catalogue:
+    """A :class:`os_acc.profiles.source.Source` that is files.
+
+    One that is wrong hides none of the others.
+
+    :param path: of the file, or of a directory with files.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def profile(self, name: str, deadline: float) -> DeviceProfile:
+        """See :meth:`os_acc.profiles.source.Source.profile`.
+
+        :raises InvalidProfile: it is wrong, or there are two.
+        """
+        found, errors = [], []
+        for where, entry in self._entries(deadline):
+            if isinstance(entry, exception.OsAccError):
+                errors.append(entry)
+            elif name in (entry.get("name"), entry.get("uuid")):
+                found.append((where, reading.read(entry)))
+        if len(found) > 1:
+            raise exception.InvalidProfile(
+                f"there are {len(found)} device profiles {name}: in "
+                + ", ".join(where for where, _profile in found)
+            )
+        for _where, profile in found:
+            return profile
+        for error in errors:
+            # It may be in there.
+            raise error
+        raise exception.ProfileNotFound(
+            f"there is no device profile {hints.shown(name)} in {self._path}",
+            hint="'os-acc profile list' shows those that there are",
+        )
+
+    def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
+        """See :meth:`os_acc.profiles.source.Source.judged`; the place is a file."""
+        entries = list(self._entries(deadline))
+        names = Counter(
+            entry.get("name") for _where, entry in entries if isinstance(entry, Mapping)
+        )
+        for where, entry in entries:
+            if isinstance(entry, exception.OsAccError):
+                yield where, entry
+                continue
+            try:
+                profile = reading.read(entry)
+            except exception.InvalidProfile as error:
+                yield where, error
+                continue
+            if names[profile.name] > 1:
+                yield (
+                    where,
+                    exception.InvalidProfile(
+                        f"there are {names[profile.name]} device profiles "
+                        f"{profile.name}"
+                    ),
+                )
+            else:
+                yield where, profile
+
+    def _entries(
+        self, deadline: float
+    ) -> Iterator[tuple[str, Mapping[str, Any] | exception.OsAccError]]:
+        """What stands in each place of each file, unread."""
+        for path in self._files():
+            deadlines.left(deadline)
+            try:
+                listed = _listed(path)
+            except exception.OsAccError as error:
+                yield path, error
+                continue
+            for entry in listed:
+                if isinstance(entry, Mapping):
+                    yield path, entry
+                else:
+                    yield (
+                        path,
+                        exception.InvalidProfile(
+                            f"{path}: {hints.shown(entry)} is no device profile"
+                        ),
+                    )
+
+    def _files(self) -> list[str]:
+        if not os.path.isdir(self._path):
+            return [self._path]
+        try:
+            names = sorted(os.listdir(self._path))
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+        return [
+            os.path.join(self._path, name) for name in names if name.endswith(_SUFFIX)
+        ]
+
+
+def _listed(path: str) -> list[Any]:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if len(text) > _LARGEST:
+        raise exception.InvalidProfile(
+            f"{path} has more than {_LARGEST} bytes", hint="use several files"
+        )
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error
+    listed = found.get("device_profiles") if isinstance(found, Mapping) else found
+    if not isinstance(listed, list):
+        raise exception.InvalidProfile(
+            f"{path} has no list of device profiles",
+            hint="it begins with 'device_profiles:'",
+        )
+    return listed
+
+
+def _unreadable(path: str, error: OSError) -> exception.ProfilesUnavailable:
+    return exception.ProfilesUnavailable(
+        f"the device profiles in {path} cannot be read: {error.strerror}",
+        hint="see [os_acc_profiles] in the configuration",
+    )

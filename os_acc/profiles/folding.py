@@ -1,0 +1,97 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A device profile as a part of a flavor.
+
+Nova asks Cyborg for the profile that a flavor names in
+``accel:device_profile``, adds its groups to the request as
+``device_profile_<N>``, and knows nothing of them afterwards. The same is done
+here, so that allocations which Placement made for such a request are
+understood; and where there is no Cyborg, the flavor can have the groups
+themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from os_acc import exception, hints
+from os_acc.objects.profile import DeviceProfile
+from os_acc.objects.request import NUMBERED_SUFFIX
+from os_acc.profiles.source import Source
+
+#: The key by which a flavor names its profile. There is one in a request.
+KEY: Final = "accel:device_profile"
+
+_POLICY: Final = "group_policy"
+_NUMBERED: Final = re.compile(rf"(?:resources|trait)({NUMBERED_SUFFIX}):")
+# What is below accel: in a profile, Nova's API refuses there in a flavor.
+_NAMESPACE: Final = "os_acc"
+
+
+def folded(specs: object, source: Source, deadline: float) -> object:
+    """A flavor's extra specs with the groups of the profile that they name.
+
+    The flavor's ``group_policy`` governs all of them. Where it has none and
+    no more than one numbered group of its own, it is ``none``, as in Nova.
+
+    :param specs: as they were passed to us; whatever else it may be, it is
+        returned as it is, and judged by whoever reads it.
+    :raises InvalidExtraSpec: a group has the suffix of one of the profile's.
+    :raises ProfileNotFound: there is none of that name.
+    :raises InvalidProfile: nobody can be served by it.
+    :raises ProfilesUnavailable: nobody answers who has the profiles.
+    """
+    if not isinstance(specs, Mapping) or not isinstance(specs.get(KEY), str):
+        return specs
+    profile = source.profile(specs[KEY], deadline)
+    own = {
+        match[1]
+        for key in specs
+        if isinstance(key, str) and (match := _NUMBERED.match(key))
+    }
+    whole: dict[Any, Any] = {key: specs[key] for key in specs if key != KEY}
+    for group in profile.groups:
+        if group.suffix in own:
+            raise exception.InvalidExtraSpec(
+                f"the flavor has a group {group.suffix!r}, which is what a group of "
+                f"its device profile {profile.name} is called",
+                hint="give the flavor's group another suffix",
+            )
+        whole |= group.extra_specs(group.suffix, _NAMESPACE)
+    if len(own) <= 1:
+        whole.setdefault(_POLICY, "none")
+    return whole
+
+
+def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
+    """What to put into a flavor that is to have a profile's groups itself.
+
+    :param prefix: of their suffixes; by default the profile's name. What
+        follows it is the number of the group.
+    :raises InvalidInput: there is no such suffix.
+    """
+    prefix = prefix or f"_{profile.name}_"
+    found: dict[str, str] = {}
+    for group in profile.groups:
+        suffix = f"{prefix}{group.index}"
+        if not re.fullmatch(NUMBERED_SUFFIX, suffix):
+            raise exception.InvalidInput(
+                f"{hints.shown(suffix)} is no suffix of a request group",
+                hint="it has at most 64 letters, digits, '-' and '_': choose a "
+                "shorter prefix",
+            )
+        found |= group.extra_specs(suffix, _NAMESPACE)
+    return found

@@ -1,0 +1,95 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Where device profiles come from, as an operator says it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from typing import Final, Self
+
+from oslo_config import cfg
+
+from os_acc import exception, hints
+
+GROUP = cfg.OptGroup(
+    "os_acc_profiles",
+    title="Device profiles of os_acc",
+    help="Where the device profiles come from that a flavor may name in "
+    "accel:device_profile.",
+)
+#: Of Cyborg's options.
+CYBORG = cfg.OptGroup(
+    "os_acc_cyborg",
+    title="Cyborg, as os_acc uses it",
+    help="How the Accelerator service is reached for its device profiles, and as "
+    "whom. Used where [os_acc_profiles] source is cyborg, and by nothing else. "
+    "auth_section names another section that has these credentials already, as "
+    "[placement] or [service_user] do.",
+)
+CYBORG_DEFAULTS: Final = {"service_type": "accelerator"}
+
+OPTIONS: tuple[cfg.Opt, ...] = (
+    cfg.StrOpt(
+        "source",
+        default="catalogue",
+        choices=[
+            ("catalogue", "a file of this host, or a directory of such files"),
+            ("cyborg", "the Accelerator service; see [os_acc_cyborg]"),
+        ],
+        help="Where device profiles are.",
+    ),
+    cfg.StrOpt(
+        "catalogue",
+        default="/etc/os_acc/device_profiles.yaml",
+        help="The YAML file with the device profiles, or a directory with several "
+        "that end in .yaml, where source is catalogue. What has been changed "
+        "there is used at once.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The options as typed values."""
+
+    source: str
+    catalogue: str
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Read the options.
+
+        :raises InvalidConfiguration: one of them cannot be used.
+        """
+        register(conf)
+        try:
+            group = conf[GROUP.name]
+            settings = cls(group.source, group.catalogue)
+        except cfg.Error as error:
+            raise exception.InvalidConfiguration(str(error)) from error
+        if not settings.catalogue or not os.path.isabs(settings.catalogue):
+            raise exception.InvalidConfiguration(
+                f"[{GROUP.name}] catalogue is {hints.shown(settings.catalogue)}, "
+                "not an absolute path"
+            )
+        return settings
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options; a second time changes nothing."""
+    # See os_acc.conf.register().
+    conf.register_group(copy.deepcopy(GROUP))
+    conf.register_opts(OPTIONS, group=GROUP.name)

@@ -1,0 +1,170 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A device profile as JSON or YAML has it, into one that can be used.
+
+What Cyborg's API takes is taken (``device_profiles`` of its API reference),
+but judged more strictly: Cyborg checks nothing below ``accel:``, and what it
+does not know then never happens.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from os_acc import exception, extra_specs, hints
+from os_acc.extra_specs import own_keys
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.profile import REQUESTER, DeviceProfile, ProfileGroup
+from os_acc.objects.request import RequestGroup
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,255}")
+_KINDS: Final = ("resources", "trait", "accel")
+_FIELDS: Final = frozenset(
+    # What Cyborg's answers have besides is of no use here.
+    {"name", "uuid", "description", "groups", "created_at", "updated_at", "links"}
+)
+# Of profiles to which nobody has given a uuid.
+_PROFILES: Final = uuid.UUID("9a4c6b0e-55d0-5a39-8f0d-0b7f8f2e6c11")
+
+
+def read(found: object) -> DeviceProfile:
+    """One profile.
+
+    :param found: ``name``, ``groups`` and, if they are known, ``uuid`` and
+        ``description``; what stands in ``groups`` are mappings of
+        ``resources:<class>``, ``trait:<trait>`` and ``accel:<key>``.
+    :raises InvalidProfile: that is none.
+    """
+    if not isinstance(found, Mapping):
+        raise exception.InvalidProfile(
+            f"{hints.shown(found)} is no device profile", hint="it is a mapping"
+        )
+    name = found.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise exception.InvalidProfile(
+            f"{hints.shown(name)} is no name of a device profile",
+            hint="it has at most 255 letters, digits, '-' and '_'",
+        )
+    for field in found:
+        if field not in _FIELDS:
+            raise exception.InvalidProfile(
+                f"device profile {name}: {hints.shown(field)} is no field of one",
+                hint=hints.did_you_mean(str(field), _FIELDS),
+            )
+    return DeviceProfile(
+        name=name,
+        uuid=_uuid(name, found.get("uuid")),
+        description=_description(name, found.get("description")),
+        groups=_groups(name, found.get("groups")),
+    )
+
+
+def _uuid(name: str, given: object) -> str:
+    if given is None:
+        return str(uuid.uuid5(_PROFILES, name))
+    found = canonical_uuid(given)
+    if found is None:
+        raise exception.InvalidProfile(
+            f"device profile {name}: {hints.shown(given)} is no uuid"
+        )
+    return found
+
+
+def _description(name: str, given: object) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise exception.InvalidProfile(
+            f"device profile {name}: its description {hints.shown(given)} is no text"
+        )
+    return given
+
+
+def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
+    if not isinstance(given, list | tuple) or not given:
+        raise exception.InvalidProfile(
+            f"device profile {name}: its groups are {hints.shown(given)}",
+            hint="it has a list of at least one group",
+        )
+    return tuple(_group(name, index, group) for index, group in enumerate(given))
+
+
+def _group(name: str, index: int, given: object) -> ProfileGroup:
+    where = f"device profile {name}, group {index}"
+    if not isinstance(given, Mapping):
+        raise exception.InvalidProfile(
+            f"{where} is {hints.shown(given)}, not a mapping"
+        )
+    properties = tuple(_property(where, *item) for item in given.items())
+    suffix = f"{REQUESTER}{index}"
+    group = ProfileGroup(index, properties, RequestGroup(suffix))
+    return ProfileGroup(index, properties, _request(where, group))
+
+
+def _property(where: str, key: object, value: object) -> tuple[str, str]:
+    kind, colon, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+    if kind not in _KINDS or not colon or not name:
+        raise exception.InvalidProfile(
+            f"{where}: {hints.shown(key)} is no key of a group",
+            hint="a key begins with resources:, trait: or accel:",
+        )
+    if kind == "resources" and type(value) is int:
+        value = str(value)
+    if not isinstance(value, str):
+        raise exception.InvalidProfile(
+            f"{where}: {key} is {hints.shown(value)}, not text",
+            hint="put it in quotes",
+        )
+    return f"{kind}:{name}", value
+
+
+def _request(where: str, group: ProfileGroup) -> RequestGroup:
+    """What a group means; what a flavor is warned of is an error here."""
+    for key, value in group.properties:
+        _check(where, key, value)
+    keys: Mapping[str, Any] = dict(group.extra_specs(group.suffix, "accel"))
+    try:
+        request = extra_specs.parse(keys)
+    except exception.InvalidExtraSpec as error:
+        raise exception.InvalidProfile(
+            f"{where}: {error.message}", hint=error.hint
+        ) from error
+    asked = {key for key, _value in group.properties if key.startswith("resources:")}
+    for each in request.groups:
+        if len(each.resources) == len(asked):
+            return each
+    raise exception.InvalidProfile(
+        f"{where} asks for no accelerator that there could be"
+        f"{': ' if asked else ''}{', '.join(sorted(asked))}",
+        hint="resources: takes a standard class or a CUSTOM_ one, and a number "
+        "from 1 on",
+    )
+
+
+def _check(where: str, key: str, value: str) -> None:
+    """Refuse what Nova would pass over with a warning."""
+    kind, _, name = key.partition(":")
+    if kind == "trait" and value not in ("required", "forbidden"):
+        raise exception.InvalidProfile(
+            f"{where}: {key} is {hints.shown(value)}",
+            hint="a trait is 'required' or 'forbidden'",
+        )
+    if kind == "accel" and name not in own_keys.KEYS:
+        raise exception.InvalidProfile(
+            f"{where}: {key} is no key of a device profile",
+            hint=hints.did_you_mean(name, own_keys.KEYS),
+        )

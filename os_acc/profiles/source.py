@@ -1,0 +1,44 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What a source of device profiles is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias
+
+from os_acc import exception
+from os_acc.objects.profile import DeviceProfile
+
+#: A profile, or why it cannot be used.
+Judged: TypeAlias = DeviceProfile | exception.OsAccError
+
+
+class Source(Protocol):
+    """Somebody who has device profiles."""
+
+    def profile(self, name: str, deadline: float) -> DeviceProfile:
+        """The profile of this name, or with this uuid.
+
+        :param deadline: on :func:`time.monotonic`.
+        :raises ProfileNotFound: there is none.
+        :raises InvalidProfile: it is none that anybody can have.
+        :raises ProfilesUnavailable: nobody answers.
+        """
+
+    def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
+        """Everything that there is, with its place, in no order.
+
+        :raises ProfilesUnavailable: nobody answers.
+        """

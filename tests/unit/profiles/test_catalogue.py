@@ -1,0 +1,150 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A catalogue of device profiles in files."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+import yaml
+
+from os_acc import exception
+from os_acc.objects.profile import DeviceProfile
+from os_acc.profiles import reading
+from os_acc.profiles.catalogue import Catalogue
+from tests.unit.profiles.made import profile
+
+FOREVER = math.inf
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "profiles.yaml"
+
+
+def write(place, *profiles):
+    place.write_text(
+        yaml.safe_dump({"device_profiles": list(profiles)}, sort_keys=False)
+    )
+
+
+def results(path):
+    """(name, None) or (None, what is wrong) of each entry."""
+    return [
+        (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
+        for _where, each in Catalogue(str(path)).judged(FOREVER)
+    ]
+
+
+def test_a_profile_is_found_by_name_and_by_uuid(place):
+    uuid = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
+    write(place, profile(uuid=uuid), profile("another"))
+    catalogue = Catalogue(str(place))
+    assert catalogue.profile("fpga-dp1", FOREVER) == reading.read(profile(uuid=uuid))
+    assert catalogue.profile(uuid, FOREVER).name == "fpga-dp1"
+
+
+def test_what_cyborg_answers_can_be_saved_as_it_is(place):
+    place.write_text(json.dumps({"device_profiles": [profile()]}))
+    assert results(place) == [("fpga-dp1", None)]
+
+
+def test_a_list_alone_is_a_catalogue(place):
+    place.write_text(yaml.safe_dump([profile()]))
+    assert results(place) == [("fpga-dp1", None)]
+
+
+def test_a_change_is_seen_at_once(place):
+    write(place, profile())
+    catalogue = Catalogue(str(place))
+    with pytest.raises(exception.ProfileNotFound):
+        catalogue.profile("new", FOREVER)
+    write(place, profile("new"))
+    assert catalogue.profile("new", FOREVER).name == "new"
+
+
+def test_a_directory_has_several_files(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    write(tmp_path / "b.yaml", profile("b"))
+    (tmp_path / "b.yaml~").write_text("an editor's")
+    assert results(tmp_path) == [("a", None), ("b", None)]
+
+
+def test_a_wrong_profile_hides_none_of_the_others(place):
+    write(place, profile("good"), {"name": "bad"}, "neither")
+    catalogue = Catalogue(str(place))
+    assert catalogue.profile("good", FOREVER).name == "good"
+    with pytest.raises(exception.InvalidProfile, match="device profile bad"):
+        catalogue.profile("bad", FOREVER)
+    assert [name for name, _wrong in results(place)] == ["good", None, None]
+
+
+def test_a_wrong_file_hides_none_of_the_others(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    (tmp_path / "b.yaml").write_text("device_profiles: [")
+    catalogue = Catalogue(str(tmp_path))
+    assert catalogue.profile("a", FOREVER).name == "a"
+    with pytest.raises(exception.InvalidProfile, match="not YAML"):
+        # It may stand in there.
+        catalogue.profile("b", FOREVER)
+
+
+def test_two_of_one_name_are_none(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    write(tmp_path / "b.yaml", profile("a"), profile("b"))
+    with pytest.raises(exception.InvalidProfile, match=r"a\.yaml.*b\.yaml"):
+        Catalogue(str(tmp_path)).profile("a", FOREVER)
+    wrong = [told for _name, told in results(tmp_path)]
+    assert [told is not None for told in wrong] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no list of device profiles"),
+        ("7", "no list of device profiles"),
+        ("profiles: []", "begins with 'device_profiles:'"),
+        ("a: b: c", "not YAML"),
+        ("!!python/object/apply:os.system ['false']", "not YAML"),
+        ("\x00", "not YAML"),
+        ("[" * 5000, "not YAML"),
+    ],
+)
+def test_what_is_no_catalogue_is_told(place, text, told):
+    place.write_text(text)
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert told in wrong
+
+
+def test_a_file_that_is_too_large_is_not_read(place, monkeypatch):
+    monkeypatch.setattr("os_acc.profiles.catalogue._LARGEST", 10)
+    write(place, profile())
+    ((_name, wrong),) = results(place)
+    assert "more than 10 bytes" in wrong
+
+
+def test_no_file_at_all_may_be_there_later(place):
+    with pytest.raises(exception.ProfilesUnavailable) as caught:
+        Catalogue(str(place)).profile("a", FOREVER)
+    assert caught.value.retryable
+
+
+def test_a_deadline_holds(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    with pytest.raises(exception.DeviceStuck):
+        Catalogue(str(tmp_path)).profile("a", time.monotonic() - 1)
