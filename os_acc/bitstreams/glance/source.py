@@ -150,6 +150,9 @@ class Glance:
 def _asked_for(filters: Mapping[str, str]) -> dict[str, Any]:
     """The filters as glanceclient, which changes them, and Glance take them."""
     asked: dict[str, Any] = dict(filters)
+    if "owner" in asked:
+        # Glance lists the community images of others to those who ask for them.
+        asked.setdefault("visibility", "all")
     if "tag" in asked:
         asked["tag"] = [asked["tag"]]
     name = filters.get("name", "")

@@ -206,10 +206,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, asked: dict[str, str]) -> None:
         limit = min(int(asked.pop("limit")), self.server.page)
         marker = asked.pop("marker", None)
+        visibility = asked.pop("visibility", "")
         found = [
             stored.about
             for stored in self.server.images.values()
             if not stored.about["os_hidden"]
+            and _is_listed(stored.about, visibility)
             and all(_matches(stored.about, *pair) for pair in asked.items())
         ]
         ids = [about["id"] for about in found]
@@ -220,6 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
         body: dict[str, Any] = {"images": found[begin : begin + limit]}
         if begin + limit < len(found):
             onward = {**asked, "limit": limit, "marker": ids[begin + limit - 1]}
+            if visibility:
+                onward["visibility"] = visibility
             body["next"] = f"/v2/images?{urllib.parse.urlencode(onward)}"
         self._say(200, body)
 
@@ -295,6 +299,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[:there])
         if there is not None and there < len(body):
             self.close_connection = True
+
+
+def _is_listed(about: dict[str, Any], visibility: str) -> bool:
+    """Whether an image is on the list of the project "service"."""
+    if visibility:
+        return visibility in ("all", about["visibility"])
+    return about["visibility"] != "community" or about["owner"] == "service"
 
 
 def _matches(about: dict[str, Any], name: str, wanted: str) -> bool:

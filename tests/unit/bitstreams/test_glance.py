@@ -151,6 +151,19 @@ def test_images_are_found_by_owner_and_visibility(
     assert found(source, owner="fpga-team", visibility="public") == []
 
 
+def test_what_an_owner_has_is_found_whatever_its_visibility(
+    glance: Double, source: Glance
+) -> None:
+    """Glance itself lists community images to those who ask for them."""
+    wanted = [
+        glance.add(owner="fpga-team", name="nlb", visibility=visibility)
+        for visibility in ("public", "community", "shared")
+    ]
+    glance.add(owner="tenant", name="nlb", visibility="community")
+    assert found(source, name="nlb", owner="fpga-team") == wanted
+    assert found(source, name="nlb") == [wanted[0], wanted[2]]
+
+
 def test_images_are_found_by_properties_and_tags_together(
     glance: Double, source: Glance
 ) -> None:

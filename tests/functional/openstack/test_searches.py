@@ -1,0 +1,267 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whose images are found, and whose are neither found nor in the way.
+
+The project "partner" is on the allow-list, "tenant" is not.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.bitstreams import library, options
+from os_acc.bitstreams.library import Library
+from os_acc.objects.image import Wish
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region
+from os_acc.store.locks import Locks
+from os_acc.testing import bitstreams
+from tests.functional.openstack.cloud import Cloud
+
+REGION_ID = "69528db6-eb31-577a-8c36-68f9faa081f6"
+REGION = Region(
+    card=PciAddress(0, 0x3B, 0, 0),
+    identity=PciIdentity(0x8086, 0x09C4, 0x8086, 0x0000, 0),
+    number=0,
+    interface_id=REGION_ID,
+    function_id=None,
+)
+
+
+@pytest.fixture
+def images(cloud: Cloud, tmp_path: Path) -> Callable[..., Library]:
+    """What is tested, as a user of Keystone's."""
+
+    def images(user: str = "os_acc", public: bool = True) -> Library:
+        conf = cloud.conf(username=user)
+        options.register(conf)
+        group = options.GROUP.name
+        allowed = [cloud.projects[name] for name in ("partner", "service")]
+        conf.set_override("allowed_projects", allowed, group=group)
+        conf.set_override("allow_public", public, group=group)
+        return library.build(conf, str(tmp_path), Locks(str(tmp_path / "locks")))
+
+    return images
+
+
+@pytest.fixture
+def function() -> str:
+    """The id of a function that no other test has."""
+    return str(uuid.uuid4())
+
+
+@pytest.fixture
+def by_name(function: str) -> Wish:
+    return Wish(bitstream_name=f"image {function}")
+
+
+@pytest.fixture
+def wishes(function: str, by_name: Wish) -> list[Wish]:
+    """The ways to search for its image."""
+    return [Wish(function_id=function), by_name]
+
+
+@pytest.fixture
+def upload(cloud: Cloud, function: str) -> Callable[..., str]:
+    """A bitstream of that function in a project's images; its id."""
+
+    def upload(project: str, visibility: str, **about: object) -> str:
+        return cloud.upload(
+            bitstreams.gbs(REGION_ID, function),
+            project=project,
+            visibility=visibility,
+            name=f"image {function}",
+            tags=["FPGA"],
+            **{"accel:function_id": function, **about},
+        )
+
+    return upload
+
+
+def share(cloud: Cloud, project: str, image_id: str) -> None:
+    """Share an image of a project's with ours."""
+    cloud.images("admin", project).post(
+        f"/v2/images/{image_id}/members", json={"member": cloud.projects["service"]}
+    )
+
+
+def accept(cloud: Cloud, image_id: str) -> None:
+    """Take an image that was shared with us."""
+    cloud.images("os_acc", "service").put(
+        f"/v2/images/{image_id}/members/{cloud.projects['service']}",
+        json={"status": "accepted"},
+    )
+
+
+# -- projects that are allowed ---------------------------------------------------
+
+
+@pytest.mark.parametrize("visibility", ["public", "community", "shared"])
+def test_an_image_of_a_project_that_is_allowed_is_found_and_fetched(
+    cloud: Cloud,
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    wishes: list[Wish],
+    soon: float,
+    visibility: str,
+) -> None:
+    image_id = upload("partner", visibility)
+    if visibility == "shared":
+        share(cloud, "partner", image_id)
+        accept(cloud, image_id)
+    tested = images(public=False)
+    for wish in wishes:
+        image = tested.image_for(wish, REGION, soon)
+        assert image.id == image_id
+    with tested.fetched(image, soon, region=REGION) as bitstream:
+        assert Path(bitstream.path).read_bytes() == cloud.file(image_id).read_bytes()
+
+
+def test_an_image_that_is_shared_is_found_once_it_is_accepted(
+    cloud: Cloud,
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    by_name: Wish,
+    soon: float,
+) -> None:
+    image_id = upload("partner", "shared")
+    tested, by_id = images(), Wish(bitstream_id=image_id)
+    for wish in (by_id, by_name):
+        with pytest.raises(exception.ImageNotFound):
+            tested.image_for(wish, REGION, soon)
+    share(cloud, "partner", image_id)
+    assert tested.image_for(by_id, REGION, soon).id == image_id
+    with pytest.raises(exception.ImageNotFound):
+        tested.image_for(by_name, REGION, soon)
+    accept(cloud, image_id)
+    assert tested.image_for(by_name, REGION, soon).id == image_id
+
+
+def test_a_private_image_of_a_project_that_is_allowed_takes_an_administrator(
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    by_name: Wish,
+    soon: float,
+) -> None:
+    image_id = upload("partner", "private")
+    with pytest.raises(exception.ImageNotFound):
+        images().image_for(by_name, REGION, soon)
+    assert images("admin").image_for(by_name, REGION, soon).id == image_id
+
+
+def test_projects_that_are_allowed_and_have_the_same_have_two(
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    by_name: Wish,
+    soon: float,
+) -> None:
+    ids = [upload("service", "private"), upload("partner", "community")]
+    with pytest.raises(exception.ImageAmbiguous) as error:
+        images().image_for(by_name, REGION, soon)
+    assert all(image_id in str(error.value) for image_id in ids)
+
+
+# -- projects that are not -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("visibility", "user"),
+    [
+        ("shared", "os_acc"),
+        ("community", "os_acc"),
+        ("public", "os_acc"),
+        # An administrator sees what everybody has.
+        ("private", "admin"),
+        ("community", "admin"),
+    ],
+)
+def test_an_image_of_a_foreign_project_is_neither_picked_nor_in_the_way(
+    cloud: Cloud,
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    wishes: list[Wish],
+    soon: float,
+    visibility: str,
+    user: str,
+) -> None:
+    theirs = upload("tenant", visibility)
+    if visibility == "shared":
+        share(cloud, "tenant", theirs)
+        accept(cloud, theirs)
+    tested = images(user, public=False)
+    for wish in wishes:
+        with pytest.raises(exception.ImageNotFound):
+            tested.image_for(wish, REGION, soon)
+    ours = upload("service", "private")
+    for wish in wishes:
+        assert tested.image_for(wish, REGION, soon).id == ours
+
+
+@pytest.mark.parametrize("visibility", ["shared", "community", "public"])
+def test_an_image_of_a_foreign_project_is_refused_by_its_id(
+    cloud: Cloud,
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    soon: float,
+    visibility: str,
+) -> None:
+    theirs = upload("tenant", visibility)
+    if visibility == "shared":
+        share(cloud, "tenant", theirs)
+    tested = images(public=False)
+    with pytest.raises(exception.ImageRefused, match=cloud.projects["tenant"]):
+        tested.image_for(Wish(bitstream_id=theirs), REGION, soon)
+    with (
+        pytest.raises(exception.ImageRefused),
+        tested.fetched(tested.about(theirs, soon), soon),
+    ):
+        pass
+    assert cloud.downloads(theirs) == []
+
+
+def test_a_public_image_of_anybody_is_found_where_the_operator_wants_that(
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    by_name: Wish,
+    soon: float,
+) -> None:
+    published = upload("tenant", "public")
+    assert images(public=True).image_for(by_name, REGION, soon).id == published
+
+
+# -- hidden images ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("visibility", ["private", "community"])
+def test_a_hidden_image_is_neither_picked_nor_in_the_way(
+    images: Callable[..., Library],
+    upload: Callable[..., str],
+    wishes: list[Wish],
+    soon: float,
+    visibility: str,
+) -> None:
+    hidden = upload("service", visibility, os_hidden=True)
+    tested = images()
+    with pytest.raises(exception.ImageRefused, match="hidden"):
+        tested.image_for(Wish(bitstream_id=hidden), REGION, soon)
+    for wish in wishes:
+        with pytest.raises(exception.ImageNotFound):
+            tested.image_for(wish, REGION, soon)
+    shown = upload("service", "private")
+    for wish in wishes:
+        assert tested.image_for(wish, REGION, soon).id == shown
