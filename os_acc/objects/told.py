@@ -31,10 +31,15 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Name:
-    """A custom resource class or trait, which Placement knows once it is made."""
+    """A resource class or a trait."""
 
     kind: Kind
     text: str
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether Placement knows it only once somebody has made it."""
+        return self.text.startswith("CUSTOM_")
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.text}"
@@ -42,23 +47,23 @@ class Name:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Told:
-    """What of Placement's is ours, beside providers and their inventories.
+    """What of Placement's is ours.
 
-    :ivar traits: those that each provider was given, by its uuid. Others on
-        it are an operator's.
+    :ivar given: what each provider was given, by its uuid. What else it has
+        is somebody else's.
     :ivar made: the names that were not there before.
     """
 
-    traits: Mapping[str, frozenset[str]] = dataclasses.field(
+    given: Mapping[str, frozenset[Name]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     made: frozenset[Name] = frozenset()
 
     def __bool__(self) -> bool:
-        return any(self.traits.values()) or bool(self.made)
+        return any(self.given.values()) or bool(self.made)
 
     def __or__(self, other: Self) -> Told:
-        uuids = {*self.traits, *other.traits}
+        uuids = {*self.given, *other.given}
         return _told(
             {each: self.of(each) | other.of(each) for each in uuids},
             self.made | other.made,
@@ -66,23 +71,27 @@ class Told:
 
     def __sub__(self, other: Self) -> Told:
         return _told(
-            {each: self.of(each) - other.of(each) for each in self.traits},
+            {each: self.of(each) - other.of(each) for each in self.given},
             self.made - other.made,
         )
 
-    def of(self, provider: str) -> frozenset[str]:
-        """The traits that a provider was given."""
-        return self.traits.get(provider, frozenset())
+    def of(self, provider: str) -> frozenset[Name]:
+        """What a provider was given."""
+        return self.given.get(provider, frozenset())
 
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """(provider, trait) of each."""
-        for provider, traits in sorted(self.traits.items()):
-            yield from ((provider, trait) for trait in sorted(traits))
+    def texts(self, provider: str, kind: Kind) -> frozenset[str]:
+        """The traits, or the classes, that a provider was given."""
+        return frozenset(name.text for name in self.of(provider) if name.kind is kind)
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """(provider, kind, name) of everything given."""
+        for provider, names in self.given.items():
+            yield from ((provider, name.kind.value, name.text) for name in names)
 
 
-def _told(traits: Mapping[str, frozenset[str]], made: frozenset[Name]) -> Told:
+def _told(given: Mapping[str, frozenset[Name]], made: frozenset[Name]) -> Told:
     return Told(
-        MappingProxyType({each: found for each, found in traits.items() if found}), made
+        MappingProxyType({each: names for each, names in given.items() if names}), made
     )
 
 

@@ -29,7 +29,8 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState, Standing
 from os_acc.objects.pci import PciAddress
-from os_acc.store import codec, doubts, journal, rows
+from os_acc.objects.told import NOTHING, Told
+from os_acc.store import codec, doubts, journal, rows, told
 from os_acc.store.database import Database, StoreDamaged
 from os_acc.store.journal import Event, Operation
 
@@ -222,6 +223,16 @@ class Store:
             connection.executemany(
                 "INSERT OR REPLACE INTO providers VALUES (?, ?)", offered.items()
             )
+
+    def told(self) -> Told:
+        """What Placement was told under our name."""
+        with self._transaction() as connection:
+            return told.read(connection)
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        """Record what Placement is told from now on, and what no longer."""
+        with self._transaction() as connection:
+            told.change(connection, more, gone)
 
     def forget_region(self, key: str, image_id: str) -> None:
         """Record that a region is about to be programmed with an image.

@@ -31,7 +31,8 @@ from os_acc import exception
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import NO_DOUBTS, Doubts
-from os_acc.store import codec, doubts, refusals, rows, schema
+from os_acc.objects.told import NOTHING, Told
+from os_acc.store import codec, doubts, refusals, rows, schema, told
 from os_acc.store.database import Database, StoreDamaged, has_strange_log
 
 
@@ -41,12 +42,14 @@ class Recorded:
 
     :ivar damaged_claims: functions of leases that cannot be read.
     :ivar damaged_files: damaged stores that were set aside.
+    :ivar told: what Placement was told under our name.
     """
 
     leases: tuple[Lease, ...] = ()
     damaged_claims: tuple[PciAddress, ...] = ()
     damaged_files: tuple[str, ...] = ()
     unknown_regions: Doubts = NO_DOUBTS
+    told: Told = NOTHING
 
     @property
     def standing(self) -> Standing:
@@ -145,6 +148,7 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
             tuple(leases),
             tuple(sorted(claims)),
             unknown_regions=doubts.read(connection),
+            told=told.read(connection),
         )
 
 

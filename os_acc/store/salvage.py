@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.store import codec, doubts, refusals, rows
+from os_acc.store import codec, doubts, refusals, rows, told
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
 
@@ -33,11 +33,13 @@ class Remains:
     """
 
     leases: tuple[rows.Row, ...] = ()
-    claims: tuple[tuple[str, str], ...] = ()
+    claims: tuple[tuple[str, ...], ...] = ()
     epoch: int = 0
-    providers: tuple[tuple[str, str], ...] = ()
+    providers: tuple[tuple[str, ...], ...] = ()
     regions: tuple[doubts.Row, ...] = ()
     regions_are_whole: bool = False
+    told: tuple[tuple[str, ...], ...] = ()
+    made: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def read(connection: sqlite3.Connection) -> Remains:
     leases = {row[0]: rows.Row(*row) for row in _scan(connection, "leases", _LEASE)}
     return Remains(
         leases=tuple(leases[rowid] for rowid in sorted(leases)),
-        claims=tuple(_pairs(connection, "claims", "address, lease")),
+        claims=tuple(_texts(connection, "claims", "address, lease")),
         epoch=max(
             (
                 epoch
@@ -65,13 +67,15 @@ def read(connection: sqlite3.Connection) -> Remains:
             ),
             default=0,
         ),
-        providers=tuple(_pairs(connection, "providers", "uuid, resource_class")),
+        providers=tuple(_texts(connection, "providers", "uuid, resource_class")),
         regions=tuple(
             row
             for _, *found in _scan(connection, "unknown_regions", doubts.COLUMNS)
             if (row := doubts.Row(*found)).is_sound
         ),
         regions_are_whole=_is_whole(connection),
+        told=tuple(_texts(connection, "told", told.GIVEN)),
+        made=tuple(_texts(connection, "made_names", told.MADE)),
     )
 
 
@@ -102,6 +106,10 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     connection.executemany(
         "INSERT OR IGNORE INTO providers VALUES (?, ?)", remains.providers
     )
+    connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", remains.told)
+    connection.executemany(
+        "INSERT OR IGNORE INTO made_names VALUES (?, ?)", remains.made
+    )
     doubts.keep(connection, remains.regions, whole=remains.regions_are_whole)
     connection.execute(
         "UPDATE meta SET epoch = ?",
@@ -126,12 +134,12 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def _pairs(
+def _texts(
     connection: sqlite3.Connection, table: str, columns: str
-) -> Iterator[tuple[str, str]]:
-    for _, key, value in _scan(connection, table, columns):
-        if isinstance(key, str) and isinstance(value, str):
-            yield key, value
+) -> Iterator[tuple[str, ...]]:
+    for _, *values in _scan(connection, table, columns):
+        if all(isinstance(each, str) for each in values):
+            yield tuple(values)
 
 
 def _scan(

@@ -63,6 +63,15 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE unknown_regions ADD COLUMN proved INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE unknown_regions ADD COLUMN digest TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        # What Placement was told under our name: the classes and traits of our
+        # providers, among which there may be others', and the names that are of
+        # our making.
+        "CREATE TABLE told (provider TEXT NOT NULL, kind TEXT NOT NULL,"
+        " name TEXT NOT NULL, PRIMARY KEY (provider, kind, name))",
+        "CREATE TABLE made_names (kind TEXT NOT NULL, name TEXT NOT NULL,"
+        " PRIMARY KEY (kind, name))",
+    ),
 )
 
 #: The first version that has the table of unknown regions, and the first of

@@ -13,8 +13,8 @@
 
 """What Placement was told; in an open transaction, no policy here.
 
-A row that is lost costs little: a trait of ours then counts as an operator's,
-and a name stays. One that is damaged names what nobody has.
+A row that is lost costs little: what it names then counts as somebody else's,
+and stays. One that is damaged names what nobody has.
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ from types import MappingProxyType
 from os_acc.objects.told import NOTHING, Kind, Name, Told
 from os_acc.store import schema
 
+GIVEN, MADE = "provider, kind, name", "kind, name"
+
 # The first version of the schema that has the tables.
 _SINCE = 4
+
+_KINDS = {each.value: each for each in Kind}
 
 
 def read(connection: sqlite3.Connection) -> Told:
     """All that was told."""
     if schema.version_of(connection) < _SINCE:
         return NOTHING
-    traits: defaultdict[str, set[str]] = defaultdict(set)
-    for provider, trait in connection.execute("SELECT * FROM told_traits"):
-        traits[provider].add(trait)
-    made = connection.execute("SELECT * FROM made_names")
-    kinds = {each.value: each for each in Kind}
+    given: defaultdict[str, set[Name]] = defaultdict(set)
+    for provider, kind, text in connection.execute(f"SELECT {GIVEN} FROM told"):
+        if kind in _KINDS:
+            given[provider].add(Name(_KINDS[kind], text))
+    made = connection.execute(f"SELECT {MADE} FROM made_names")
     return Told(
-        MappingProxyType({each: frozenset(names) for each, names in traits.items()}),
-        frozenset(Name(kinds[kind], text) for kind, text in made if kind in kinds),
+        MappingProxyType({each: frozenset(names) for each, names in given.items()}),
+        frozenset(Name(_KINDS[kind], text) for kind, text in made if kind in _KINDS),
     )
 
 
 def change(connection: sqlite3.Connection, more: Told, gone: Told) -> None:
     """Record what is told from now on, and what is not any more."""
     connection.executemany(
-        "DELETE FROM told_traits WHERE provider = ? AND trait = ?", gone.pairs()
+        "DELETE FROM told WHERE provider = ? AND kind = ? AND name = ?", gone.rows()
     )
     connection.executemany(
-        "DELETE FROM made_names WHERE kind = ? AND name = ?", _rows(gone)
+        "DELETE FROM made_names WHERE kind = ? AND name = ?", _made(gone)
     )
+    connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", more.rows())
     connection.executemany(
-        "INSERT OR IGNORE INTO told_traits VALUES (?, ?)", more.pairs()
-    )
-    connection.executemany(
-        "INSERT OR IGNORE INTO made_names VALUES (?, ?)", _rows(more)
+        "INSERT OR IGNORE INTO made_names VALUES (?, ?)", _made(more)
     )
 
 
-def _rows(told: Told) -> list[tuple[str, str]]:
+def _made(told: Told) -> list[tuple[str, str]]:
     return [(name.kind.value, name.text) for name in told.made]

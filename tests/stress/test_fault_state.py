@@ -243,6 +243,8 @@ TABLES = (
     "events",
     "providers",
     "unknown_regions",
+    "told",
+    "made_names",
 )
 
 

@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What Placement was told, on record."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sqlite3
+
+from os_acc.objects.told import NOTHING, Kind, Name, Told
+from os_acc.store import Store, readonly
+
+FAST, SLOW = (Name(Kind.TRAIT, f"CUSTOM_{each}") for each in ("FAST", "SLOW"))
+CARD = Name(Kind.RESOURCE_CLASS, "CUSTOM_FAST")
+ALL = Told({"one": frozenset({FAST, SLOW, CARD}), "two": frozenset({FAST})}, {FAST})
+
+
+def test_nothing_was_told_at_first(store):
+    assert store.told() == NOTHING
+    assert not store.told()
+
+
+def test_what_was_told_is_known_to_the_next_service(store, state_path):
+    store.change_told(ALL)
+    store.change_told(ALL)
+    assert Store.open(state_path, busy_timeout=30).told() == ALL
+    assert readonly.read(state_path, 1).told == ALL
+
+
+def test_a_class_and_a_trait_of_one_name_are_two(store):
+    store.change_told(ALL)
+    store.change_told(NOTHING, Told({"one": frozenset({CARD})}))
+    assert store.told().of("one") == {FAST, SLOW}
+
+
+def test_what_is_told_anew_while_it_goes_stays(store):
+    store.change_told(ALL)
+    store.change_told(Told({"two": frozenset({FAST})}), ALL)
+    assert store.told() == Told({"two": frozenset({FAST})})
+
+
+def test_what_can_be_read_of_a_damaged_store_stays_known(store, state_path):
+    store.change_told(ALL)
+    file = pathlib.Path(state_path, "os_acc.sqlite")
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DROP TABLE events")
+        connection.execute("INSERT INTO told VALUES ('one', 'no kind', 'CUSTOM_LOST')")
+    store = Store.open(state_path, busy_timeout=30)
+    assert len(store.damaged) == 1
+    assert store.told() == ALL
