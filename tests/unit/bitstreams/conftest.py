@@ -20,11 +20,11 @@ import pytest
 from os_acc.bitstreams import fetch
 from os_acc.bitstreams.cache import Cache
 from os_acc.store.locks import Locks
+from tests.unit.bitstreams.caching import CONTENT, MUCH, numbered
+from tests.unit.bitstreams.sources import Place
 from tests.unit.children import in_child, paused_child
 
 __all__ = ["in_child", "paused_child"]
-
-MUCH = 1 << 30
 
 
 @pytest.fixture
@@ -54,3 +54,15 @@ def make_cache(directory: Path) -> Callable[..., Cache]:
 def cache(make_cache: Callable[..., Cache]) -> Cache:
     """The cache, with more room than is needed."""
     return make_cache()
+
+
+@pytest.fixture
+def place() -> Place:
+    """One image."""
+    return Place(CONTENT)
+
+
+@pytest.fixture
+def several() -> Place:
+    """Four images of one size."""
+    return Place(*map(numbered, range(1, 5)))

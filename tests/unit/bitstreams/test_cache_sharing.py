@@ -1,0 +1,241 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Threads and processes share one cache, and one download."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.bitstreams import fetch, files
+from os_acc.bitstreams.cache import Cache
+from os_acc.objects.digest import Digest
+from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
+from tests.unit.bitstreams.caching import (
+    CONTENT,
+    MUCH,
+    SIZE,
+    file_name,
+    get,
+    names,
+    numbered,
+    numbers,
+    patiently,
+    soon,
+    use,
+)
+from tests.unit.bitstreams.sources import PIECE, Place
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+def test_one_download_serves_sixteen_threads(cache: Cache, place: Place) -> None:
+    contents = []
+    threads = [
+        threading.Thread(target=lambda: contents.append(get(cache, place)))
+        for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert contents == [CONTENT] * 16
+    assert place.begun == [0]
+
+
+def test_one_download_serves_several_processes(
+    cache: Cache, place: Place, in_child: Callable[..., str]
+) -> None:
+    outcomes: list[str] = []
+
+    def fetch_it() -> str:
+        return f"{get(cache, place) == CONTENT} {len(place.begun)}"
+
+    watchers = [
+        threading.Thread(target=lambda: outcomes.append(in_child(fetch_it)))
+        for _ in range(6)
+    ]
+    for watcher in watchers:
+        watcher.start()
+    for watcher in watchers:
+        watcher.join()
+    assert sorted(outcomes) == ["True 0"] * 5 + ["True 1"]
+
+
+def test_who_waits_for_anothers_download_waits_until_its_deadline(
+    cache: Cache, place: Place, paused_child: Callable[..., object]
+) -> None:
+    def stop_amid(pause: Callable[[], None]) -> None:
+        with cache.fetched(place, place.only, patiently(), lambda *_: pause()):
+            pass
+
+    with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
+        with (
+            pytest.raises(exception.LockTimeout),
+            cache.fetched(place, place.only, soon()),
+        ):
+            pytest.fail("two fetch one image at a time")
+        assert place.begun == []
+        child.is_killed()
+    assert get(cache, place) == CONTENT
+
+
+def test_a_killed_download_is_never_taken_for_an_image(
+    cache: Cache, several: Place, directory: Path, paused_child: Callable[..., object]
+) -> None:
+    first, second, *_ = several.all.values()
+
+    def stop_amid(pause: Callable[[], None]) -> None:
+        def progress(done: int, _of: int | None) -> None:
+            if done == SIZE:
+                pause()
+
+        with cache.fetched(several, first, patiently(), progress):
+            pass
+
+    with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
+        get(cache, several, second)
+        (left,) = names(directory) - {file_name(second)}
+        # It lives: nobody else removes it.
+        cache.prune(MUCH, patiently())
+        assert left in names(directory)
+        child.is_killed()
+    # All its bytes were there, and it is nothing.
+    assert left.startswith(".")
+    assert numbers(cache, several) == [2]
+    assert cache.prune(MUCH, patiently()) == ()
+    assert names(directory) == {file_name(second)}
+    assert get(cache, several, first) == numbered(1)
+
+
+def test_the_next_download_removes_what_a_killed_one_has_left(
+    cache: Cache, several: Place, directory: Path, paused_child: Callable[..., object]
+) -> None:
+    first, second, *_ = several.all.values()
+
+    def stop_amid(pause: Callable[[], None]) -> None:
+        with cache.fetched(several, first, patiently(), lambda *_: pause()):
+            pass
+
+    with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
+        child.is_killed()
+    assert len(names(directory)) == 1
+    get(cache, several, second)
+    assert names(directory) == {file_name(second)}
+
+
+def test_eviction_and_use_in_many_processes_never_show_half_an_image(
+    make_cache: Callable[..., Cache], several: Place, in_child: Callable[..., str]
+) -> None:
+    """Three want four images, one at a time each; there is room for three."""
+
+    def use_all() -> str:
+        cache, images = make_cache(3 * SIZE), list(several.all.values())
+        wanted = [images[(turn * os.getpid()) % 4] for turn in range(20)]
+        return str(
+            sum(
+                get(cache, several, each) == several.contents[each.id]
+                for each in wanted
+            )
+        )
+
+    outcomes: list[str] = []
+    watchers = [
+        threading.Thread(target=lambda: outcomes.append(in_child(use_all)))
+        for _ in range(3)
+    ]
+    for watcher in watchers:
+        watcher.start()
+    for watcher in watchers:
+        watcher.join()
+    assert outcomes == ["20"] * 3
+
+
+@pytest.fixture
+def evicting(
+    cache: Cache, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], None]]:
+    """Evict the image after its file was opened and before it is locked."""
+    flock, pending = files.fcntl.flock, [True]
+
+    def locked(fd: int, operation: int) -> None:
+        if pending and operation & files.fcntl.LOCK_SH:
+            pending.clear()
+            cache.prune(0, patiently())
+        flock(fd, operation)
+
+    def begin() -> None:
+        monkeypatch.setattr(files.fcntl, "flock", locked)
+
+    return begin
+
+
+def test_an_image_that_is_evicted_as_it_is_opened_is_fetched_anew(
+    cache: Cache, place: Place, directory: Path, evicting: Callable[[], None]
+) -> None:
+    get(cache, place)
+    evicting()
+    assert get(cache, place) == CONTENT
+    assert place.begun == [0, 0]
+    assert names(directory) == {file_name(place.only)}
+
+
+def test_an_eviction_that_hangs_is_waited_for_until_the_deadline(
+    cache: Cache, place: Place, paused_child: Callable[..., object]
+) -> None:
+    get(cache, place)
+    path = cache.path(place.only)
+
+    def stop_amid(pause: Callable[[], None]) -> None:
+        with files._unused(path):
+            pause()
+
+    with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
+        with (
+            pytest.raises(exception.LockTimeout, match="being removed"),
+            cache.fetched(place, place.only, soon()),
+        ):
+            pytest.fail("it was used while somebody removes it")
+        child.is_killed()
+    assert get(cache, place) == CONTENT
+
+
+def test_locks_of_images_leave_no_files_behind(
+    cache: Cache, several: Place, directory: Path
+) -> None:
+    use(cache, several, 1, 2, 3)
+    assert names(directory.parent / "locks") == {CACHE_LOCK}
+
+
+def test_no_lock_of_an_image_is_held_while_it_is_used(
+    cache: Cache, place: Place, directory: Path
+) -> None:
+    locks = Locks(str(directory.parent / "locks"))
+    with cache.fetched(place, place.only, patiently()):
+        wanted = (CACHE_LOCK, bitstream_lock(Digest.of(place.only)))
+        with locks.try_hold(wanted) as free:
+            assert free
+
+
+def test_progress_is_told_to_whoever_downloads(cache: Cache, place: Place) -> None:
+    told: list[int] = []
+    progress: fetch.Progress = lambda done, _size: told.append(done)  # noqa: E731
+    for _ in range(2):
+        with cache.fetched(place, place.only, patiently(), progress):
+            pass
+    assert told == [PIECE, 2 * PIECE, SIZE]
