@@ -19,6 +19,8 @@ import subprocess
 import sys
 
 from benchmarks import (
+    cached_images,
+    cached_plug,
     confirm,
     cycles,
     delays,
@@ -48,6 +50,8 @@ HOST: tuple[Benchmark, ...] = (
     plug.PHASES,
     workers.BENCHMARK,
     fetch.BENCHMARK,
+    cached_plug.BENCHMARK,
+    cached_images.BENCHMARK,
 )
 #: What is measured in a virtual machine, by a command of its own.
 KERNEL = "kernel"

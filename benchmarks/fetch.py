@@ -95,7 +95,7 @@ def _measured(plan: Plan, cloud: Cloud) -> Row:
         things="MiB",
         floor_is=_FLOOR,
         aim=Aim(1.1),
-        counts=(Count("MiB of memory more", grown / _MIB, Aim(16.0)),),
+        counts=(Count("MiB of memory more", round(grown / _MIB, 1), Aim(16.0)),),
     )
 
 

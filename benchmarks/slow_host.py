@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from oslo_config import cfg
 
@@ -49,19 +49,22 @@ def made(
         place = os.path.abspath(plan.output if on_disk else directory)
         with tempfile.TemporaryDirectory(dir=place) as state:
             os.symlink(state, os.path.join(bench.directory, "state"))
-            with _helped(slow_helper.command(bench.root, seconds)):
+            with helped(slow_helper.command(bench.root, seconds)):
                 yield bench
 
 
 @contextlib.contextmanager
-def _helped(command: str) -> Iterator[None]:
+def helped(
+    command: str, contexts: Sequence[privsep.Context] = _CONTEXTS
+) -> Iterator[None]:
+    """Have this command start the helper of each context."""
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
-    for context in _CONTEXTS:
+    for context in contexts:
         cfg.CONF.set_override("helper_command", command, context.cfg_section)
     try:
         yield
     finally:
-        for context in _CONTEXTS:
+        for context in contexts:
             context.stop()
             cfg.CONF.clear_override("helper_command", context.cfg_section)
 

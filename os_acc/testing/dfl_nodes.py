@@ -150,9 +150,8 @@ class DflNodes(privsep_kernel.Kernel):
 
     def _program(self, card: str, node: str, name: str, argument: bytes) -> None:
         argsz, flags, number, size, address = _PORT_PR.unpack(argument)
-        # A pointer into the memory of whoever calls, which is this process.
-        payload = ctypes.string_at(address, size)
-        text = f"{name} {number} {size} {hashlib.sha256(payload).hexdigest()}"
+        digest, function_id = self._read(address, size)
+        text = f"{name} {number} {size} {digest}"
         with self._tree.transaction() as tree:
             fault = faults.take(tree, card, PROGRAM)
             valid = argsz >= _PORT_PR.size and not flags
@@ -169,10 +168,18 @@ class DflNodes(privsep_kernel.Kernel):
         self._raise(fault, refused)
         self._wait(node, text, fault)
         with self._tree.transaction() as tree:
-            refused = _end(tree, card, number, payload, fault)
+            refused = _end(tree, card, number, function_id, fault)
             outcome = _outcome(fault, refused)
             self._told(tree, node, text, outcome)
         self._raise(fault, refused, after=True)
+
+    def _read(self, address: int, size: int) -> tuple[str, str]:
+        """The digest of what the card is given, and the function that it is.
+
+        :param address: in the memory of whoever calls, which is this process.
+        """
+        payload = ctypes.string_at(address, size)
+        return hashlib.sha256(payload).hexdigest(), function_of(payload)
 
     def _move(self, card: str, node: str, name: str, what: str, number: int) -> None:
         text = f"{name} {number}"
@@ -253,7 +260,7 @@ class DflNodes(privsep_kernel.Kernel):
 
 
 def _end(
-    tree: Transaction, card: str, number: int, payload: bytes, fault: Fault | None
+    tree: Transaction, card: str, number: int, function_id: str, fault: Fault | None
 ) -> OSError | None:
     effect = fault.effect if fault is not None else ""
     if fault is not None and effect == Effect.FAIL:
@@ -261,7 +268,7 @@ def _end(
         dfl.fail(tree, card, number, status, NOTHING)
         return refuse(fault.errno, card)
     lies = effect == Effect.IGNORE
-    dfl.complete(tree, card, number, None if lies else function_of(payload))
+    dfl.complete(tree, card, number, None if lies else function_id)
     return None
 
 

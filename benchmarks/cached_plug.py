@@ -1,0 +1,191 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A plug whose bitstream is in the cache, against hashing that file once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import random
+import tempfile
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import card_helper, measure, slow_host
+from benchmarks.plan import Benchmark, Plan, scratch
+from benchmarks.rows import Aim, Row
+from os_acc import privsep, state_path
+from os_acc.manager import Manager
+from os_acc.testing import HostSpec, bitstreams, hosts
+from os_acc.testing.writes import Outcome
+from tests.stress.bench import Bench, request
+
+NAME = "cached-plug"
+CASE = "plug with a cached image"
+_FLOOR = "sha512 of the file"
+_CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
+_CARD = "0000:3b:00.0"
+# One after the other: a region that holds what is asked for is not programmed.
+_FUNCTIONS = (
+    "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01",
+    "7c9e6679-7425-40de-944b-e07fc1f90ae7",
+)
+_MIB = 2**20
+#: Mebibytes. The aim is for the largest: of a small one the hash takes less
+#: than the rest of a plug.
+_LARGEST = 256
+_SIZES = (16, 64, _LARGEST)
+
+
+def rows(plan: Plan) -> Iterator[Row]:
+    """Ever larger images, each programmed into a card that holds another one."""
+    for size in plan.sizes(*_SIZES):
+        with _host(plan) as bench:
+            _fill(bench, size)
+            yield _row(plan, _Guests(bench), size)
+
+
+@contextlib.contextmanager
+def _host(plan: Plan) -> Iterator[Bench]:
+    """A card, helpers in processes of their own, the store and the cache on a disk."""
+    os.makedirs(plan.output, exist_ok=True)
+    with (
+        scratch() as directory,
+        tempfile.TemporaryDirectory(dir=os.path.abspath(plan.output)) as disk,
+    ):
+        bench = Bench(os.path.join(directory, "bench"))
+        bench.build(HostSpec((hosts.dfl(_CARD[:7], 0),)))
+        for name in ("state", "images"):
+            os.mkdir(os.path.join(disk, name))
+            os.symlink(os.path.join(disk, name), os.path.join(bench.directory, name))
+        config_file = os.path.join(directory, "os-acc.conf")
+        with open(config_file, "w", encoding="utf-8") as file:
+            file.write(f"[os_acc]\nstate_path = {disk}/state\n")
+        command = card_helper.command(bench.root, config_file)
+        with slow_host.helped(command, _CONTEXTS):
+            yield bench
+
+
+def _fill(bench: Bench, size: int) -> None:
+    """Put an image for each function where the library finds it."""
+    for number, function in enumerate(_FUNCTIONS):
+        made = random.Random(number)
+        rest = b"".join(made.randbytes(_MIB) for _ in range(size))
+        payload = uuid.UUID(function).bytes + rest[16:]
+        content = bitstreams.gbs(hosts.DFL_INTERFACE, function, payload)
+        told = {
+            "id": function,
+            "name": function,
+            "tags": ["FPGA"],
+            "accel:function_id": function,
+            "os_hash_algo": "sha512",
+            "os_hash_value": hashlib.sha512(content).hexdigest(),
+        }
+        path = os.path.join(bench.images, function)
+        with open(path, "wb") as file:
+            file.write(content)
+        with open(f"{path}.json", "w", encoding="utf-8") as properties:
+            json.dump(told, properties)
+
+
+class _Guests:
+    """Plugs the card for one guest after the other."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._kernel = bench.kernel
+        self._manager: Manager = bench.manager()
+        self._asked = request(self._manager, [_CARD])
+        self._cache = os.path.join(bench.directory, "state", state_path.BITSTREAMS)
+        self._functions = itertools.cycle(_FUNCTIONS)
+        self._wanted = ""
+        self._guest: dict[str, Any] = {}
+        for _ in _FUNCTIONS:
+            # Fetched now, so that no plug that is timed has to.
+            self.next()
+            self.check(self.plug())
+            self.unplug()
+        self._before = self._programmed()
+
+    def next(self) -> None:
+        """Another guest, that asks for what the card does not hold."""
+        self._wanted = next(self._functions)
+        self._guest = {"uuid": str(uuid.uuid4())}
+        self._before = self._programmed()
+
+    def plug(self) -> list[dict[str, Any]]:
+        selected, specs = self._asked
+        wish = {"accel1:function_id": self._wanted}
+        return self._manager.plug(self._guest, selected, specs | wish)
+
+    def check(self, entries: list[dict[str, Any]]) -> None:
+        """It has the card, which was programmed once, with what it asked for."""
+        (entry,) = entries
+        assert entry["pci_id"] == _CARD, "another card"
+        assert self._kernel.held_by_hardware(_CARD) == (self._wanted,), "another one"
+        assert self._programmed() == self._before + 1, "not programmed"
+
+    def unplug(self) -> None:
+        assert self._manager.unplug(self._guest) == 1, "nothing was given back"
+
+    def files(self) -> list[str]:
+        """What is in the cache."""
+        return [os.path.join(self._cache, name) for name in os.listdir(self._cache)]
+
+    def _programmed(self) -> int:
+        return sum(
+            each.text.startswith("DFL_FPGA_FME_PORT_PR ")
+            and each.outcome == Outcome.DONE
+            for each in self._kernel.writes()
+        )
+
+
+def _row(plan: Plan, guests: _Guests, size: int) -> Row:
+    files = guests.files()
+    assert len(files) == len(_FUNCTIONS), "not what was fetched"
+    # Each as often as the subject's, so that both are in the page cache.
+    paths = itertools.cycle(files)
+    subject = measure.Work(
+        guests.plug, guests.check, before=guests.next, after=guests.unplug
+    )
+    floor = measure.Work(lambda: _hashed(next(paths)), _check)
+    pairs = measure.paired(subject, floor, plan.times(15))
+    return measure.row(
+        pairs,
+        benchmark=NAME,
+        case=CASE,
+        size=size,
+        things="MiB",
+        floor_is=_FLOOR,
+        aim=Aim(1.2) if size == _LARGEST else None,
+    )
+
+
+def _hashed(path: str) -> tuple[str, str]:
+    with open(path, "rb", buffering=0) as file:
+        return path, hashlib.file_digest(file, "sha512").hexdigest()
+
+
+def _check(hashed: tuple[str, str]) -> None:
+    path, digest = hashed
+    assert path.endswith(digest), "another file"
+
+
+def _cases(plan: Plan) -> set[tuple[str, int]]:
+    return {(CASE, size) for size in plan.sizes(*_SIZES)}
+
+
+BENCHMARK = Benchmark(NAME, lambda plan: tuple(rows(plan)), _cases)

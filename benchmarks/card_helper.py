@@ -1,0 +1,50 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A privileged helper on a fake kernel whose FPGA cards take what they are given.
+
+As :mod:`os_acc.testing.helper`, but a card hashes nothing of a bitstream for the
+record of writes: that would be a good part of what is measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shlex
+import sys
+
+from os_acc.testing import FakeKernel, helper
+from os_acc.testing.dfl_specs import function_of
+
+_PIECE = 2**20
+_HEAD = 16
+
+
+class TakingKernel(FakeKernel):
+    """A fake kernel that reads a payload once, as the driver's own copying does."""
+
+    def _read(self, address: int, size: int) -> tuple[str, str]:
+        piece = ctypes.create_string_buffer(min(size, _PIECE))
+        for offset in range(0, size, _PIECE):
+            ctypes.memmove(piece, address + offset, min(_PIECE, size - offset))
+        return "not hashed", function_of(ctypes.string_at(address, min(size, _HEAD)))
+
+
+def command(root: str, config_file: str) -> str:
+    """The value of a context's option ``helper_command``."""
+    words = [sys.executable, "-m", __name__, "--fake-root", root]
+    return shlex.join([*words, "--config-file", config_file])
+
+
+if __name__ == "__main__":
+    helper.FakeKernel = TakingKernel  # type: ignore[attr-defined]
+    helper.main()
