@@ -24,7 +24,12 @@ from urllib import parse
 
 from os_acc import exception, hints
 from os_acc.extra_specs import rules
-from os_acc.objects.request import MAX_AMOUNT, FlavorRequest, RequestGroup
+from os_acc.objects.request import (
+    MAX_AMOUNT,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+)
 
 #: What Nova 34 asks with. Suffixes that are no numbers need 1.33, mappings in
 #: the answer 1.34; since 1.36 no group may be without resources.
@@ -94,6 +99,28 @@ def filled(
     return dataclasses.replace(
         request, groups=tuple(group for _suffix, group in sorted(by_suffix.items()))
     )
+
+
+def miscounted(request: FlavorRequest) -> tuple[str, ...]:
+    """Classes of which Placement 16 may allocate more than is asked for.
+
+    Where the unnumbered group and a numbered one get a class from the same
+    provider, and the policy is not ``none``, it adds the second amount to
+    other candidates as well: it changes an object that they share
+    (``placement.objects.research_context``, ``copy_arr_if_needed``).
+    """
+    if request.policy is GroupPolicy.NONE:
+        return ()
+    unnumbered, numbered = (
+        {
+            name
+            for group in request.groups
+            if bool(group.suffix) is is_numbered
+            for name, _amount in group.resources
+        }
+        for is_numbered in (False, True)
+    )
+    return tuple(sorted(unnumbered & numbered))
 
 
 def _check_resources(request: FlavorRequest) -> None:

@@ -86,6 +86,11 @@ class RequestShow(base.Showing):
                 disk_gb=found.amounts.disk_gb,
             )
         query = allocation_candidates.query(request, parsed_args.limit)
+        for name in allocation_candidates.miscounted(request):
+            self.remark(
+                f"the unnumbered group asks for {name}, and so does a numbered one: "
+                "Placement 16 may allocate too much of it, unless group_policy is none"
+            )
         return _COLUMNS, (
             _Groups(request.groups),
             request.policy.value if request.policy else None,

@@ -18,7 +18,7 @@ from urllib import parse
 
 import pytest
 
-from os_acc import exception, extra_specs
+from os_acc import allocation_candidates, exception, extra_specs
 from os_acc.allocation_candidates import filled, query
 from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
 
@@ -84,6 +84,28 @@ def test_a_limit_is_passed_where_there_is_one(
     limit: int | None, passed: dict[str, str]
 ) -> None:
     assert asked(ONE, limit) == {"resources1": f"{FPGA}:1", **passed}
+
+
+@pytest.mark.parametrize(
+    ("more", "classes"),
+    [
+        ({}, (FPGA,)),
+        ({"group_policy": "isolate"}, (FPGA,)),
+        ({"group_policy": "none"}, ()),
+        ({f"resources:{FPGA}": "0"}, ()),
+    ],
+)
+def test_what_placement_miscounts_is_known(
+    more: dict[str, str], classes: tuple[str, ...]
+) -> None:
+    specs = {**ONE, f"resources:{FPGA}": "1", "resources:VCPU": "1", **more}
+    request = extra_specs.parse(specs)
+    assert allocation_candidates.miscounted(request) == classes
+
+
+def test_several_numbered_groups_are_counted_right() -> None:
+    specs = {**ONE, f"resources2:{FPGA}": "1", "group_policy": "isolate"}
+    assert allocation_candidates.miscounted(extra_specs.parse(specs)) == ()
 
 
 @pytest.mark.parametrize("limit", [0, -1])

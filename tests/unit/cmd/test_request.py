@@ -173,6 +173,12 @@ def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
     ]
 
 
+def test_what_placement_miscounts_is_told_of(console: Console) -> None:
+    ran = show(console, f"resources:{FPGA}=1", f"resources1:{FPGA}=1")
+    assert ran.status == 0
+    assert f"the unnumbered group asks for {FPGA}" in ran.err
+
+
 @pytest.mark.parametrize("arguments", [(), ("--flavor-file", "/no/such/file")])
 def test_without_a_flavor_it_is_wrong_usage(
     console: Console, arguments: tuple[str, ...]

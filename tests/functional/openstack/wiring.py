@@ -1,0 +1,95 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Two network cards with two ports each, as the specification draws them.
+
+nova-specs, rocky, "Granular Resource Request Syntax": four PFs on two
+physical networks, RP1 and RP2 fast ones with SSL, RP3 and RP4 slow ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from os_acc import allocation_candidates, extra_specs
+from os_acc.objects.request import FlavorRequest
+from tests.functional.openstack.placement import Placement
+
+VF = "SRIOV_NET_VF"
+#: The standard class for it counts kilobits; that of the specification bytes.
+BYTES = "CUSTOM_NET_EGRESS_BYTES_SEC"
+NET1, NET2, SSL = "CUSTOM_NET1", "CUSTOM_NET2", "HW_NIC_ACCEL_SSL"
+VFS = 16
+FAST, SLOW = 1_250_000_000, 125_000_000
+
+#: (provider, class, amount) of everything in one candidate.
+Candidate = frozenset[tuple[str, str, int]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """One candidate, and which group it has from which providers."""
+
+    allocations: Candidate
+    mappings: Mapping[str, frozenset[str]]
+
+
+class Wiring:
+    """The diagram in Placement: the node, its cards, and the ports below them."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        make = placement.make
+        node = make("wired", inventories={"VCPU": 8, "MEMORY_MB": 4096})
+        nic1, nic2 = (make(f"wired-{nic}", node) for nic in ("nic1", "nic2"))
+        ports = {
+            "RP1": make("wired-pf1", nic1, {VF: VFS, BYTES: FAST}, (NET1, SSL)),
+            "RP2": make("wired-pf2", nic1, {VF: VFS, BYTES: FAST}, (NET2, SSL)),
+            "RP3": make("wired-pf3", nic2, {VF: VFS, BYTES: SLOW}, (NET1,)),
+            "RP4": make("wired-pf4", nic2, {VF: VFS, BYTES: SLOW}, (NET2,)),
+        }
+        #: The uuids, by the names that the specification gives them.
+        self.uuids = {**ports, "NIC1": nic1, "NIC2": nic2, "CN1": node}
+
+    def remove(self) -> None:
+        """Take it away, from the ports to the node."""
+        self.placement.remove(*self.uuids.values())
+
+    def candidates(self, flavor: Mapping[str, str]) -> set[Candidate]:
+        """What a flavor may get, asked as Nova asks."""
+        return {one.allocations for one in self.found(extra_specs.parse(flavor))}
+
+    def found(self, request: FlavorRequest) -> list[Found]:
+        """The candidates of a request, with their mappings."""
+        names = {rp: name for name, rp in self.uuids.items()}
+        path = f"/allocation_candidates?{allocation_candidates.query(request)}"
+        answer = self.placement.http.get(
+            path, microversion=allocation_candidates.MICROVERSION
+        )
+        assert answer.status_code == 200, answer.text
+        return [_found(one, names) for one in answer.json()["allocation_requests"]]
+
+
+def _found(one: Mapping[str, Any], names: Mapping[str, str]) -> Found:
+    return Found(
+        frozenset(
+            (names[rp], resource_class, amount)
+            for rp, allocation in one["allocations"].items()
+            for resource_class, amount in allocation["resources"].items()
+        ),
+        {
+            suffix: frozenset(names[rp] for rp in members)
+            for suffix, members in one["mappings"].items()
+        },
+    )
