@@ -12,15 +12,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from os_acc.bitstreams import fetch
 from os_acc.bitstreams.cache import Cache
+from os_acc.bitstreams.glance.source import Glance
 from os_acc.store.locks import Locks
 from tests.unit.bitstreams.caching import CONTENT, MUCH, numbered
+from tests.unit.bitstreams.glance_double import Double, listening
 from tests.unit.bitstreams.sources import Place
 from tests.unit.children import in_child, paused_child
 
@@ -66,3 +68,16 @@ def place() -> Place:
 def several() -> Place:
     """Four images of one size."""
     return Place(*map(numbered, range(1, 5)))
+
+
+@pytest.fixture
+def glance() -> Iterator[Double]:
+    """A Keystone and a Glance that listen."""
+    with listening() as server:
+        yield server
+
+
+@pytest.fixture
+def source(glance: Double) -> Glance:
+    """What asks them."""
+    return Glance(glance.conf())

@@ -18,6 +18,7 @@ openstack asks those the same.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -25,11 +26,17 @@ import threading
 import time
 import urllib.parse
 import uuid
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from oslo_config import cfg
 
+from os_acc.bitstreams.glance.source import Glance
+from os_acc.objects.image import Image
+
+#: Data for an image: more than come in one piece.
+DATA = bytes(range(256)) * 4096 * 3
 _RANGE = re.compile(r"bytes=(\d+)-")
 
 
@@ -141,6 +148,29 @@ class Double(ThreadingHTTPServer):
     def count(self, begin: str) -> int:
         """How many requests began with this."""
         return sum(line.startswith(begin) for line in self.asked)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[Double]:
+    """Have one that listens."""
+    server = Double()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server
+    server.ended.set()
+    server.shutdown()
+    server.server_close()
+
+
+def soon() -> float:
+    """A deadline that none of its answers misses."""
+    return time.monotonic() + 60.0
+
+
+def received(source: Glance, image: Image, offset: int = 0) -> tuple[int, bytes]:
+    """Where the data of an image really began, and all that came."""
+    with source.data(image, offset, soon()) as data:
+        return data.offset, b"".join(data)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from os_acc.cmd import identity
 from os_acc.testing import bitstreams, hosts
 from tests.unit.bench import Bench
-from tests.unit.bitstreams.glance_double import Double
+from tests.unit.bitstreams.glance_double import Double, listening
 from tests.unit.bitstreams.made import FUNCTION_ID, REGION_ID
 from tests.unit.bitstreams.signers import DAY, NOW, authority, certificate, key
 from tests.unit.bitstreams.sources import id_of
@@ -44,13 +43,8 @@ CACHE_SIZE = 100_000_000
 @pytest.fixture
 def glance() -> Iterator[Double]:
     """A Keystone and a Glance that listen."""
-    server = Double()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield server
-    server.ended.set()
-    server.shutdown()
-    server.server_close()
+    with listening() as server:
+        yield server
 
 
 @pytest.fixture

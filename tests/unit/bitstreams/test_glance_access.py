@@ -1,0 +1,226 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""As whom Glance is asked, where, and for how long."""
+
+from __future__ import annotations
+
+import http.server
+import time
+from concurrent import futures
+
+import pytest
+
+from os_acc import exception
+from os_acc.bitstreams.glance.source import Glance
+from tests.unit.bitstreams.glance_double import DATA, Double, received, soon
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+# -- tokens ------------------------------------------------------------------------
+
+
+def test_many_threads_share_one_token(glance: Double, source: Glance) -> None:
+    ids = [glance.add(DATA) for _ in range(8)]
+
+    def fetched(image_id: str) -> bytes:
+        return received(source, source.image(image_id, soon()))[1]
+
+    with futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(fetched, ids)) == [DATA] * 8
+    assert glance.count("POST") == 1
+
+
+def test_a_token_that_ends_is_renewed_on_the_way(
+    glance: Double, source: Glance
+) -> None:
+    image = source.image(glance.add(DATA), soon())
+    glance.tokens.clear()
+    assert received(source, image, 1000) == (1000, DATA[1000:])
+    assert glance.count("POST") == 2
+
+
+def test_glance_that_takes_no_token_is_asked_twice_and_no_more(
+    glance: Double, source: Glance
+) -> None:
+    image = source.image(glance.add(DATA), soon())
+    glance.failures = [401] * 10
+    with pytest.raises(exception.InvalidConfiguration, match="credentials"):
+        received(source, image)
+    assert len(glance.failures) == 8
+
+
+def test_a_wrong_password(glance: Double) -> None:
+    source = Glance(glance.conf(password="wrong"))
+    with pytest.raises(exception.InvalidConfiguration, match="credentials") as error:
+        source.image(NOBODY, soon())
+    assert "[os_acc_glance]" in str(error.value)
+    assert error.value.__cause__ is not None
+
+
+# -- options -------------------------------------------------------------------------
+
+
+def test_no_credentials_at_all(glance: Double) -> None:
+    source = Glance(glance.conf(auth_type=None))
+    with pytest.raises(exception.InvalidConfiguration, match="auth_type"):
+        source.image(NOBODY, soon())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"auth_type": "nobody-has-this"},
+        {"auth_url": None},
+        {"valid_interfaces": ["sideways"]},
+        {"version": "1"},
+        {"timeout": 0},
+        {"connect_retry_delay": -1},
+        {"status_code_retry_delay": "nan"},
+        {"region_name": "elsewhere"},
+        {"valid_interfaces": ["admin"]},
+        {"service_type": "painting"},
+        {"cafile": "/nonexistent", "endpoint_override": "https://127.0.0.1:1"},
+    ],
+    ids=str,
+)
+def test_options_that_lead_nowhere(glance: Double, options: dict[str, object]) -> None:
+    source = Glance(glance.conf(**options))
+    with pytest.raises(exception.InvalidConfiguration, match="os_acc_glance"):
+        source.image(NOBODY, soon())
+
+
+def test_an_endpoint_may_be_given_with_its_version(glance: Double) -> None:
+    source = Glance(glance.conf(endpoint_override=f"{glance.url}/v2/"))
+    image_id = glance.add(DATA)
+    assert source.image(image_id, soon()).id == image_id
+
+
+def test_credentials_may_be_those_of_another_section(glance: Double) -> None:
+    conf = glance.conf(auth_type=None, auth_section="placement")
+    told = glance.conf()["os_acc_glance"]
+    from keystoneauth1 import loading
+
+    loading.register_auth_conf_options(conf, "placement")
+    conf.register_opts(loading.get_auth_plugin_conf_options("password"), "placement")
+    for name in ("auth_type", "auth_url", "username", "password", "project_name"):
+        conf.set_override(name, told[name], "placement")
+    conf.set_override("user_domain_id", "default", "placement")
+    conf.set_override("project_domain_id", "default", "placement")
+    image_id = glance.add(DATA)
+    assert Glance(conf).image(image_id, soon()).id == image_id
+
+
+def test_an_endpoint_that_is_not_glance(glance: Double, source: Glance) -> None:
+    image = source.image(glance.add(DATA), soon())
+    glance.not_json = "<html>It works!</html>"
+    with pytest.raises(exception.InvalidConfiguration, match="endpoint_override"):
+        source.image(image.id, soon())
+    with pytest.raises(exception.InvalidConfiguration, match="endpoint_override"):
+        list(source.images({}, soon()))
+
+
+def test_a_certificate_that_nobody_vouches_for(glance: Double) -> None:
+    # What speaks no TLS has no certificate either.
+    source = Glance(glance.conf(endpoint_override=glance.url.replace("http", "https")))
+    with pytest.raises(exception.InvalidConfiguration, match="cafile"):
+        source.image(NOBODY, soon())
+
+
+# -- patience ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 504])
+def test_an_answer_that_may_be_another_one_later(
+    glance: Double, source: Glance, code: int
+) -> None:
+    image = source.image(glance.add(DATA), soon())
+    glance.failures = [code]
+    with pytest.raises(exception.ImageServiceUnavailable) as error:
+        source.image(image.id, soon())
+    assert error.value.retryable
+    glance.failures = [code]
+    with pytest.raises(exception.ImageServiceUnavailable):
+        received(source, image)
+
+
+@pytest.mark.parametrize("trouble", [{"failures": [503, 503]}, {"refusals": 2}])
+def test_what_passes_is_waited_for(
+    glance: Double, source: Glance, trouble: dict[str, object]
+) -> None:
+    image_id = glance.add(DATA)
+    for name, value in trouble.items():
+        setattr(glance, name, value)
+    assert source.image(image_id, soon()).id == image_id
+
+
+@pytest.mark.parametrize("trouble", [{"failures": [503] * 99}, {"refusals": 99}])
+def test_what_does_not_pass_is_told_after_the_last_retry(
+    glance: Double, trouble: dict[str, object]
+) -> None:
+    for name, value in trouble.items():
+        setattr(glance, name, value)
+    source = Glance(glance.conf(connect_retries=2, status_code_retries=2))
+    with pytest.raises(exception.ImageServiceUnavailable):
+        source.image(NOBODY, soon())
+    assert glance.count("GET /v2/images/") == 3
+
+
+def test_nobody_is_there(glance: Double) -> None:
+    conf = glance.conf(endpoint_override="http://127.0.0.1:1")
+    with pytest.raises(exception.ImageServiceUnavailable, match="nobody answers"):
+        Glance(conf).image(NOBODY, soon())
+
+
+def test_no_keystone_is_there(glance: Double) -> None:
+    for url in ("http://127.0.0.1:1", "http://127.0.0.1:1/v3"):
+        source = Glance(glance.conf(auth_url=url))
+        with pytest.raises(exception.ImageServiceUnavailable, match="nobody answers"):
+            source.image(NOBODY, soon())
+
+
+def test_no_retry_outlives_the_deadline(glance: Double) -> None:
+    glance.failures = [503] * 99
+    source = Glance(glance.conf(status_code_retries=99, status_code_retry_delay=3600))
+    with pytest.raises(exception.ImageServiceUnavailable):
+        source.image(NOBODY, time.monotonic() + 5.0)
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_left_at_the_deadline(
+    glance: Double, source: Glance
+) -> None:
+    image = source.image(glance.add(DATA), soon())
+    glance.drips = 0.05
+    with pytest.raises(exception.ImageServiceUnavailable, match="in time"):
+        source.image(image.id, time.monotonic() + 0.5)
+    with (
+        source.data(image, 0, time.monotonic() + 0.5) as data,
+        pytest.raises(exception.ImageServiceUnavailable),
+    ):
+        list(data)
+
+
+def test_a_server_that_says_nothing_is_left_at_the_timeout(glance: Double) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *_: None) as silent:
+        url = f"http://127.0.0.1:{silent.server_address[1]}"
+        conf = glance.conf(endpoint_override=url, timeout=1, connect_retries=0)
+        with pytest.raises(exception.ImageServiceUnavailable):
+            Glance(conf).image(NOBODY, soon())
+
+
+def test_nothing_is_asked_for_after_the_deadline(
+    glance: Double, source: Glance
+) -> None:
+    with pytest.raises(exception.ImageServiceUnavailable, match="in time"):
+        source.image(NOBODY, time.monotonic() - 1.0)
+    assert glance.asked == []
