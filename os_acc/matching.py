@@ -21,25 +21,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from os_acc import exception
+from os_acc.assignment.knowledge import Known
+from os_acc.assignment.problem import Pins
+from os_acc.assignment.unmapped import without_mappings
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations, Selection, SingleProvider, Wanted
 
-_PASS_MAPPINGS = "pass the allocation request together with its 'mappings'"
+_NOTHING_KNOWN: Final = Known()
+_NOT_DECIDED: Final[Pins] = MappingProxyType({})
 
 
 def match_groups(
-    request: FlavorRequest, selection: Selection, ours: Mapping[str, str]
+    request: FlavorRequest,
+    selection: Selection,
+    ours: Mapping[str, str],
+    known: Known = _NOTHING_KNOWN,
+    recorded: Pins = _NOT_DECIDED,
 ) -> tuple[Wanted, ...]:
     """Attribute what was selected to the request's groups.
 
     :param ours: this host's providers: uuid to resource class.
+    :param known: their traits, and others'; asked for without mappings alone.
+    :param recorded: which provider serves which (suffix, resource class), as
+        far as that was decided before; asked for without mappings alone.
     :returns: one entry for each group and provider, sorted; empty where the
         allocations hold no provider of ours.
     :raises ProviderNotFound: a single provider that is not ours.
     :raises InvalidSelectedProvider: selection and request contradict each
-        other, or leave more than one way.
+        other; a subclass where they come without mappings.
     :raises InvalidExtraSpec: a group asks for a bitstream, and no provider of
         ours answers it.
     """
@@ -47,12 +60,14 @@ def match_groups(
         wanted = _from_single(request, selection.uuid, ours)
     else:
         allocated = _of_ours(selection, ours)
-        if selection.mappings is None:
-            wanted = _without_mappings(request, allocated, ours)
-        elif allocated:
-            wanted = _with_mappings(request, allocated, selection.mappings, ours)
-        else:
+        if not allocated:
             wanted = []
+        elif selection.mappings is not None:
+            wanted = _with_mappings(request, allocated, selection.mappings, ours)
+        elif not request.groups:
+            wanted = [Wanted("", uuid, ours[uuid], n) for uuid, n in allocated]
+        else:
+            wanted = without_mappings(request, selection, ours, known, recorded)
     if request.groups:
         _check_served_once(wanted)
     _check_isolation(request, wanted)
@@ -187,31 +202,13 @@ def _check_sum(
     resource_class: str,
     allocated: int,
     parts: Sequence[tuple[str, int]],
-    hint: str = "",
 ) -> None:
     asked = sum(amount for _suffix, amount in parts)
     if asked != allocated:
         raise exception.InvalidSelectedProvider(
             f"{allocated} {resource_class} are allocated on provider {provider}, "
-            f"but its groups ask for {asked}",
-            hint=hint,
+            f"but its groups ask for {asked}"
         )
-
-
-def _without_mappings(
-    request: FlavorRequest,
-    allocated: Sequence[tuple[str, int]],
-    ours: Mapping[str, str],
-) -> list[Wanted]:
-    if not request.groups:
-        return [Wanted("", provider, ours[provider], n) for provider, n in allocated]
-    wanted = []
-    for provider, amount in allocated:
-        resource_class = ours[provider]
-        asking = _asking(request, resource_class)
-        _check_sum(provider, resource_class, amount, asking, hint=_PASS_MAPPINGS)
-        wanted += [Wanted(s, provider, resource_class, n) for s, n in asking]
-    return wanted
 
 
 def _check_served_once(wanted: Iterable[Wanted]) -> None:

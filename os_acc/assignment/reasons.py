@@ -72,7 +72,7 @@ def _alone(case: _Case) -> Iterator[str]:
             continue
         told = [why for each in places if (why := _why_not(part, each, case))]
         # Whoever has none of it at all says the least.
-        told.sort(key=lambda why: why.startswith("none"))
+        told = [why for why in told if not why.startswith("none")] or told
         shown = "; ".join(told[:_SHOWN]) or "nothing is allocated"
         more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
         yield f"{_asks(part)}, but {shown}{more}"
@@ -113,6 +113,8 @@ def _in_all(case: _Case) -> Iterator[str]:
         bound = sum(amount for amount, each in there if each.exact)
         whole = sum(amount for amount, _each in there)
         asking = f"the groups ask for {wanted} {name} in all"
+        if bound and not wanted:
+            yield f"{_spread_over(name, exact)}, but no group asks for any"
         if bound > wanted:
             yield f"{_spread_over(name, exact)}, but {asking}"
         if whole < wanted:

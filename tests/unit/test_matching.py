@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception, extra_specs
+from os_acc.assignment.knowledge import Known
 from os_acc.matching import match_groups
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Allocations, SingleProvider, Wanted
@@ -237,20 +238,179 @@ def test_without_mappings_and_flavor_the_allocations_decide() -> None:
     )
 
 
+def test_without_mappings_groups_that_are_alike_get_a_provider_each() -> None:
+    selection = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1))
+    assert match_groups(flavor("isolate", g1=1, g2=1), selection, OURS) == (
+        Wanted("1", GPU_A, GPU, 1),
+        Wanted("2", GPU_B, GPU, 1),
+    )
+
+
+def test_without_mappings_amounts_tell_the_groups() -> None:
+    selection = allocated((GPU_A, GPU, 3), (GPU_B, GPU, 3))
+    assert match_groups(flavor(g1=1, g2=2, g3=3), selection, OURS) == (
+        Wanted("1", GPU_B, GPU, 1),
+        Wanted("2", GPU_B, GPU, 2),
+        Wanted("3", GPU_A, GPU, 3),
+    )
+
+
 @pytest.mark.parametrize(
-    ("request_", "selection"),
+    ("request_", "selection", "told"),
     [
-        (flavor(g1=1, g2=1), allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1))),
-        (flavor(g1=1, g2=1), allocated((GPU_A, GPU, 1))),
-        (flavor(g1=2), allocated((GPU_A, GPU, 1))),
-        (flavor(), allocated((GPU_A, GPU, 1))),
+        (
+            flavor(g1=1, g2=1),
+            allocated((GPU_A, GPU, 1)),
+            "ask for 2 .*, but 1 are allocated",
+        ),
+        (flavor(g1=2), allocated((GPU_A, GPU, 1)), f"'1' asks for 2 .* only 1 {GPU}"),
+        (flavor(), allocated((GPU_A, GPU, 1)), "no group asks for any"),
+        (
+            flavor(g1=1, g2=3),
+            allocated((GPU_A, GPU, 2), (GPU_B, GPU, 2)),
+            "'2' asks for 3 .* only 2",
+        ),
+        (
+            flavor(g1=2, g2=2, g3=2),
+            allocated((GPU_A, GPU, 3), (GPU_B, GPU, 3)),
+            f"'3' asks for 2 {GPU}, .*beside group '1', group '2'",
+        ),
     ],
 )
-def test_without_mappings_nothing_is_guessed(
-    request_: FlavorRequest, selection: Allocations
+def test_without_mappings_what_cannot_be_is_told(
+    request_: FlavorRequest, selection: Allocations, told: str
 ) -> None:
-    with pytest.raises(exception.InvalidSelectedProvider, match="mappings"):
+    with pytest.raises(exception.NoAssignment, match=told) as caught:
         match_groups(request_, selection, OURS)
+    assert caught.value.hint
+
+
+def test_without_mappings_another_service_may_have_the_same_class() -> None:
+    others = "cccccccc-0000-4000-8000-000000000001"
+    selection = allocated((GPU_A, GPU, 2), (others, GPU, 1))
+    assert match_groups(flavor(g1=1, g2=2), selection, OURS) == (
+        Wanted("2", GPU_A, GPU, 2),
+    )
+
+
+def test_what_a_guest_still_has_on_the_host_it_leaves_is_left_alone() -> None:
+    source = "00000000-0000-4000-8000-000000000009"
+    selection = Allocations(
+        (
+            NODE_PART,
+            (source, (("MEMORY_MB", 2048), ("VCPU", 2))),
+            ("aaaaaaaa-0000-4000-8000-000000000000", ((GPU, 1),)),
+            ("aaaaaaaa-0000-4000-8000-000000000009", ((GPU, 2),)),
+            (GPU_B, ((GPU, 3),)),
+        )
+    )
+    assert match_groups(flavor(g1=1, g2=2), selection, OURS) == (
+        Wanted("1", GPU_B, GPU, 1),
+        Wanted("2", GPU_B, GPU, 2),
+    )
+
+
+# -- traits --------------------------------------------------------------------
+
+FAST, PLACE, AFU = "CUSTOM_FAST", "CUSTOM_RACK_7", "CUSTOM_AFU"
+OWN = {GPU_A: frozenset[str](), GPU_B: frozenset({FAST}), CARD: frozenset[str]()}
+TWO = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1))
+SWAPPED = {"1": GPU_B, "2": GPU_A}
+IN_ORDER = {"1": GPU_A, "2": GPU_B}
+
+
+def rules(**groups: str) -> FlavorRequest:
+    """Two groups of one GPU; g1=T requires, not1=T forbids a trait."""
+    specs = {f"resources{suffix}:{GPU}": "1" for suffix in "12"}
+    for name, trait in groups.items():
+        kind = "forbidden" if name.startswith("not") else "required"
+        specs[f"trait{name[-1]}:{trait}"] = kind
+    return extra_specs.parse(specs | {"group_policy": "none"})
+
+
+def served(
+    request: FlavorRequest,
+    known: Known,
+    recorded: dict[tuple[str, str], str] | None = None,
+) -> dict[str, str]:
+    found = match_groups(request, TWO, OURS, known, recorded or {})
+    return {one.group_suffix: one.provider_uuid for one in found}
+
+
+@pytest.mark.parametrize("request_", [rules(g1=FAST), rules(not2=FAST)])
+def test_what_a_device_is_decides(request_: FlavorRequest) -> None:
+    assert served(request_, Known(own=OWN)) == SWAPPED
+
+
+def test_what_an_operator_has_set_decides_where_nova_told_of_it() -> None:
+    heard = {GPU_A: frozenset[str](), GPU_B: frozenset({PLACE})}
+    assert served(rules(g1=PLACE), Known(own=OWN, heard=heard)) == SWAPPED
+    assert served(rules(not1=PLACE), Known(own=OWN, heard=heard)) == IN_ORDER
+
+
+def test_a_trait_of_which_nothing_is_known_rules_nobody_out() -> None:
+    assert served(rules(g1=PLACE), Known(own=OWN)) == IN_ORDER
+    assert served(rules(g1=PLACE, g2=PLACE), Known(own=OWN)) == IN_ORDER
+    assert served(rules(not1=PLACE), Known()) == IN_ORDER
+
+
+def test_who_is_known_to_have_a_trait_comes_first() -> None:
+    known = Known(own=OWN, heard={GPU_B: frozenset({PLACE})})
+    assert served(rules(g1=PLACE), known) == SWAPPED
+
+
+def test_what_nova_knows_of_operators_traits_may_be_old() -> None:
+    heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
+    known = Known(own=OWN, heard=heard)
+    # Placement has been told of it, and Nova's copy not yet.
+    assert served(rules(g1=PLACE, g2=FAST), known) == IN_ORDER
+    assert served(rules(g1=FAST, g2=PLACE), known) == SWAPPED
+
+
+def test_a_trait_that_comes_and_goes_is_doubted_last() -> None:
+    own = {GPU_A: frozenset[str](), GPU_B: frozenset({AFU})}
+    known = Known(own=own, changes=AFU.__eq__)
+    assert served(rules(g1=AFU), known) == SWAPPED
+    # Since the scheduler looked, the region of A has been programmed anew.
+    assert served(rules(g1=AFU, g2=AFU), known) == IN_ORDER
+
+
+def test_what_a_device_is_can_be_no_mistake_of_the_schedulers() -> None:
+    heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
+    with pytest.raises(exception.NoAssignment, match=f"right traits|{FAST}"):
+        served(rules(g1=FAST, g2=FAST), Known(own=OWN, heard=heard))
+
+
+def test_how_it_was_decided_before_stands_whatever_traits_say_now() -> None:
+    recorded = {("1", GPU): GPU_A, ("2", GPU): GPU_B}
+    assert served(rules(g1=FAST), Known(own=OWN), recorded) == IN_ORDER
+
+
+def test_how_it_was_decided_before_does_not_bind_another_request() -> None:
+    recorded = {("1", GPU): CARD, ("2", GPU): GPU_B}
+    assert served(rules(g1=FAST), Known(own=OWN), recorded) == SWAPPED
+
+
+def test_a_part_of_what_was_decided_before_is_enough() -> None:
+    assert served(rules(), Known(), {("1", GPU): GPU_B}) == SWAPPED
+
+
+def unnumbered(trait: str) -> FlavorRequest:
+    return extra_specs.parse(
+        {
+            f"resources:{GPU}": "1",
+            f"resources1:{GPU}": "1",
+            f"trait:{trait}": "required",
+        }
+    )
+
+
+def test_the_node_may_bring_the_trait_of_the_unnumbered_group() -> None:
+    heard = dict.fromkeys(OURS, frozenset[str]())
+    known = Known(own=OWN, heard=heard | {NODE: frozenset({PLACE})})
+    assert served(unnumbered(PLACE), known) == {"": GPU_A, "1": GPU_B}
+    known = Known(own=OWN, heard=heard | {NODE: frozenset(), GPU_B: frozenset({PLACE})})
+    assert served(unnumbered(PLACE), known) == {"": GPU_B, "1": GPU_A}
 
 
 # -- for all -----------------------------------------------------------------

@@ -1,0 +1,84 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What is known of the traits of providers, and how far it is to be trusted.
+
+It is not always what the scheduler knew. A region may have been programmed
+since; and of what others set, os_acc has Nova's copy, which Nova reads anew
+every five minutes only (``[compute] resource_provider_association_refresh``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+_Traits: TypeAlias = Mapping[str, frozenset[str]]
+
+
+def _nothing() -> _Traits:
+    return MappingProxyType({})
+
+
+class Doubt(enum.IntEnum):
+    """What of it is doubted; each includes those before it."""
+
+    #: What nobody knows, alone.
+    UNKNOWN = 0
+    #: What comes and goes with what a device does.
+    CHANGING = 1
+    #: What others have set.
+    HEARD = 2
+    ALL = 3
+
+
+def _never(_trait: str) -> bool:
+    return False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of providers' traits, by their uuids.
+
+    :ivar own: what os_acc itself says of each device, by its last look.
+    :ivar heard: what Nova's provider tree had, of any provider.
+    :ivar changes: whether a trait comes and goes with what a device does.
+    """
+
+    own: _Traits = dataclasses.field(default_factory=_nothing)
+    heard: _Traits = dataclasses.field(default_factory=_nothing)
+    changes: Callable[[str], bool] = _never
+
+    def of(
+        self, provider: str, doubt: Doubt, traits: frozenset[str]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Which of these traits a provider has, and which it may have."""
+        has = (self.own.get(provider, frozenset()) & traits) | (
+            self.heard.get(provider, frozenset()) & traits
+        )
+        unsure = frozenset(
+            trait
+            for trait in traits
+            if self._is_doubted(provider, doubt, trait, trait in has)
+        )
+        return has - unsure, unsure
+
+    def _is_doubted(self, provider: str, doubt: Doubt, trait: str, has: bool) -> bool:
+        if doubt is Doubt.ALL or (doubt >= Doubt.CHANGING and self.changes(trait)):
+            return True
+        # Of its own devices os_acc knows whether they have what it publishes.
+        if provider in self.own and any(trait in own for own in self.own.values()):
+            return False
+        return doubt is Doubt.HEARD or (not has and provider not in self.heard)
