@@ -107,14 +107,34 @@ def prove(root: str, lease: Lease) -> None:
             )
 
 
+def prove_driven(root: str, lease: Lease) -> None:
+    """Make sure that the host can use what is kept for it.
+
+    :raises HostStepFailed: it has no driver, or one that is for guests.
+    """
+    function = pci.read_function(root, lease.address)
+    driver = function.driver if function else None
+    if driver is None or vfio.is_vfio_driver(driver):
+        raise exception.HostStepFailed(
+            f"{lease.address} is the host's by attach_target, but it has "
+            f"{driver or 'no driver'} there",
+            address=str(lease.address),
+            hint="load its driver, or ask for attach_target=none",
+        )
+
+
 def holds(root: str, lease: Lease) -> bool:
     """Whether a held lease's devices are as it says, in this boot.
+
+    One that no guest has is wherever the host wants it.
 
     :raises DeviceGone: one has vanished.
     :raises DeviceChanged: another one sits in its place.
     """
     functions = _same_functions(root, lease)
-    return lease.boot_id == boot.boot_id(root) and all(
+    if lease.boot_id != boot.boot_id(root):
+        return False
+    return not lease.is_the_guests or all(
         function.driver == VFIO_PCI and function.iommu_group == lease.iommu_group
         for function in functions
     )

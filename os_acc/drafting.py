@@ -103,4 +103,5 @@ class Drafter:
             plugin=chosen.provider.device.plugin,
             instance_name=self.instance.name,
             project_id=self.instance.project_id,
+            attach_target=chosen.wanted.attach_target,
         )

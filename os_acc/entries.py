@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.request import AttachTarget
 
 
 def entry(lease: Lease) -> dict[str, Any]:
@@ -27,11 +28,13 @@ def entry(lease: Lease) -> dict[str, Any]:
     under the name ``device`` (nova/virt/libvirt/driver.py).
     """
     address = lease.address
+    # What no guest may be given has no address that libvirt would take.
+    pci_id = {"pci_id": str(address)} if lease.is_the_guests else {}
     return {
-        "pci_id": str(address),
+        **pci_id,
         "uuid": lease.uuid,
         "state": _STATES[lease.state],
-        "attach_handle_type": "PCI",
+        "attach_handle_type": _TYPES[lease.attach_target],
         "attach_handle_uuid": lease.uuid,
         "attach_handle_info": {
             "domain": f"{address.domain:04x}",
@@ -46,6 +49,12 @@ def entry(lease: Lease) -> dict[str, Any]:
     }
 
 
+# Nova's libvirt driver passes over those that it does not know.
+_TYPES = {
+    AttachTarget.VM: "PCI",
+    AttachTarget.HOST: "HOST",
+    AttachTarget.NONE: "NONE",
+}
 # Cyborg's names of states, which Nova compares with.
 _STATES = {
     LeaseState.PREPARING: "BindStarted",

@@ -37,6 +37,7 @@ from os_acc import (
 )
 from os_acc.objects.device import Handle
 from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.request import AttachTarget
 from os_acc.plugins import base
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, consumer_lock
@@ -138,8 +139,12 @@ class Lifecycle:
             [bindings.refreshed(self._root, each, deadline) for each in broken]
         )
         # A guest that the host itself has started may be using it by now.
-        idle = [each for each in fresh if not bindings.holds(self._root, each)]
-        bindings.check_unused(self._root, idle)
+        idle = [
+            each
+            for each in fresh
+            if not each.is_the_guests or not bindings.holds(self._root, each)
+        ]
+        bindings.check_unused(self._root, [each for each in idle if each.is_the_guests])
         for lease in idle:
             if lease.programming is not None:
                 # Whoever was killed half-way has left it without the driver
@@ -240,7 +245,11 @@ class Lifecycle:
             return self._programmer.program(fresh, jobs, deadline)
 
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
-        """Steps 3 to 6 for one accelerator."""
+        """Steps 3 to 6 for one accelerator; a host's has none but the proof."""
+        if not lease.is_the_guests:
+            if lease.attach_target is AttachTarget.HOST:
+                bindings.prove_driven(self._root, lease)
+            return lease
         self._hands.check_free(lease.members, deadline)
         self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
         try:
@@ -265,12 +274,16 @@ class Lifecycle:
         return lease, None
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
+        if not lease.is_the_guests:
+            return
         if not bindings.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
         self._plugin_step(lease, lambda plugin: plugin.release, deadline)
 
     def _restore(self, lease: Lease, deadline: float) -> None:
         """Give back the functions that are still there, and still the same."""
+        if not lease.is_the_guests:
+            return
         for others in reversed(range(len(lease.prior) + 1)):
             rest = bindings.remaining(self._root, lease)
             if not rest.prior:

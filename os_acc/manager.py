@@ -45,7 +45,7 @@ from os_acc.host.view import Host
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
-from os_acc.objects.request import FlavorRequest
+from os_acc.objects.request import AttachTarget, FlavorRequest
 from os_acc.objects.selection import Selection, Wanted
 from os_acc.placement import snapshot, tree
 from os_acc.plugins import base
@@ -412,9 +412,13 @@ def _digest(wanted: Sequence[Wanted]) -> str:
 
 
 def _plain(wanted: Wanted) -> tuple[Any, ...]:
-    *fields, wish = dataclasses.astuple(wanted)
+    *fields, wish, _target = dataclasses.astuple(wanted)
     # As it was before there were wishes: recorded digests have to hold.
-    return (*fields, wish) if wish else tuple(fields)
+    if wish:
+        fields.append(wish)
+    if wanted.attach_target is not AttachTarget.VM:
+        fields.append(wanted.attach_target.value)
+    return tuple(fields)
 
 
 def _is_of(held: Sequence[Lease], digest: str) -> bool:

@@ -28,7 +28,7 @@ from os_acc import exception
 from os_acc.assignment.knowledge import Known
 from os_acc.assignment.problem import Pins
 from os_acc.assignment.unmapped import without_mappings
-from os_acc.objects.request import FlavorRequest, GroupPolicy
+from os_acc.objects.request import AttachTarget, FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations, Selection, SingleProvider, Wanted
 
 _NOTHING_KNOWN: Final = Known()
@@ -85,8 +85,14 @@ def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wante
                 "accelerator of this host",
                 hint="give the key the suffix of the group with the accelerator",
             )
+    targets = {group.suffix: group.attach_target for group in request.groups}
     return [
-        dataclasses.replace(one, wish=wishes.get(one.group_suffix)) for one in wanted
+        dataclasses.replace(
+            one,
+            wish=wishes.get(one.group_suffix),
+            attach_target=targets.get(one.group_suffix, AttachTarget.VM),
+        )
+        for one in wanted
     ]
 
 

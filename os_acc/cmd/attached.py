@@ -70,7 +70,7 @@ def row(entry: dict[str, Any]) -> tuple[Any, ...]:
     """One entry in these columns."""
     return (
         entry["instance_uuid"],
-        entry["pci_id"],
+        entry.get("pci_id"),
         entry["state"],
         entry["request_group"],
         entry["numa_node"],

@@ -31,7 +31,8 @@ from collections.abc import Collection, Mapping
 from os_acc import exception, hints
 from os_acc.extra_specs import granular, own_keys, rules
 from os_acc.extra_specs.drafts import Draft
-from os_acc.objects.request import FlavorRequest
+from os_acc.objects.image import Wish
+from os_acc.objects.request import AttachTarget, FlavorRequest
 
 
 def parse(flavor_extra_specs: object) -> FlavorRequest:
@@ -56,7 +57,7 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
     for key, value in specs:
         own = own_keys.find(key, drafts)
         if own is not None:
-            _add_wish(drafts, own, value)
+            _add_own(drafts, own, value)
     request = FlavorRequest(
         groups=tuple(
             draft.group(suffix)
@@ -117,9 +118,25 @@ def _sorted_items(specs: object) -> list[tuple[str, object]]:
     return sorted(specs.items(), key=lambda item: item[0])
 
 
-def _add_wish(drafts: dict[str, Draft], own: own_keys.OwnKey, value: object) -> None:
-    wish = own_keys.read(own, value)
+def _add_own(drafts: dict[str, Draft], own: own_keys.OwnKey, value: object) -> None:
+    said = own_keys.read(own, value)
     draft = drafts.setdefault(own.suffix, Draft())
+    if isinstance(said, AttachTarget):
+        _add_target(draft, own, said)
+    else:
+        _add_wish(draft, own, said)
+
+
+def _add_target(draft: Draft, own: own_keys.OwnKey, target: AttachTarget) -> None:
+    if draft.attach_target not in (None, target):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {hints.shown(own.key)}: group {own.suffix!r} has another "
+            "attach_target as well"
+        )
+    draft.attach_target = target
+
+
+def _add_wish(draft: Draft, own: own_keys.OwnKey, wish: Wish) -> None:
     if draft.wish not in (None, wish):
         raise exception.InvalidExtraSpec(
             f"extra spec {hints.shown(own.key)}: group {own.suffix!r} asks for "

@@ -18,7 +18,7 @@ import dataclasses
 
 from os_acc import exception, hints
 from os_acc.objects.image import Wish
-from os_acc.objects.request import RequestGroup
+from os_acc.objects.request import AttachTarget, RequestGroup
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,6 +29,7 @@ class Draft:
     required: set[str] = dataclasses.field(default_factory=set)
     forbidden: set[str] = dataclasses.field(default_factory=set)
     wish: Wish | None = None
+    attach_target: AttachTarget | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -38,6 +39,7 @@ class Draft:
             or self.required
             or self.forbidden
             or self.wish is not None
+            or self.attach_target is not None
         )
 
     def group(self, suffix: str) -> RequestGroup:
@@ -52,6 +54,7 @@ class Draft:
             required=frozenset(self.required),
             forbidden=frozenset(self.forbidden),
             wish=self.wish,
+            attach_target=self.attach_target or AttachTarget.VM,
         )
 
 

@@ -27,7 +27,7 @@ from os_acc import exception, hints
 from os_acc.extra_specs.drafts import text_of
 from os_acc.objects import wishes
 from os_acc.objects.image import Wish
-from os_acc.objects.request import NUMBERED_SUFFIX
+from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
 
 #: The namespaces that take a group's suffix; both mean the same.
 NAMESPACES: Final = ("accel", "os_acc")
@@ -42,6 +42,8 @@ class Treatment(enum.Enum):
 
     #: It says what a region is to be programmed with: a field of Wish.
     WISH = enum.auto()
+    #: It says who is to have the accelerators.
+    TARGET = enum.auto()
     NOT_YET = enum.auto()
 
 
@@ -52,7 +54,7 @@ KEYS: Final[Mapping[str, Treatment]] = {
     "function_id": Treatment.WISH,
     "function_name": Treatment.WISH,
     "numa_policy": Treatment.NOT_YET,
-    "attach_target": Treatment.NOT_YET,
+    "attach_target": Treatment.TARGET,
 }
 #: The os_acc specification's own namespaces, and what they say in our words.
 OF_THE_SPECIFICATION: Final[Mapping[str, str]] = {
@@ -62,7 +64,7 @@ OF_THE_SPECIFICATION: Final[Mapping[str, str]] = {
 }
 #: The values of those that have no others.
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "attach_target": ("VM", "host", "none"),
+    "attach_target": tuple(each.value for each in AttachTarget),
     "numa_policy": ("legacy", "preferred", "required", "socket"),
 }
 
@@ -128,7 +130,7 @@ def check(key: str, value: object) -> None:
     _check_choice(own, value)
 
 
-def read(own: OwnKey, value: object) -> Wish:
+def read(own: OwnKey, value: object) -> Wish | AttachTarget:
     """What a key says.
 
     :raises InvalidExtraSpec: there is no such key, or it cannot say that.
@@ -137,6 +139,9 @@ def read(own: OwnKey, value: object) -> Wish:
     if own.treatment is Treatment.WISH:
         return _wish(own, value)
     _check_known(own)
+    if own.treatment is Treatment.TARGET:
+        _check_choice(own, value)
+        return AttachTarget(value)
     raise exception.UnsupportedExtraSpec(
         f"extra spec {hints.shown(own.key)} cannot be served by this version of os_acc"
     )

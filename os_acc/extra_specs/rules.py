@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from os_acc import exception
-from os_acc.objects.request import FlavorRequest, RequestGroup
+from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup
 
 
 def check(request: FlavorRequest) -> None:
@@ -51,6 +51,8 @@ def _check_group(group: RequestGroup) -> None:
         lacking = f"has traits ({', '.join(traits)}) but no resources"
     elif group.wish:
         lacking = f"asks for {group.wish}, but for no accelerator"
+    elif group.attach_target is not AttachTarget.VM:
+        lacking = f"has an attach_target, {group.attach_target.value}, but nothing else"
     else:
         return
     raise exception.InvalidExtraSpec(

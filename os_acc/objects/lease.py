@@ -19,6 +19,7 @@ import enum
 
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import NO_DOUBTS, Doubts, Programming, Region
+from os_acc.objects.request import AttachTarget
 
 
 class LeaseState(enum.Enum):
@@ -70,6 +71,7 @@ class Lease:
         the helper refuses a call that carries a lower one than it has seen.
     :ivar reason: why it is quarantined, or empty.
     :ivar programming: what its FPGA region has to hold; None: it has none.
+    :ivar attach_target: who has it: only what is the guest's is on vfio-pci.
     """
 
     uuid: str
@@ -92,6 +94,12 @@ class Lease:
     epoch: int = 0
     reason: str = ""
     programming: Programming | None = None
+    attach_target: AttachTarget = AttachTarget.VM
+
+    @property
+    def is_the_guests(self) -> bool:
+        """Whether the guest itself has it, by VFIO."""
+        return self.attach_target is AttachTarget.VM
 
     @property
     def members(self) -> tuple[PciAddress, ...]:

@@ -36,6 +36,21 @@ class GroupPolicy(enum.Enum):
     ISOLATE = "isolate"
 
 
+class AttachTarget(enum.Enum):
+    """``accel:attach_target``: who is to have the accelerators of a group.
+
+    Cyborg's specification of device profiles names the three; what they mean
+    is :doc:`/user/extra-specs`.
+    """
+
+    #: The guest, by VFIO.
+    VM = "VM"
+    #: The host, on the guest's behalf: they stay with the host's driver.
+    HOST = "host"
+    #: Nobody; they are kept for the guest, and programmed if it asks for that.
+    NONE = "none"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestGroup:
     """One granular request group; the unnumbered one has suffix ''.
@@ -49,6 +64,7 @@ class RequestGroup:
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
     wish: Wish | None = None
+    attach_target: AttachTarget = AttachTarget.VM
 
     def amount(self, resource_class: str) -> int:
         """How many units of a resource class this group asks for."""

@@ -18,6 +18,7 @@ import dataclasses
 from typing import TypeAlias
 
 from os_acc.objects.image import Wish
+from os_acc.objects.request import AttachTarget
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,12 +50,13 @@ class Wanted:
     """What one request group gets from one provider of ours.
 
     ``amount`` counts accelerators; ``wish`` is what they are to be
-    programmed with.
+    programmed with, ``attach_target`` who is to have them.
     """
 
     group_suffix: str
     provider_uuid: str
     resource_class: str
     amount: int
-    # No two of a request agree in group and provider, so it orders nothing.
+    # No two of a request agree in group and provider, so these order nothing.
     wish: Wish | None = None
+    attach_target: AttachTarget = AttachTarget.VM

@@ -28,6 +28,7 @@ from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
+from os_acc.objects.request import AttachTarget
 
 #: Version of the payload. A higher one only adds fields to this one.
 VERSION = 1
@@ -73,6 +74,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "epoch": lease.epoch,
         "reason": lease.reason,
         "programming": lease.programming and _encode_programming(lease.programming),
+        "attach_target": lease.attach_target.value,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -106,6 +108,7 @@ def decode(payload: str) -> Lease:
             reason=fields["reason"],
             # Records from before there were regions have none.
             programming=_decode_programming(fields.get("programming")),
+            attach_target=AttachTarget(fields.get("attach_target", "VM")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"not the record of a lease: {error}") from error

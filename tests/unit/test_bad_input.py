@@ -263,7 +263,7 @@ def test_an_extra_spec_that_cannot_be_meant_is_refused(specs, shown):
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize("key", ["accel:attach_target", "os_acc1:numa_policy"])
+@pytest.mark.parametrize("key", ["accel:numa_policy", "os_acc1:numa_policy"])
 def test_what_this_version_cannot_serve_is_not_served_silently(key):
     for call in ask({key: "x"}):
         error = is_told(call, exception.UnsupportedExtraSpec, key)

@@ -22,7 +22,12 @@ from hypothesis import strategies as st
 
 from os_acc import exception, extra_specs
 from os_acc.objects.image import Wish
-from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
+from os_acc.objects.request import (
+    AttachTarget,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+)
 
 GPU = "CUSTOM_ACCELERATOR_GPU"
 FPGA = "CUSTOM_ACCELERATOR_FPGA"
@@ -264,16 +269,21 @@ def test_wrong_types_are_named(specs: object, named: str) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["accel", "accel1", "os_acc", "os_acc1"])
-@pytest.mark.parametrize(
-    ("name", "value"), [("numa_policy", "required"), ("attach_target", "VM")]
-)
-def test_keys_that_cannot_be_served_yet_are_refused(
-    namespace: str, name: str, value: str
-) -> None:
-    key = f"{namespace}:{name}"
+def test_keys_that_cannot_be_served_yet_are_refused(namespace: str) -> None:
+    key = f"{namespace}:numa_policy"
     with pytest.raises(exception.UnsupportedExtraSpec) as caught:
-        extra_specs.parse({f"resources1:{FPGA}": "1", key: value})
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: "required"})
     assert key in str(caught.value)
+
+
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+@pytest.mark.parametrize("target", list(AttachTarget))
+def test_a_group_says_who_is_to_have_its_accelerators(
+    namespace: str, target: AttachTarget
+) -> None:
+    specs = {f"resources1:{FPGA}": "1", f"{namespace}1:attach_target": target.value}
+    (group,) = extra_specs.parse(specs).groups
+    assert group.attach_target is target
 
 
 IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"

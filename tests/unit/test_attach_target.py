@@ -1,0 +1,147 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""``accel:attach_target``: what goes to the guest, to the host, to nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from tests.unit.bench import instance, request, uuid_of
+from tests.unit.fpga import CARD, GZIP
+
+GPU = "0000:17:00.0"
+
+
+def plug(bench, number, target, address=GPU):
+    selected, specs = request(bench.provider(address))
+    specs["accel1:attach_target"] = target
+    return bench.manager.plug(instance(number), selected, specs)
+
+
+def unbind(bench):
+    device = f"{bench.root}/sys/bus/pci/devices/{GPU}"
+    bench.kernel.write(f"{device}/driver/unbind", GPU)
+
+
+def test_the_guest_is_the_default(bench):
+    (by_default,) = bench.plug(1, GPU)
+    bench.unplug(1)
+    (asked_for,) = plug(bench, 1, "VM")
+    differing = {"uuid", "attach_handle_uuid"}
+    assert {k: v for k, v in asked_for.items() if k not in differing} == {
+        k: v for k, v in by_default.items() if k not in differing
+    }
+
+
+@pytest.mark.parametrize(("target", "kind"), [("host", "HOST"), ("none", "NONE")])
+def test_what_is_not_the_guests_stays_where_it_is(bench, target, kind):
+    before = bench.kernel.snapshot()
+    (entry,) = plug(bench, 1, target)
+    assert "pci_id" not in entry
+    assert (entry["attach_handle_type"], entry["state"]) == (kind, "Bound")
+    assert bench.kernel.snapshot() == before
+    assert bench.plugged(1) == [GPU]
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_nobody_else_gets_it(bench, target):
+    plug(bench, 1, target)
+    with pytest.raises(exception.NoDeviceAvailable):
+        bench.plug(2, GPU)
+    bench.unplug(1)
+    bench.plug(2, GPU)
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_the_same_request_again_confirms(bench, target):
+    first = plug(bench, 1, target)
+    assert plug(bench, 1, target) == first
+    bench.restart()
+    assert bench.manager.plug(instance(1), None, None) == first
+
+
+def test_another_target_is_another_request(bench):
+    plug(bench, 1, "host")
+    with pytest.raises(exception.ConsumerConflict):
+        plug(bench, 1, "VM")
+
+
+def test_the_host_cannot_use_what_has_no_driver(bench):
+    unbind(bench)
+    with pytest.raises(exception.HostStepFailed, match="no driver"):
+        plug(bench, 1, "host")
+    assert bench.plugged(1) == []
+    (entry,) = plug(bench, 1, "none")
+    assert entry["attach_handle_type"] == "NONE"
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_the_host_may_do_with_it_what_it_likes(bench, target):
+    first = plug(bench, 1, target)
+    unbind(bench)
+    assert plug(bench, 1, target) == first
+    before = bench.kernel.snapshot()
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_reboot_changes_nothing_of_it(bench, target):
+    first = plug(bench, 1, target)
+    bench.kernel.reboot()
+    bench.restart()
+    before = bench.kernel.snapshot()
+    assert bench.manager.plug(instance(1), None, None) == first
+    assert bench.kernel.snapshot() == before
+    assert bench.unplug(1) == 1
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_region_for_the_host_is_programmed_all_the_same(fpgas, target):
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP, attach_target=target)
+    assert fpgas.held() == GZIP
+    assert fpgas.drivers(CARD) == ["dfl-pci"]
+    (lease,) = fpgas.manager.store.leases(uuid_of(1))
+    assert lease.programming.function_id == GZIP
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_region_for_the_host_is_programmed_again_after_a_reboot(fpgas, target):
+    fpgas.upload()
+    first = fpgas.ask(1, function_id=GZIP, attach_target=target)
+    fpgas.kernel.reboot()
+    assert fpgas.held() != GZIP
+    fpgas.restart()
+    assert fpgas.manager.plug(instance(1), None, None) == first
+    assert fpgas.held() == GZIP
+    assert fpgas.drivers(CARD) == ["dfl-pci"]
+
+
+def test_an_attach_target_needs_an_accelerator(bench):
+    with pytest.raises(exception.InvalidExtraSpec, match="attach_target"):
+        bench.manager.plug(instance(1), None, {"accel:attach_target": "host"})
+
+
+def test_one_group_has_one_target(bench):
+    specs = {
+        "resources1:CUSTOM_ACCELERATOR_GPU": "1",
+        "accel1:attach_target": "host",
+        "os_acc1:attach_target": "none",
+    }
+    with pytest.raises(exception.InvalidExtraSpec, match="another attach_target"):
+        bench.manager.plug(instance(1), None, specs)
