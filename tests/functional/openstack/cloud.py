@@ -215,6 +215,10 @@ class Cloud:
             )
         return image_id
 
+    def delete(self, image_id: str) -> None:
+        """Delete an image."""
+        self.images("admin", "service").delete(f"/v2/images/{image_id}")
+
     def file(self, image_id: str) -> Path:
         """Where Glance has the data of an image."""
         return self.store / image_id

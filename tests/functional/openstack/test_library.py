@@ -23,6 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,10 @@ from os_acc.objects.region import Region
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
-from tests.functional.openstack.service import ROOT
+from tests.functional.openstack.service import ROOT, Service
 
+#: Seconds for which some tokens are good; one request takes much less.
+LIFETIME = 15
 REGION_ID = "ce489693-98f0-5f33-946d-560708be108a"
 OTHER_REGION_ID = "69528db6-eb31-577a-8c36-68f9faa081f6"
 REGION = Region(
@@ -294,6 +297,105 @@ def test_a_token_that_ends_during_the_download(
         assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
     statuses = [line.rpartition(" ")[2] for line in cloud.downloads(image_id)]
     assert statuses == ["200", "401", "206"]
+
+
+def authentication(images: Library) -> Any:
+    """keystoneauth1's plugin that has the token."""
+    return images._source._link().http.auth  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def brief(cloud: Cloud) -> Iterator[Service]:
+    """The same Keystone once more, whose tokens are worth something for seconds."""
+    options = cloud.home / "brief.conf"
+    told = (cloud.home / "keystone.conf").read_text()
+    options.write_text(f"{told}[token]\nexpiration = {LIFETIME}\n")
+    service = Service(
+        "brief",
+        "keystone.wsgi.api",
+        "/v3",
+        cloud.home,
+        {"OS_KEYSTONE_CONFIG_FILES": str(options)},
+    )
+    service.start()
+    yield service
+    service.kill()
+
+
+def test_a_token_that_expires_during_the_download(
+    cloud: Cloud,
+    brief: Service,
+    tmp_path: Path,
+    soon: float,
+    function: str,
+    large: bytes,
+) -> None:
+    """On a host whose clock is right, and on one whose clock is slow."""
+    image_id, data = upload(cloud, function, large)
+    conf = cloud.conf(auth_url=f"{brief.url}/v3")
+    right, slow = (
+        library.build(conf, str(tmp_path / name), Locks(str(tmp_path / name / "locks")))
+        for name in ("right", "slow")
+    )
+    # There a token seems to last an hour longer than it does.
+    authentication(slow).MIN_TOKEN_LIFE_SECONDS = -3600
+
+    def fetch(images: Library, meanwhile: Callable[[], object]) -> None:
+        image = images.about(image_id, soon)
+        with images.fetched(image, soon, once(meanwhile)) as bitstream:
+            assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
+
+    def expired() -> None:
+        tokens = [authentication(each).auth_ref.auth_token for each in (right, slow)]
+        cloud.glance.kill()
+        cloud.glance.begin()
+        while any(map(cloud.is_good, tokens)):
+            assert time.monotonic() < soon
+            time.sleep(0.2)
+
+    fetch(right, lambda: fetch(slow, expired))
+    cloud.glance.await_start()
+    statuses = [line.rpartition(" ")[2] for line in cloud.downloads(image_id)]
+    assert statuses == ["200", "200", "401", "206", "206"]
+
+
+def test_an_image_that_is_deleted_during_the_download_and_cannot_be_gone_on_with(
+    cloud: Cloud, images: Library, state: Path, soon: float, function: str, large: bytes
+) -> None:
+    image_id, _ = upload(cloud, function, large)
+    image = images.about(image_id, soon)
+
+    def deleted() -> None:
+        cloud.delete(image_id)
+        cloud.glance.restart()
+
+    with (
+        pytest.raises(exception.ImageNotFound, match=image_id),
+        images.fetched(image, soon, once(deleted)),
+    ):
+        pass
+    statuses = [line.rpartition(" ")[2] for line in cloud.downloads(image_id)]
+    assert statuses == ["200", "404"]
+    assert cached(state) == []
+
+
+def test_an_image_that_is_deleted_while_the_last_of_it_arrives(
+    cloud: Cloud, images: Library, soon: float, function: str, large: bytes
+) -> None:
+    """Glance's store gives what it has begun to give; nobody finds it again."""
+    image_id, data = upload(cloud, function, large)
+    image = images.about(image_id, soon)
+
+    def deleted() -> None:
+        cloud.delete(image_id)
+        assert not cloud.file(image_id).exists()
+
+    with images.fetched(image, soon, once(deleted)) as bitstream:
+        assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
+    assert cloud.downloads(image_id) == ["- 200"]
+    for wish in (Wish(bitstream_id=image_id), Wish(bitstream_name=f"image {function}")):
+        with pytest.raises(exception.ImageNotFound):
+            images.image_for(wish, REGION, soon)
 
 
 # -- other processes -----------------------------------------------------------
