@@ -40,14 +40,15 @@ from os_acc import (
     selected_rp,
     watching,
 )
+from os_acc.assignment.knowledge import Known
 from os_acc.host import vfio
 from os_acc.host.view import Host
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.request import AttachTarget, FlavorRequest
-from os_acc.objects.selection import Selection, Wanted
-from os_acc.placement import snapshot, tree
+from os_acc.objects.selection import Allocations, Selection, Wanted
+from os_acc.placement import regions, snapshot, tree
 from os_acc.plugins import base
 from os_acc.profiles.choice import Profiles
 from os_acc.store.leases import AlreadyLeased, Store
@@ -295,11 +296,13 @@ class Manager:
             return self._again(held, deadline)
         # What this process has not seen yet may be ours as well.
         look = self._look(deadline)
-        wanted = matching.match_groups(request, selection, self._ours)
-        digest = _digest(wanted)
+        wanted = matching.match_groups(
+            request, selection, self._ours, self._known(look[0])
+        )
         if not held:
+            digest = _digest(wanted, found=selection.is_unmapped)
             return self._fresh(instance, wanted, digest, look, deadline)
-        if not _is_of(held, digest):
+        if not self._confirms(held, request, selection):
             raise exception.ConsumerConflict(
                 f"instance {instance.uuid} already holds accelerators of another "
                 "request"
@@ -311,11 +314,37 @@ class Manager:
     ) -> bool:
         """Whether leases answer a request, as far as this is known by now."""
         try:
-            wanted = matching.match_groups(request, selection, self._ours)
+            wanted = self._as_recorded(held, request, selection)
+            if _is_of(held, _digest(wanted), _digest(wanted, found=True)):
+                return True
+            if not isinstance(selection, Allocations) or selection.is_unmapped:
+                return False
+            # What was found without mappings stands: a guest may have it by now.
+            allocations = dataclasses.replace(selection, mappings=None)
+            wanted = self._as_recorded(held, request, allocations)
         except (exception.ProviderNotFound, exception.InvalidSelectedProvider) as error:
             LOG.debug("the host is looked at first: %s", error)
             return False
-        return _is_of(held, _digest(wanted))
+        return _is_of(held, _digest(wanted, found=True))
+
+    def _as_recorded(
+        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
+    ) -> tuple[Wanted, ...]:
+        """What a request wants, given by whom it has been served before."""
+        recorded = {
+            (lease.group, lease.resource_class): lease.provider
+            for lease in held
+            if lease.provider
+        }
+        return matching.match_groups(request, selection, self._ours, recorded=recorded)
+
+    def _known(self, stock: inventory.Inventory) -> Known:
+        """What there is to know of traits."""
+        return Known(
+            own={each.uuid: each.device.traits for each in stock.providers.values()},
+            heard=self._tree.heard,
+            changes=regions.may_change,
+        )
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """What a consumer holds, with nothing unfinished beside it.
@@ -405,9 +434,13 @@ class Manager:
             self._snapshots.expire()
 
 
-def _digest(wanted: Sequence[Wanted]) -> str:
-    """The same for the same request, whatever devices answer it."""
-    plain = json.dumps([_plain(each) for each in wanted])
+def _digest(wanted: Sequence[Wanted], *, found: bool = False) -> str:
+    """The same for the same request, whatever devices answer it.
+
+    :param found: nobody said which provider is whose; it was worked out.
+    """
+    how = ["found"] if found else []
+    plain = json.dumps([*how, *(_plain(each) for each in wanted)])
     return hashlib.sha256(plain.encode()).hexdigest()
 
 
@@ -421,8 +454,8 @@ def _plain(wanted: Wanted) -> tuple[Any, ...]:
     return tuple(fields)
 
 
-def _is_of(held: Sequence[Lease], digest: str) -> bool:
-    return all(lease.request == digest for lease in held)
+def _is_of(held: Sequence[Lease], *digests: str) -> bool:
+    return all(lease.request in digests for lease in held)
 
 
 def _check_complete(held: Sequence[Lease]) -> None:

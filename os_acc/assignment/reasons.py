@@ -17,7 +17,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from os_acc.assignment.problem import Allocated, Part, Pins, parts_of, problem_of
@@ -123,8 +123,7 @@ def _in_all(case: _Case) -> Iterator[str]:
 
 def _spread_over(name: str, places: Sequence[Allocated]) -> str:
     there = [(dict(each.resources).get(name, 0), each.provider) for each in places]
-    listed = [f"{amount} on provider {uuid}" for amount, uuid in there if amount]
-    shown = ", ".join(listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
+    shown = _listed(f"{amount} on provider {uuid}" for amount, uuid in there if amount)
     return f"{sum(amount for amount, _uuid in there)} {name} are allocated ({shown})"
 
 
@@ -176,7 +175,7 @@ def _left_over(case: _Case) -> Iterator[str]:
     first = bisect.bisect_left(fewer, True, key=lambda each: not each.works())
     if first == len(fewer):
         return
-    what = ", ".join(f"{amount} {name}" for name, amount in tight[first].resources)
+    what = _listed(f"{amount} {name}" for name, amount in tight[first].resources)
     rule = dataclasses.replace(fewer[first], policy=GroupPolicy.NONE)
     isolated = " while group_policy is 'isolate'" if rule.works() else ""
     yield (
@@ -202,14 +201,20 @@ def _asks(part: Part) -> str:
 
 
 def _wants(group: RequestGroup) -> str:
-    what = ", ".join(f"{amount} {name}" for name, amount in group.resources)
+    what = _listed(f"{amount} {name}" for name, amount in group.resources)
     rules = [
-        f"{word} {', '.join(sorted(traits))}"
+        f"{word} {_listed(sorted(traits))}"
         for word, traits in (("requires", group.required), ("forbids", group.forbidden))
         if traits
     ]
     told = f" and {' and '.join(rules)}" if rules else ""
     return f"{_name(group.suffix)} asks for {what}{told}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """So many that a person reads them."""
+    first = list(itertools.islice(names, _SHOWN + 1))
+    return ", ".join(first[:_SHOWN]) + (", ..." if len(first) > _SHOWN else "")
 
 
 def _name(suffix: str) -> str:

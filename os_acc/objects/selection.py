@@ -27,6 +27,11 @@ class SingleProvider:
 
     uuid: str
 
+    @property
+    def is_unmapped(self) -> bool:
+        """Whether nobody says which provider is for which group."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocations:
@@ -40,6 +45,11 @@ class Allocations:
 
     entries: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     mappings: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+
+    @property
+    def is_unmapped(self) -> bool:
+        """Whether nobody says which provider is for which group."""
+        return self.mappings is None
 
 
 Selection: TypeAlias = SingleProvider | Allocations

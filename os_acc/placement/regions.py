@@ -52,6 +52,13 @@ def described(device: Device, standing: Standing) -> Device:
     return dataclasses.replace(device, traits=device.traits | found)
 
 
+def may_change(trait: str) -> bool:
+    """Whether a trait comes and goes with what a region holds, and for whom."""
+    return trait == PROGRAMMABLE or (
+        trait.startswith("CUSTOM_FPGA_") and "_FUNCTION_" in trait
+    )
+
+
 def _traits(region: Region, standing: Standing) -> Iterator[str]:
     vendor = vendor_name(region.identity.vendor)
     yield f"CUSTOM_FPGA_{vendor}"

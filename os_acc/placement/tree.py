@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from oslo_log import log
@@ -78,6 +79,7 @@ class TreeWriter:
     def __init__(self, node_name: str) -> None:
         self._node_name = node_name
         self._traits: dict[str, frozenset[str]] = {}
+        self._heard: Mapping[str, frozenset[str]] = MappingProxyType({})
         self._told: set[str] = set()
         self.forget()
 
@@ -85,6 +87,11 @@ class TreeWriter:
         """Know of nobody who is writing: in a forked child nobody is."""
         # Held by those who write into a tree, and by nobody else.
         self._lock = threading.Lock()
+
+    @property
+    def heard(self) -> Mapping[str, frozenset[str]]:
+        """The traits of each provider in the last tree, before it was written."""
+        return self._heard
 
     def write(
         self,
@@ -115,6 +122,9 @@ class TreeWriter:
         with self._lock:
             self._compare(nodename)
             known = set(tree.get_provider_uuids())
+            self._heard = MappingProxyType(
+                {uuid: frozenset(tree.data(uuid).traits) for uuid in known}
+            )
             for each in wanted:
                 if each.uuid in known or self._create(tree, nodename, each):
                     self._update(tree, each)

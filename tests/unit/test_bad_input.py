@@ -191,7 +191,7 @@ def test_a_provider_has_to_be_one_of_ours():
 def test_an_allocation_that_cannot_be_served_fails_the_plug(api, unchanged):
     provider = api.provider(GPU)
     for resources, shown in (
-        ({CLASS: 2}, "but its groups ask for 1"),
+        ({CLASS: 2}, "but the groups ask for 1"),
         ({"CUSTOM_ACCELERATOR_FPGA": 1}, "cannot be served"),
     ):
         selected = {"allocations": {provider.uuid: {"resources": resources}}}

@@ -1,0 +1,166 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Plug with allocations alone, which is what Nova compute has of a flavor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from os_acc import exception
+from os_acc.testing.provider_tree import ProviderTree
+from tests.unit.bench import instance, uuid_of
+from tests.unit.fpga import (
+    CARD,
+    CRYPTO,
+    GZIP,
+    OTHER_CARD,
+    FpgaBench,
+    function_trait,
+    traits,
+)
+
+FPGA, NODE = "CUSTOM_ACCELERATOR_FPGA", uuid_of(99)
+TWO_GROUPS = {
+    f"resources1:{FPGA}": "1",
+    f"resources2:{FPGA}": "1",
+    "group_policy": "isolate",
+}
+either_card = pytest.mark.parametrize("card", [CARD, OTHER_CARD])
+
+
+def allocations(bench: FpgaBench) -> dict[str, Any]:
+    """One of each card, and what the node itself gives."""
+    cards = [bench.provider(address).uuid for address in (CARD, OTHER_CARD)]
+    taken = {uuid: {"resources": {FPGA: 1}} for uuid in cards}
+    return {"allocations": {NODE: {"resources": {"VCPU": 2}}, **taken}}
+
+
+def mapped(bench: FpgaBench, first: str) -> dict[str, Any]:
+    """The same, with this card for group 1."""
+    (other,) = {CARD, OTHER_CARD} - {first}
+    mappings = {
+        "": [NODE],
+        "1": [bench.provider(first).uuid],
+        "2": [bench.provider(other).uuid],
+    }
+    return allocations(bench) | {"mappings": mappings}
+
+
+def card_of(entries: list[dict[str, Any]], group: str) -> str:
+    (address,) = [each["pci_id"] for each in entries if each["request_group"] == group]
+    return address
+
+
+@either_card
+def test_the_group_gets_the_region_with_its_function(fpgas, card):
+    fpgas.upload()
+    fpgas.ask(9, card, function_id=GZIP)
+    fpgas.unplug(9)
+    specs = TWO_GROUPS | {f"trait1:{function_trait(GZIP)}": "required"}
+    entries = fpgas.manager.plug(instance(1), allocations(fpgas), specs)
+    assert card_of(entries, "1") == card
+
+
+@either_card
+def test_what_was_assigned_stays_though_the_region_holds_something_else(fpgas, card):
+    fpgas.upload()
+    fpgas.upload("crypto", CRYPTO)
+    fpgas.ask(9, card, function_id=GZIP)
+    fpgas.unplug(9)
+    specs = TWO_GROUPS | {
+        f"trait1:{function_trait(GZIP)}": "required",
+        "accel1:function_id": CRYPTO,
+    }
+    plain = allocations(fpgas)
+    entries = fpgas.manager.plug(instance(1), plain, specs)
+    assert card_of(entries, "1") == card
+    assert function_trait(CRYPTO) in traits(fpgas, card)
+    assert function_trait(GZIP) not in traits(fpgas, card)
+    again = [(plain, specs), (mapped(fpgas, card), specs), (None, None)]
+    for selected, wanted in again:
+        assert fpgas.manager.plug(instance(1), selected, wanted) == entries
+    service = fpgas.restart()
+    for selected, wanted in again:
+        assert service.plug(instance(1), selected, wanted) == entries
+    assert fpgas.programmings() == ["done", "done"]
+
+
+@either_card
+def test_what_a_guest_has_already_outlives_mappings_that_come_later(fpgas, card):
+    entries = fpgas.manager.plug(instance(1), allocations(fpgas), TWO_GROUPS)
+    again = fpgas.manager.plug(instance(1), mapped(fpgas, card), TWO_GROUPS)
+    assert again == entries
+
+
+@either_card
+def test_what_mappings_have_said_stands_without_them(fpgas, card):
+    entries = fpgas.manager.plug(instance(1), mapped(fpgas, card), TWO_GROUPS)
+    assert card_of(entries, "1") == card
+    assert fpgas.manager.plug(instance(1), allocations(fpgas), TWO_GROUPS) == entries
+    (other,) = {CARD, OTHER_CARD} - {card}
+    with pytest.raises(exception.ConsumerConflict):
+        fpgas.manager.plug(instance(1), mapped(fpgas, other), TWO_GROUPS)
+
+
+def test_another_request_is_a_conflict_without_mappings_too(fpgas):
+    fpgas.manager.plug(instance(1), allocations(fpgas), TWO_GROUPS)
+    specs = TWO_GROUPS | {"accel1:function_id": GZIP}
+    with pytest.raises(exception.ConsumerConflict, match=uuid_of(1)):
+        fpgas.manager.plug(instance(1), allocations(fpgas), specs)
+    one = {"resources:VCPU": "2", f"resources1:{FPGA}": "2"}
+    with pytest.raises(exception.NoAssignment, match="only 1"):
+        fpgas.manager.plug(instance(1), allocations(fpgas), one)
+
+
+@either_card
+def test_the_trait_that_an_operator_has_set_tells_the_groups_apart(fpgas, card):
+    tree = ProviderTree()
+    tree.new_root("node1", NODE)
+    fpgas.manager.providers()
+    fpgas.manager.update_provider_tree(tree, "node1")
+    tree.add_traits(fpgas.provider(card).uuid, "CUSTOM_RACK_7")
+    fpgas.manager.update_provider_tree(tree, "node1")
+    specs = TWO_GROUPS | {"trait1:CUSTOM_RACK_7": "required"}
+    entries = fpgas.manager.plug(instance(1), allocations(fpgas), specs)
+    assert card_of(entries, "1") == card
+
+
+def test_a_plug_that_cannot_be_assigned_leaves_nothing(fpgas):
+    before = fpgas.kernel.snapshot()
+    specs = {f"resources1:{FPGA}": "1", "resources:VCPU": "2"}
+    with pytest.raises(exception.NoAssignment, match="ask for 1"):
+        fpgas.manager.plug(instance(1), allocations(fpgas), specs)
+    assert fpgas.manager.store.leases() == ()
+    assert fpgas.kernel.snapshot() == before
+
+
+def test_groups_on_one_provider_get_a_device_each(make_bench):
+    card = "0000:3b:00.0"
+    bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 4}'])
+    provider = bench.provider(card)
+    kind = provider.device.resource_class
+    specs = {
+        f"resources:{kind}": "1",
+        f"resources1:{kind}": "1",
+        f"resources2:{kind}": "2",
+        "group_policy": "none",
+    }
+    selected = {"allocations": {provider.uuid: {"resources": {kind: 4}}}}
+    entries = bench.manager.plug(instance(1), selected, specs)
+    assert Counter(each["request_group"] for each in entries) == {"": 1, "1": 1, "2": 2}
+    handles = {str(each.address) for each in provider.device.handles}
+    assert {each["pci_id"] for each in entries} == handles
+    assert len(handles) == 4
