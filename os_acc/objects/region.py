@@ -43,10 +43,13 @@ class Region:
 
     @property
     def key(self) -> str:
-        """Its name in the store: it goes with the card, and stays there."""
-        place = self.identity.serial or str(self.card)
+        """Its name in the store: that of its place.
+
+        Cards whose serial number nobody has programmed all have the same. One
+        that is moved has been without power, and holds nothing of before.
+        """
         product = f"{self.identity.vendor:04x}_{self.identity.product:04x}"
-        return f"{product}_{place}_{self.number}"
+        return f"{product}_{self.card}_{self.number}"
 
     def __str__(self) -> str:
         return f"region {self.number} of {self.card}"
