@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception, extra_specs
@@ -85,6 +85,7 @@ def test_what_may_be_anothers_key_is_left_to_them(key: str) -> None:
     own_keys.check(key, "x")
 
 
+@settings(deadline=None)
 @given(own_like, values)
 def test_what_is_refused_alone_is_refused_in_a_flavor(key: str, value: str) -> None:
     try:

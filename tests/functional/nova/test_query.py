@@ -1,0 +1,118 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The query that os_acc makes of a flavor is the one that Nova makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib import parse
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nova import objects
+from nova.scheduler import utils
+from nova.scheduler.client import report
+
+from os_acc import allocation_candidates, exception, extra_specs
+
+VCPUS, RAM, ROOT, EPHEMERAL, SWAP = 2, 512, 10, 3, 1025
+DISK = ROOT + EPHEMERAL + 2
+
+CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "FPGA", "CUSTOM_A", "NO_SUCH")
+TRAITS = ("HW_CPU_X86_AVX", "CUSTOM_A", "CUSTOM_B")
+
+suffixes = st.sampled_from(("", "1", "2", "_fast-A", "a" * 64, "a" * 65, ".1"))
+resources = st.dictionaries(
+    st.builds("resources{}:{}".format, suffixes, st.sampled_from(CLASSES)),
+    st.sampled_from(("0", "1", " 7 ", "+2", "1_0", "-1", "many", "1.5")),
+    max_size=6,
+)
+traits = st.dictionaries(
+    st.builds("trait{}:{}".format, suffixes, st.sampled_from(TRAITS)),
+    st.sampled_from(("required", "forbidden", "preferred", "")),
+    max_size=5,
+)
+others = st.dictionaries(
+    st.sampled_from(("group_policy", "in_tree", "same_subtree", "hw:foo", "os:bar")),
+    st.sampled_from(("none", "isolate", "None", "")),
+    max_size=3,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    """Nova's objects, by which a request for a server is told."""
+    objects.register_all()
+
+
+def nova_s(flavor: Mapping[str, str]) -> str:
+    """What Nova's scheduler makes of a flavor with these extra specs."""
+    spec = objects.RequestSpec(
+        flavor=objects.Flavor(
+            vcpus=VCPUS,
+            memory_mb=RAM,
+            root_gb=ROOT,
+            ephemeral_gb=EPHEMERAL,
+            swap=SWAP,
+            extra_specs=dict(flavor),
+        ),
+        image=objects.ImageMeta(properties=objects.ImageMetaProps()),
+        is_bfv=False,
+        requested_resources=[],
+        request_level_params=objects.RequestLevelParams(),
+    )
+    query: str = utils.ResourceRequest.from_request_spec(spec).to_querystring()
+    return query
+
+
+def os_acc_s(flavor: Mapping[str, str]) -> str:
+    """What os_acc makes of it."""
+    request = extra_specs.parse(flavor)
+    return allocation_candidates.query(
+        allocation_candidates.filled(request, vcpus=VCPUS, memory_mb=RAM, disk_gb=DISK)
+    )
+
+
+@settings(deadline=None)
+@given(resources, traits, others)
+def test_whatever_can_be_asked_for_is_asked_for_as_nova_does(
+    resources: dict[str, str], traits: dict[str, str], others: dict[str, str]
+) -> None:
+    flavor = resources | traits | others
+    try:
+        query = os_acc_s(flavor)
+    except exception.InvalidExtraSpec:
+        assert refused_by_placement(nova_s(flavor))
+    else:
+        assert query == nova_s(flavor)
+
+
+def refused_by_placement(query: str) -> bool:
+    """Whether Placement 16 answers 400, by the rules that it answers by."""
+    asked = dict(parse.parse_qsl(query, keep_blank_values=True))
+    suffixes = {name.removeprefix("resources") for name in asked if "resources" in name}
+    return (
+        not asked.keys() - {"limit", "group_policy"}
+        or any(not asked[f"resources{suffix}"] for suffix in suffixes)
+        or (len(suffixes - {""}) > 1 and "group_policy" not in asked)
+    )
+
+
+def test_both_ask_with_the_same_microversion() -> None:
+    assert allocation_candidates.MICROVERSION == report.SAME_SUBTREE_VERSION
+
+
+def test_nova_s_default_limit_is_ours() -> None:
+    limit = utils.CONF.scheduler.max_placement_results
+    assert limit == allocation_candidates.LIMIT
