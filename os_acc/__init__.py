@@ -27,6 +27,7 @@ if typing.TYPE_CHECKING:
     from typing import Any
 
     from os_acc.objects.device import Provider
+    from os_acc.placement.publisher import Published
     from os_acc.placement.tree import ProviderTree
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "providers",
     "rekey",
     "requests_accelerators",
+    "sync_placement",
     "unplug",
     "update_provider_tree",
 ]
@@ -168,9 +170,10 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     resource class: ``total`` is what is free, leased or out of order,
     ``reserved`` what is out of order. The inventory of our providers is
     os_acc's; traits that others have added stay, and other providers are not
-    touched. Nothing is changed that is there already. A provider of ours
-    whose device is not offered any more stays, all of it reserved: something
-    of it may be allocated, and Nova's whole update would fail if it went.
+    touched. The regions of an FPGA card stand below a provider of the card's.
+    Nothing is changed that is there already. A provider of ours whose device
+    is not offered any more stays, all of it reserved: something of it may be
+    allocated, and Nova's whole update would fail if it went.
 
     :param provider_tree: a ``nova.compute.provider_tree.ProviderTree``.
     :param nodename: the compute node's name in it. It may differ from
@@ -181,6 +184,34 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     from os_acc.service import get
 
     get().update_provider_tree(provider_tree, nodename)
+
+
+def sync_placement() -> Published:
+    """Make Placement itself hold this host's accelerators.
+
+    For a service that wants it so, every minute for example; where the virt
+    driver calls :func:`update_provider_tree`, nobody needs this. It looks at
+    the host, asks what Placement has below the compute node
+    (``[os_acc_placement]``), and changes what differs: what is offered as
+    there, and providers that are not offered any more, of which nothing is
+    allocated, are deleted. Where nothing has changed it asks once. What
+    others have made is never touched. A change that is refused is told in the
+    answer, and keeps no other from being made.
+
+    :returns: ``done`` and ``refused``, the changes that were made and those
+        that were not, with their errors; ``reads`` and ``writes``, how many
+        requests it took.
+    :raises NodeNotPublished: Placement has no such compute node yet; it is
+        never made here.
+    :raises PlacementUnavailable: Keystone or Placement do not answer, or not
+        in ``[os_acc_placement] sync_timeout``.
+    :raises PlacementTooOld: Placement knows no microversion that will do.
+    :raises InvalidConfiguration: it does not let us in, or is not there.
+    :raises OsAccError: the host cannot be looked at, or the state not used.
+    """
+    from os_acc.service import sync_placement as sync
+
+    return sync()
 
 
 def host_info() -> dict[str, Any]:

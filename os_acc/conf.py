@@ -190,6 +190,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     from os_acc import plugins
     from os_acc.bitstreams import options as bitstreams
     from os_acc.bitstreams.glance import options as glance
+    from os_acc.placement import options as placement
     from os_acc.profiles import cyborg
     from os_acc.profiles import options as profiles
 
@@ -197,6 +198,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         (GROUP, list(OPTIONS)),
         (bitstreams.GROUP, list(bitstreams.OPTIONS)),
         (glance.GROUP, glance.list_opts()),
+        (placement.GROUP, placement.list_opts()),
         (profiles.GROUP, list(profiles.OPTIONS)),
         (profiles.CYBORG, cyborg.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),

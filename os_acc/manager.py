@@ -48,7 +48,7 @@ from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.request import AttachTarget, FlavorRequest
 from os_acc.objects.selection import Allocations, Selection, Wanted
-from os_acc.placement import regions, snapshot, tree
+from os_acc.placement import memory, publisher, regions, snapshot, tree
 from os_acc.plugins import base
 from os_acc.profiles.choice import Profiles
 from os_acc.store.leases import AlreadyLeased, Store
@@ -104,13 +104,15 @@ class Manager:
         # All providers that this host ever offered: uuid to resource class.
         self._ours = store.providers()
         self._snapshots = snapshot.Snapshots(self.take_stock)
-        self._tree = tree.TreeWriter(settings.node_name)
+        self._memory = memory.Memory(store.told())
+        self._tree = tree.TreeWriter(settings.node_name, self._memory)
         _managers.add(self)
 
     def forget_parent(self) -> None:
         """In a forked child: wait for none of the parent's threads."""
         self._snapshots.forget()
         self._tree.forget()
+        self._memory.forget()
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -252,6 +254,7 @@ class Manager:
             store.remember_providers(offered)
             # In place: two threads that find a new card each keep both.
             self._ours.update(offered)
+        self._memory.tell(stock.providers.values(), store)
 
     def providers(self) -> tuple[Provider, ...]:
         """See :func:`os_acc.providers`."""
@@ -261,6 +264,11 @@ class Manager:
         """See :func:`os_acc.update_provider_tree`."""
         newest = self._snapshots.newest()
         self._tree.write(provider_tree, nodename, newest, self._ours)
+
+    def publish(self, to: publisher.Publisher, deadline: float) -> publisher.Published:
+        """See :func:`os_acc.sync_placement`."""
+        self._look(deadline)
+        return to.sync(self._snapshots.newest(), self.store.until(deadline), deadline)
 
     def host_info(self) -> dict[str, Any]:
         """See :func:`os_acc.host_info`."""

@@ -40,7 +40,7 @@ from os_acc import (
 )
 from os_acc.bitstreams import library
 from os_acc.objects.lease import Owner
-from os_acc.placement import snapshot
+from os_acc.placement import publisher, snapshot
 from os_acc.profiles.choice import Profiles
 from os_acc.store import readonly
 from os_acc.store.leases import Store
@@ -59,6 +59,7 @@ _VFS_SHARE = 0.75
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
 _watcher: watching.Watcher | None = None
+_publisher: publisher.Publisher | None = None
 # The kernel says it once: a reset must not forget it.
 _health = watching.Health()
 #: What the log has been told, also by managers before a ``reset=True``.
@@ -70,6 +71,8 @@ def _forget_parent() -> None:
     _lock = threading.Lock()
     # A thread is not inherited.
     _watcher = None
+    if _publisher is not None:
+        _publisher.forget()
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -97,7 +100,7 @@ def initialize(
     :param config: the service's configuration; default the global one.
     :param root: where ``/sys`` and ``/proc`` are found; ``/`` but in tests.
     """
-    global _manager, _watcher
+    global _manager, _watcher, _publisher
     if type(reset) is not bool:
         raise exception.InvalidInput(
             f"reset is {hints.shown(reset)}, not True or False"
@@ -113,7 +116,16 @@ def initialize(
             if _watcher is not None:
                 _watcher.stop()
             _watcher = _watch(_manager)
+            _publisher = publisher.Publisher(config, settings.node_name)
         return _manager
+
+
+def sync_placement() -> publisher.Published:
+    """See :func:`os_acc.sync_placement`."""
+    ready = get()
+    if _publisher is None:
+        raise exception.NotInitialized("os_acc is not initialized")
+    return ready.publish(_publisher, _publisher.deadline())
 
 
 def _watch(of: manager.Manager) -> watching.Watcher | None:

@@ -19,7 +19,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from os_acc.cmd import base
+from os_acc import service
+from os_acc.cmd import base, identity
+from os_acc.placement import capacity
+from os_acc.placement.publisher import Publisher
+from os_acc.placement.steps import Refusal
+from os_acc.store.leases import Store
 
 
 class ProviderList(base.Listing):
@@ -48,6 +53,55 @@ class ProviderList(base.Listing):
             for each in sorted(
                 look.stock.providers.values(), key=lambda each: each.device.address
             )
+        ]
+
+
+class ProviderSync(base.Listing):
+    """Make Placement hold what this host offers; list what was changed.
+
+    Needs no privileged helper. Ends with 1 if a change was refused; all
+    others are made.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="List what would be changed, and change nothing.",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        self._refused: tuple[Refusal, ...] = ()
+        return super().run(parsed_args) or int(bool(self._refused))
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        if not parsed_args.dry_run:
+            # Whoever publishes puts on record what is told.
+            identity.check_owner(self.settings.state_path)
+        look = self.look()
+        self.remark_if_none_named()
+        wanted = capacity.capacities(
+            look.stock.providers.values(), look.recorded.standing
+        )
+        publisher = Publisher(self.os_acc.config, self.settings.node_name)
+        deadline = publisher.deadline()
+        if parsed_args.dry_run:
+            plan = publisher.difference(wanted, look.recorded.told, deadline)
+            steps, self._refused = plan.steps, plan.refused
+        else:
+            store = Store.open(
+                self.settings.state_path, service.STORE_SECONDS, deadline=deadline
+            )
+            found = publisher.sync(wanted, store.until(deadline), deadline)
+            steps, self._refused = found.done, found.refused
+        for refusal in self._refused:
+            self.remark(f"refused: {refusal}")
+        return ("Step", "Change"), [
+            (number, str(step)) for number, step in enumerate(steps, start=1)
         ]
 
 

@@ -22,7 +22,10 @@ from typing import Any, Protocol, runtime_checkable
 from oslo_log import log
 
 from os_acc import exception, hints
-from os_acc.placement.capacity import Capacity, Units
+from os_acc.objects.told import Kind
+from os_acc.placement.capacity import Capacity
+from os_acc.placement.known import record, withdrawn
+from os_acc.placement.memory import Memory
 
 LOG = log.getLogger(__name__)
 
@@ -74,11 +77,12 @@ class TreeWriter:
     """Writes into the trees that Nova passes, and remembers what it wrote.
 
     :param node_name: of which the names of our providers are made.
+    :param memory: what was told before, by whoever it was.
     """
 
-    def __init__(self, node_name: str) -> None:
+    def __init__(self, node_name: str, memory: Memory) -> None:
         self._node_name = node_name
-        self._traits: dict[str, frozenset[str]] = {}
+        self._memory = memory
         self._heard: Mapping[str, frozenset[str]] = MappingProxyType({})
         self._told: set[str] = set()
         self.forget()
@@ -137,31 +141,38 @@ class TreeWriter:
             # What it was called is not known; nor has Placement a provider of
             # which something could be allocated.
             return False
-        name = wanted.provider.name
+        parent, card = nodename, wanted.provider.card
+        if card is not None and (
+            tree.exists(card.uuid) or self._make(tree, card.name, card.uuid, nodename)
+        ):
+            parent = card.uuid
+        return self._make(tree, wanted.provider.name, wanted.uuid, parent)
+
+    def _make(self, tree: ProviderTree, name: str, uuid: str, parent: str) -> bool:
         if tree.exists(name):
             # Placement would refuse two of one name, and Nova all the rest.
             self._tell(f"{name} is the name of a provider that is not os_acc's")
             return False
-        tree.new_child(name, nodename, uuid=wanted.uuid)
+        tree.new_child(name, parent, uuid=uuid)
         return True
 
     def _update(self, tree: ProviderTree, wanted: Capacity) -> None:
         _set_inventory(
             tree,
             wanted.uuid,
-            {name: _record(units) for name, units in wanted.units.items()},
+            {name: record(units) for name, units in wanted.units.items()},
         )
         if wanted.provider is None:
             return
         traits, there = wanted.provider.device.traits, tree.data(wanted.uuid).traits
-        before = self._traits.get(wanted.uuid, frozenset())
         if new := traits - there:
             tree.add_traits(wanted.uuid, *sorted(new))
-        gone = (before - traits) & there
-        if ended := [name for name in sorted(gone) if name.startswith("CUSTOM_")]:
-            tree.remove_traits(wanted.uuid, *ended)
-        # Until a tree comes without them: Nova may fail to pass on the change.
-        self._traits[wanted.uuid] = traits | gone
+        before = self._memory.told.texts(wanted.uuid, Kind.TRAIT) - traits
+        if gone := before & there:
+            tree.remove_traits(wanted.uuid, *sorted(gone))
+        # Ours until a tree comes without them: Nova may fail to pass on the change.
+        if ended := before - there:
+            self._memory.end(wanted.uuid, ended)
 
     def _compare(self, nodename: str) -> None:
         if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
@@ -183,23 +194,11 @@ def _withdraw(tree: ProviderTree, uuid: str, resource_class: str) -> None:
     It stays: only Placement knows whether something of it is allocated, and
     where it is, removing it would make Nova's whole update fail.
     """
-    record = tree.data(uuid).inventory.get(resource_class)
-    if record is not None:
-        withdrawn = {**record, "reserved": record["total"]}
-        _set_inventory(tree, uuid, {resource_class: withdrawn})
+    before = tree.data(uuid).inventory.get(resource_class)
+    if before is not None:
+        _set_inventory(tree, uuid, {resource_class: withdrawn(before)})
 
 
 def _set_inventory(tree: ProviderTree, uuid: str, inventory: _Inventory) -> None:
     if tree.has_inventory_changed(uuid, inventory):
         tree.update_inventory(uuid, inventory)
-
-
-def _record(units: Units) -> dict[str, Any]:
-    return {
-        "total": units.total,
-        "reserved": units.reserved,
-        "min_unit": 1,
-        "max_unit": units.total,
-        "step_size": 1,
-        "allocation_ratio": 1.0,
-    }

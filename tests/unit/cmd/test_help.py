@@ -36,6 +36,7 @@ COMMANDS = {
     "device show": ("ADDRESS",),
     "plug": ("--instance", "--provider", "--allocations", "--property"),
     "provider list": ("--format",),
+    "provider sync": ("--dry-run",),
     "request show": ("--property", "--flavor-file", "--limit"),
     "unplug": ("UUID",),
 }

@@ -20,6 +20,7 @@ import dataclasses
 from os_acc.objects.device import Device, Handle, Provider
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.told import NOTHING, Told
 from tests.unit.bench import uuid_of
 
 CLASS, OTHER_CLASS = "CUSTOM_ACCELERATOR_NIC", "CUSTOM_ACCELERATOR_GPU"
@@ -72,3 +73,16 @@ def lease(
         boot_id="",
     )
     return dataclasses.replace(made, **more)  # type: ignore[arg-type]
+
+
+class Ledger:
+    """What is on record, as the store keeps it."""
+
+    def __init__(self, told: Told = NOTHING) -> None:
+        self.kept = told
+
+    def told(self) -> Told:
+        return self.kept
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        self.kept = (self.kept - gone) | more

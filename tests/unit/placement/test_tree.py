@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 import threading
@@ -22,15 +23,18 @@ import threading
 import pytest
 
 from os_acc import exception
+from os_acc.objects.device import Card
+from os_acc.placement import memory
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.tree import TreeWriter
 from os_acc.testing import provider_tree
 from tests.unit.bench import uuid_of
-from tests.unit.placement.made import CLASS, OTHER_CLASS, provider
+from tests.unit.placement.made import CLASS, OTHER_CLASS, Ledger, provider
 from tests.unit.placement.nova import NEIGHBOUR, NODE, Nova
 from tests.unit.wrong import WRONG, is_told
 
 CARD, LOST = uuid_of(1), uuid_of(7)
+CARD_ABOVE = Card(uuid_of(50), "node1_accel_card_1")
 
 
 @pytest.fixture
@@ -38,9 +42,25 @@ def nova():
     return Nova()
 
 
+class Service:
+    """A writer, and what it has on record."""
+
+    def __init__(self, ledger=None):
+        self.ledger = ledger or Ledger()
+        self._memory = memory.Memory(self.ledger.told())
+        self._writer = TreeWriter("node1", self._memory)
+
+    def write(self, tree, node, wanted, ours):
+        """Look at the host, and then be asked."""
+        self._memory.tell(
+            [each.provider for each in wanted if each.provider], self.ledger
+        )
+        self._writer.write(tree, node, wanted, ours)
+
+
 @pytest.fixture
 def writer():
-    return TreeWriter("node1")
+    return Service()
 
 
 def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",)):
@@ -128,7 +148,7 @@ def test_the_same_again_changes_nothing_and_calls_nothing(writer):
     ]
     tree.calls.clear()
     writer.write(tree, "node1", wanted, {LOST: CLASS})
-    TreeWriter("node1").write(tree, "node1", wanted, {LOST: CLASS})
+    Service(writer.ledger).write(tree, "node1", wanted, {LOST: CLASS})
     assert tree.calls == []
 
 
@@ -204,21 +224,75 @@ def test_a_trait_that_does_not_hold_any_more_goes_until_it_has_gone(nova, writer
         nova.known.add_traits(CARD, "CUSTOM_FAST")
         nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
         assert nova.known.data(CARD).traits == {"CUSTOM_SLOW"}
-    nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
+    for _ in range(2):
+        nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
     # From now on it is an operator's.
     nova.known.add_traits(CARD, "CUSTOM_FAST")
     assert nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",)))) == set()
 
 
-def test_a_standard_trait_is_never_taken_away(nova, writer):
+def test_a_standard_trait_is_taken_away_if_it_is_ours(nova, writer):
     nova.cycle(writes(writer, capacity(traits=("HW_NIC_SRIOV",))))
-    assert nova.cycle(writes(writer, capacity(traits=()))) == set()
-    assert nova.known.data(CARD).traits == {"HW_NIC_SRIOV"}
+    nova.known.add_traits(CARD, "HW_NIC_SRIOV_MULTIQUEUE")
+    nova.cycle(writes(writer, capacity(traits=())))
+    assert nova.known.data(CARD).traits == {"HW_NIC_SRIOV_MULTIQUEUE"}
 
 
-def test_after_a_restart_every_trait_may_be_somebodys(nova, writer):
+def test_a_restart_forgets_neither_whose_a_trait_is_nor_that_it_has_to_go(nova, writer):
     nova.cycle(writes(writer, capacity()))
-    assert nova.cycle(writes(TreeWriter("node1"), capacity(traits=()))) == set()
+    nova.known.add_traits(CARD, "CUSTOM_GOLD")
+    nova.cycle(writes(Service(writer.ledger), capacity(traits=())))
+    assert nova.known.data(CARD).traits == {"CUSTOM_GOLD"}
+
+
+def test_without_its_record_every_trait_may_be_somebodys(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(Service(), capacity(traits=()))) == set()
+
+
+# -- cards -----------------------------------------------------------------------
+
+
+def region(number, card=CARD_ABOVE):
+    """One of the regions of a card."""
+    made = capacity(number)
+    provider = dataclasses.replace(made.provider, card=card)
+    return dataclasses.replace(made, provider=provider)
+
+
+def parents(nova):
+    """The name of what each of our providers stands below, by its own name."""
+    known = nova.known
+    return {
+        name: known.data(known.data(uuid).parent_uuid).name
+        for name, uuid in nova.ours().items()
+    }
+
+
+def test_the_regions_of_a_card_are_below_it(nova, writer):
+    nova.cycle(writes(writer, region(1), region(2), capacity(3)))
+    assert parents(nova) == {
+        "node1_accel_card_1": "node1",
+        "node1_accel_1": "node1_accel_card_1",
+        "node1_accel_2": "node1_accel_card_1",
+        "node1_accel_3": "node1",
+    }
+    found = nova.known.data(CARD_ABOVE.uuid)
+    assert (found.inventory, found.traits) == ({}, set())
+    assert nova.cycle(writes(writer, region(1), region(2), capacity(3))) == set()
+
+
+def test_a_region_from_before_there_were_cards_stays_where_it_is(nova, writer):
+    """Nova's tree cannot move a provider, and its allocations stand on it."""
+    nova.cycle(writes(writer, capacity(1)))
+    assert nova.cycle(writes(writer, region(1))) == set()
+    assert parents(nova) == {"node1_accel_1": "node1"}
+
+
+def test_a_card_whose_name_somebody_else_has_keeps_no_region(nova, writer):
+    nova.known.new_child(CARD_ABOVE.name, NODE, uuid=LOST)
+    nova.cycle(writes(writer, region(1)))
+    assert parents(nova) == {"node1_accel_1": "node1", CARD_ABOVE.name: "node1"}
 
 
 # -- names -----------------------------------------------------------------------

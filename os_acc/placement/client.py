@@ -1,0 +1,289 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Placement's API as far as os_acc needs it: one function, one request.
+
+https://docs.openstack.org/api-ref/placement/. keystoneauth1 is imported when
+something is first asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import urllib.parse
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from oslo_config import cfg
+
+from os_acc.objects.told import Kind, Name
+from os_acc.placement.known import Node, Record, Version
+
+if TYPE_CHECKING:
+    from requests import Response
+
+    from os_acc.placement.link import Link
+
+_T = TypeVar("_T")
+
+#: The first in which ``reserved`` may be all of ``total``; nested providers, the
+#: generation of a new one and the codes of errors are older.
+NEEDED: Final = Version(1, 26)
+#: The newest of which everything that is used here is known.
+NEWEST: Final = Version(1, 39)
+#: The first in which a provider can be put below another one.
+MOVES: Final = Version(1, 37)
+
+#: Names in one question: an address must not become too long.
+_AT_ONCE: Final = 100
+
+
+@dataclasses.dataclass(slots=True)
+class Count:
+    """Requests so far, by whether they change something."""
+
+    reads: int = 0
+    writes: int = 0
+
+
+class Client:
+    """Asks Placement.
+
+    Every function raises, besides what it tells:
+
+    :raises PlacementUnavailable: Keystone or Placement do not answer, or not
+        in time.
+    :raises PlacementTooOld: it does not know the microversion.
+    :raises InvalidConfiguration: they do not let us in, or are not there.
+    :raises PlacementRefused: it does not do what it is asked to.
+
+    :param conf: as it is when something is first asked for.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self.count = Count()
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._made: Link | None = None
+        self._version: Version | None = None
+
+    # -- what there is ---------------------------------------------------------
+
+    def version(self, deadline: float) -> Version:
+        """The newest microversion that both sides know; asked for once."""
+        if self._version is None:
+            self._version = self._linked().version(deadline)
+            self.count.reads += 1
+        return self._version
+
+    def node(self, deadline: float, **of: str) -> Node | None:
+        """The provider with this ``name``, or ``uuid``."""
+        found = self._listed(deadline, **of)
+        return found[0] if found else None
+
+    def tree(self, root: str, deadline: float) -> tuple[Node, ...]:
+        """All providers in a tree; none where it is not there."""
+        return self._listed(deadline, in_tree=root)
+
+    def inventories(
+        self, provider: str, deadline: float
+    ) -> tuple[int, Mapping[str, Record]]:
+        """(generation, inventory by resource class)."""
+        return self._read(
+            f"/resource_providers/{provider}/inventories",
+            deadline,
+            lambda told: (
+                int(told["resource_provider_generation"]),
+                dict(told["inventories"]),
+            ),
+        )
+
+    def traits(self, provider: str, deadline: float) -> tuple[int, frozenset[str]]:
+        """(generation, traits)."""
+        return self._read(
+            f"/resource_providers/{provider}/traits",
+            deadline,
+            lambda told: (
+                int(told["resource_provider_generation"]),
+                frozenset(told["traits"]),
+            ),
+        )
+
+    def allocated(self, provider: str, deadline: float) -> frozenset[str]:
+        """The resource classes of which somebody has something of a provider."""
+        return self._read(
+            f"/resource_providers/{provider}/allocations",
+            deadline,
+            lambda told: frozenset(
+                name
+                for each in told["allocations"].values()
+                for name in each["resources"]
+            ),
+        )
+
+    def known(self, names: Collection[Name], deadline: float) -> frozenset[Name]:
+        """Those of the names that Placement knows."""
+        known: set[Name] = set()
+        traits = sorted(each.text for each in names if each.kind is Kind.TRAIT)
+        for some in _parts(traits):
+            asked = urllib.parse.urlencode({"name": f"in:{','.join(some)}"})
+            known |= self._read(
+                f"/traits?{asked}",
+                deadline,
+                lambda told: {Name(Kind.TRAIT, each) for each in told["traits"]},
+            )
+        if any(each.kind is Kind.RESOURCE_CLASS for each in names):
+            known |= self._read("/resource_classes", deadline, _classes)
+        return frozenset(known & set(names))
+
+    # -- what is changed ---------------------------------------------------------
+
+    def make_name(self, name: Name, deadline: float) -> bool:
+        """Make a custom class or trait; whether it was not there before."""
+        return self._write(
+            "PUT",
+            _path(name),
+            deadline,
+            f"make the {name}",
+            lambda answer: answer.status_code == 201,
+        )
+
+    def delete_name(self, name: Name, deadline: float) -> None:
+        """Delete a custom class or trait, unless somebody uses it."""
+        self._write("DELETE", _path(name), deadline, f"delete the {name}", _nothing)
+
+    def create(self, uuid: str, name: str, parent: str, deadline: float) -> int:
+        """Make a provider below another one; its generation."""
+        return self._write(
+            "POST",
+            "/resource_providers",
+            deadline,
+            f"make {name}",
+            lambda answer: int(answer.json()["generation"]),
+            {"uuid": uuid, "name": name, "parent_provider_uuid": parent},
+        )
+
+    def move(self, uuid: str, name: str, parent: str, deadline: float) -> None:
+        """Put a provider below another one; its generation stays."""
+        body = {"name": name, "parent_provider_uuid": parent}
+        self._write(
+            "PUT",
+            f"/resource_providers/{uuid}",
+            deadline,
+            f"move {name}",
+            _nothing,
+            body,
+        )
+
+    def set_inventories(
+        self,
+        provider: str,
+        generation: int,
+        inventories: Mapping[str, Record],
+        deadline: float,
+    ) -> int:
+        """Replace all inventories of a provider; its new generation."""
+        return self._replace(
+            provider, generation, "inventories", dict(inventories), deadline
+        )
+
+    def set_traits(
+        self, provider: str, generation: int, traits: Collection[str], deadline: float
+    ) -> int:
+        """Replace all traits of a provider; its new generation."""
+        return self._replace(provider, generation, "traits", sorted(traits), deadline)
+
+    def delete(self, provider: str, deadline: float) -> None:
+        """Delete a provider, unless it has children, or allocations."""
+        path = f"/resource_providers/{provider}"
+        self._write("DELETE", path, deadline, f"delete {provider}", _nothing)
+
+    # -- requests ----------------------------------------------------------------
+
+    def _replace(
+        self, provider: str, generation: int, what: str, value: object, deadline: float
+    ) -> int:
+        return self._write(
+            "PUT",
+            f"/resource_providers/{provider}/{what}",
+            deadline,
+            f"set the {what} of {provider}",
+            lambda answer: int(answer.json()["resource_provider_generation"]),
+            {"resource_provider_generation": generation, what: value},
+        )
+
+    def _listed(self, deadline: float, **asked: str) -> tuple[Node, ...]:
+        path = f"/resource_providers?{urllib.parse.urlencode(asked)}"
+        return self._read(
+            path,
+            deadline,
+            lambda told: tuple(
+                Node(
+                    uuid=each["uuid"],
+                    name=each["name"],
+                    parent=each["parent_provider_uuid"],
+                    generation=each["generation"],
+                )
+                for each in told["resource_providers"]
+            ),
+        )
+
+    def _read(self, path: str, deadline: float, take: Callable[[Any], _T]) -> _T:
+        version = self.version(deadline)
+        self.count.reads += 1
+        about = f"answer {path}"
+        return self._linked().ask(
+            "GET", path, version, deadline, about, lambda answer: take(answer.json())
+        )
+
+    def _write(
+        self,
+        method: str,
+        path: str,
+        deadline: float,
+        about: str,
+        take: Callable[[Response], _T],
+        body: object = None,
+    ) -> _T:
+        version = self.version(deadline)
+        self.count.writes += 1
+        return self._linked().ask(method, path, version, deadline, about, take, body)
+
+    def _linked(self) -> Link:
+        from os_acc.placement import link
+
+        with self._lock:
+            if self._made is None:
+                self._made = link.link(self._conf)
+            return self._made
+
+
+def _classes(told: Any) -> set[Name]:
+    return {
+        Name(Kind.RESOURCE_CLASS, each["name"]) for each in told["resource_classes"]
+    }
+
+
+def _nothing(answer: Response) -> None:
+    del answer
+
+
+def _path(name: Name) -> str:
+    kind = "traits" if name.kind is Kind.TRAIT else "resource_classes"
+    return f"/{kind}/{name.text}"
+
+
+def _parts(names: list[str]) -> Iterator[list[str]]:
+    for begin in range(0, len(names), _AT_ONCE):
+        yield names[begin : begin + _AT_ONCE]

@@ -1,0 +1,104 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What Placement says of providers, as values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from os_acc.objects.told import Kind, Name
+from os_acc.placement.capacity import Units
+
+#: A record of another's, kept as it is.
+Record = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """One provider, as a listing has it.
+
+    :ivar parent: the uuid of the provider above it; None at the top.
+    """
+
+    uuid: str
+    name: str
+    parent: str | None
+    generation: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contents:
+    """What one provider has.
+
+    :ivar inventories: by resource class.
+    :ivar generation: at which it had that.
+    """
+
+    generation: int
+    inventories: Mapping[str, Record]
+    traits: frozenset[str]
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """Every class and trait of it."""
+        return frozenset(
+            {Name(Kind.RESOURCE_CLASS, each) for each in self.inventories}
+            | {Name(Kind.TRAIT, each) for each in self.traits}
+        )
+
+
+#: Of a provider that has just been made.
+EMPTY: Final = Contents(0, {}, frozenset())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Version:
+    """A microversion of Placement's API."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From ``1.39``.
+
+        :raises ValueError: it is not that.
+        """
+        major, minor = text.split(".")
+        return cls(int(major), int(minor))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    def __lt__(self, other: Self) -> bool:
+        return (self.major, self.minor) < (other.major, other.minor)
+
+
+def record(units: Units) -> dict[str, Any]:
+    """The inventory of so many units, with every field that Placement has."""
+    return {
+        "total": units.total,
+        "reserved": units.reserved,
+        "min_unit": 1,
+        "max_unit": units.total,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+    }
+
+
+def withdrawn(of: Record) -> dict[str, Any]:
+    """The same of which nobody can be given anything any more."""
+    return {**of, "reserved": of["total"]}

@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What Placement was told: on record before it is told, in memory for those
+who cannot wait for the record.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from types import MappingProxyType
+from typing import Protocol
+
+from os_acc.objects.device import Provider
+from os_acc.objects.told import NOTHING, Kind, Name, Told
+
+
+class Record(Protocol):
+    """Where it is on record what Placement was told; the store."""
+
+    def told(self) -> Told:
+        """All of it."""
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        """Add to it, and strike out; durable when it returns."""
+
+
+class Memory:
+    """What is on record, as far as one process knows.
+
+    :param told: what the record says at first.
+    """
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._ended = NOTHING
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of nobody who writes: in a forked child nobody does."""
+        # Held while the record is written; whoever only reads does not wait.
+        self._guard = threading.Lock()
+
+    @property
+    def told(self) -> Told:
+        """What Placement may have by now."""
+        return self._told
+
+    def end(self, provider: str, traits: Collection[str]) -> None:
+        """A provider was seen without these: the next to write strikes them out."""
+        names = frozenset(Name(Kind.TRAIT, each) for each in traits)
+        self._ended |= Told({provider: names})
+
+    def tell(self, offered: Collection[Provider], record: Record) -> None:
+        """Put on record what providers are about to be given.
+
+        :raises StateUnavailable: it cannot be.
+        """
+        given = given_to(offered)
+        with self._guard:
+            ended, self._ended = self._ended, NOTHING
+            more, gone = given - self._told, ended - given
+            if more or gone:
+                record.change_told(more, gone)
+                self._told = (self._told - gone) | more
+
+
+def given_to(offered: Collection[Provider]) -> Told:
+    """What each of the providers is given."""
+    return Told(
+        MappingProxyType(
+            {
+                each.uuid: frozenset(
+                    {Name(Kind.RESOURCE_CLASS, each.device.resource_class)}
+                    | {Name(Kind.TRAIT, trait) for trait in each.device.traits}
+                )
+                for each in offered
+            }
+        )
+    )

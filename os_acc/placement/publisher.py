@@ -1,0 +1,310 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What this host offers, published in Placement directly.
+
+What Placement has confirmed is remembered with the provider's generation: a
+cycle in which nothing has changed is one listing of the node's tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from oslo_config import cfg
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.told import NOTHING, Name, Told
+from os_acc.placement import difference, options
+from os_acc.placement.applying import Applied
+from os_acc.placement.capacity import Capacity
+from os_acc.placement.client import MOVES, Client
+from os_acc.placement.difference import Answers, Goal, Plan, Questions, Tree
+from os_acc.placement.known import Contents, Node
+from os_acc.placement.memory import Record
+from os_acc.placement.steps import MakeName, Refusal, Step
+
+LOG = log.getLogger(__name__)
+
+#: How often a change is planned anew that meets somebody else's.
+ROUNDS: Final = 8
+#: Seconds that are waited for at most before the second of them; then twice.
+_PAUSE: Final = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Published:
+    """What has come of one synchronization.
+
+    :ivar done: the changes that were made.
+    :ivar refused: those that were not; each carries its error.
+    :ivar reads: requests that asked for something; ``writes`` those that
+        were to change something.
+    """
+
+    done: tuple[Step, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    reads: int = 0
+    writes: int = 0
+
+
+class Publisher:
+    """Keeps Placement up to date for one compute node; thread-safe.
+
+    :param conf: as it is when Placement is first asked.
+    :param node_name: of which the names of our providers are made.
+    """
+
+    def __init__(
+        self, conf: cfg.ConfigOpts, node_name: str, client: Client | None = None
+    ) -> None:
+        self._conf = conf
+        self._node_name = node_name
+        self._client = client or Client(conf)
+        self._root: Node | None = None
+        self._confirmed: dict[str, Contents] = {}
+        self._known: set[Name] = set()
+        self._unknown: set[Name] = set()
+        self._kept: set[Name] = set()
+        #: Whether somebody else has a provider that is one of ours.
+        self._contested = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of nobody who publishes: in a forked child nobody does."""
+        self._guard = threading.Lock()
+
+    def deadline(self) -> float:
+        """When a synchronization that begins now has to end.
+
+        :raises InvalidConfiguration: ``sync_timeout`` cannot be used.
+        """
+        seconds = options.Settings.load(self._conf).sync_timeout
+        return time.monotonic() + seconds
+
+    def difference(
+        self, wanted: Sequence[Capacity], told: Told, deadline: float
+    ) -> Plan:
+        """What would be done; nothing is changed.
+
+        :raises OsAccError: see :meth:`sync`.
+        """
+        goal = Goal(wanted, told, self._node_name)
+        with self._alone(deadline):
+            return self._plan(goal, deadline, thorough=True)[1]
+
+    def sync(
+        self, wanted: Sequence[Capacity], record: Record, deadline: float
+    ) -> Published:
+        """Make Placement hold what is wanted.
+
+        One change that is refused does not keep the others from being made.
+
+        :raises NodeNotPublished: Placement has no such compute node yet.
+        :raises PlacementUnavailable: nobody answers, or not in time.
+        :raises PlacementTooOld: it does not know the microversion.
+        :raises InvalidConfiguration: it does not let us in, or is not there.
+        :raises StateUnavailable: what is told cannot be put on record.
+        :raises LockTimeout: another thread is still publishing.
+        """
+        with self._alone(deadline):
+            count = self._client.count
+            before = dataclasses.replace(count)
+            done, refused = self._rounds(wanted, record, deadline)
+            return Published(
+                tuple(done),
+                tuple(refused),
+                count.reads - before.reads,
+                count.writes - before.writes,
+            )
+
+    def _rounds(
+        self, wanted: Sequence[Capacity], record: Record, deadline: float
+    ) -> tuple[list[Step], list[Refusal]]:
+        done: list[Step] = []
+        refused: dict[str, Refusal] = {}
+        again: list[Refusal] = []
+        for number in range(ROUNDS):
+            if number and not _paused(number, deadline):
+                break
+            goal = Goal(wanted, record.told(), self._node_name)
+            tree, plan = self._plan(
+                goal, deadline, thorough=bool(again) or self._contested
+            )
+            applied = self._apply(
+                goal, tree, plan, record, deadline, frozenset(refused)
+            )
+            done += applied.done
+            refused |= {each.what: each for each in (*plan.refused, *applied.refused)}
+            self._contested = any(
+                isinstance(each.error, exception.ProviderTaken) for each in plan.refused
+            )
+            again = applied.again
+            if not again:
+                break
+        refused |= {each.what: each for each in again}
+        for each in refused.values():
+            LOG.warning("Placement does not hold all that is offered: %s", each)
+        return done, list(refused.values())
+
+    def _apply(
+        self,
+        goal: Goal,
+        tree: Tree,
+        plan: Plan,
+        record: Record,
+        deadline: float,
+        skipped: frozenset[str],
+    ) -> Applied:
+        made = {each.name for each in plan.steps if isinstance(each, MakeName)}
+        # On record first: nobody else's is taken for ours, nor ours forgotten.
+        more = (goal.given | Told(made=frozenset(made))) - goal.told
+        if more or plan.gone:
+            record.change_told(more, plan.gone)
+        applied = Applied(self._client, goal, tree, deadline)
+        try:
+            applied.apply(plan, skipped)
+        finally:
+            self._confirmed |= applied.contents
+            if applied.done:
+                self._kept.clear()
+            self._kept |= applied.kept
+            if applied.gone:
+                record.change_told(NOTHING, applied.gone)
+        if applied.again:
+            # One of them may have been a name that is not there any more.
+            self._known.clear()
+            self._unknown.clear()
+        return applied
+
+    # -- what there is --------------------------------------------------------------
+
+    def _plan(
+        self, goal: Goal, deadline: float, *, thorough: bool
+    ) -> tuple[Tree, Plan]:
+        """What there is, and what is to be done about it.
+
+        :param thorough: look for providers of our names in other trees, too.
+        """
+        tree = self._tree(goal, deadline)
+        asked = difference.questions(goal, tree)
+        answers = Answers(
+            self._names(asked.names, deadline),
+            MappingProxyType(
+                {
+                    each: self._client.allocated(each, deadline)
+                    for each in sorted(asked.providers)
+                }
+            ),
+            self._elsewhere(asked, deadline) if thorough else MappingProxyType({}),
+        )
+        plan = difference.plan(goal, tree, answers, self._kept)
+        return tree, plan
+
+    def _tree(self, goal: Goal, deadline: float) -> Tree:
+        root, nodes = self._nodes(deadline)
+        mine = difference.ours(goal, nodes)
+        self._confirmed = {
+            uuid: contents
+            for uuid, contents in self._confirmed.items()
+            if uuid in nodes
+        }
+        contents = {
+            uuid: self._contents(nodes[uuid], deadline) for uuid in sorted(mine)
+        }
+        self._confirmed |= contents
+        can_move = not self._client.version(deadline) < MOVES
+        return Tree(root, nodes, MappingProxyType(contents), can_move)
+
+    def _nodes(self, deadline: float) -> tuple[Node, Mapping[str, Node]]:
+        """The compute node, and everything in its tree."""
+        for _ in range(2):
+            if self._root is None:
+                self._root = self._found_root(deadline)
+            found = self._client.tree(self._root.uuid, deadline)
+            nodes = {each.uuid: each for each in found}
+            if self._root.uuid in nodes:
+                return nodes[self._root.uuid], MappingProxyType(nodes)
+            # It was made anew, perhaps.
+            self._root = None
+        raise exception.NodeNotPublished("the compute node has just left Placement")
+
+    def _found_root(self, deadline: float) -> Node:
+        given = options.Settings.load(self._conf).node_provider
+        name = given or self._node_name
+        found = self._client.node(deadline, name=name)
+        if found is None and canonical_uuid(name):
+            found = self._client.node(deadline, uuid=name)
+        if found is None:
+            raise exception.NodeNotPublished(
+                f"Placement has no provider {name!r}, which this compute node is to be"
+            )
+        return found
+
+    def _contents(self, node: Node, deadline: float) -> Contents:
+        known = self._confirmed.get(node.uuid)
+        if known is not None and known.generation == node.generation:
+            return known
+        for _ in range(ROUNDS):
+            generation, inventories = self._client.inventories(node.uuid, deadline)
+            after, traits = self._client.traits(node.uuid, deadline)
+            if generation == after:
+                break
+        # Where it changed each time, writing tells: that is of no generation.
+        return Contents(generation, inventories, traits)
+
+    def _names(self, asked: frozenset[Name], deadline: float) -> frozenset[Name]:
+        """Those of the names that Placement knows; each is asked for once."""
+        new = asked - self._known - self._unknown
+        if new:
+            found = self._client.known(new, deadline)
+            self._known |= found
+            self._unknown |= {each for each in new - found if not each.is_custom}
+        return frozenset(asked & self._known)
+
+    def _elsewhere(self, asked: Questions, deadline: float) -> Mapping[str, Node]:
+        found = {}
+        for uuid, name in asked.new:
+            if node := self._client.node(deadline, name=name):
+                found[name] = node
+            elif node := self._client.node(deadline, uuid=uuid):
+                found[uuid] = node
+        return MappingProxyType(found)
+
+    @contextlib.contextmanager
+    def _alone(self, deadline: float) -> Iterator[None]:
+        mine = self._guard
+        if not mine.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise exception.LockTimeout("another thread is still publishing")
+        try:
+            yield
+        finally:
+            mine.release()
+
+
+def _paused(number: int, deadline: float) -> bool:
+    """Let others go on; whether there is time left for another round."""
+    pause = random.uniform(0.0, _PAUSE * 2**number)
+    if time.monotonic() + pause >= deadline:
+        return False
+    time.sleep(pause)
+    return True
