@@ -23,7 +23,7 @@ from cliff import columns
 
 from os_acc import allocation_candidates, exception, extra_specs, hints
 from os_acc.cmd import arguments, base, flavor
-from os_acc.objects.request import RequestGroup
+from os_acc.objects.request import AttachTarget, RequestGroup
 
 
 class RequestShow(base.Showing):
@@ -113,6 +113,7 @@ class _Groups(columns.FormattableColumn[Any]):
                 "required": sorted(group.required),
                 "forbidden": sorted(group.forbidden),
                 "programmed_with": str(group.wish) if group.wish else None,
+                "attach_target": group.attach_target.value,
             }
             for group in self._value
         ]
@@ -139,6 +140,8 @@ def _lines(group: RequestGroup) -> Iterable[str]:
         yield f"  without {name}"
     if group.wish:
         yield f"  programmed with {group.wish}"
+    if group.attach_target is not AttachTarget.VM:
+        yield f"  attach_target {group.attach_target.value}"
 
 
 def _distinct(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:

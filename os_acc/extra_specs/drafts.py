@@ -39,7 +39,7 @@ class Draft:
             or self.required
             or self.forbidden
             or self.wish is not None
-            or self.attach_target is not None
+            or self.attach_target not in (None, AttachTarget.VM)
         )
 
     def group(self, suffix: str) -> RequestGroup:

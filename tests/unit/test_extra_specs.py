@@ -360,6 +360,10 @@ def test_a_bitstream_that_nobody_can_mean_is_refused(
     assert named in str(caught.value)
 
 
+def test_the_target_that_everybody_has_makes_no_group() -> None:
+    assert extra_specs.parse({"accel1:attach_target": "VM"}) == FlavorRequest()
+
+
 def test_the_same_said_twice_is_said_once() -> None:
     specs = {"accel:function_id": IMAGE, "os_acc:function_id": IMAGE.upper()}
     (group,) = extra_specs.parse({f"resources:{FPGA}": "1", **specs}).groups

@@ -58,6 +58,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
         "trait_a:CUSTOM_B=required",
         "trait_a:CUSTOM_A=forbidden",
         "accel_a:function_name=gzip",
+        "accel_a:attach_target=host",
         "resources1:VCPU=2",
         "group_policy=isolate",
     )
@@ -69,6 +70,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
                 "required": [],
                 "forbidden": [],
                 "programmed_with": None,
+                "attach_target": "VM",
             },
             {
                 "suffix": "_a",
@@ -76,6 +78,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
                 "required": ["CUSTOM_B"],
                 "forbidden": ["CUSTOM_A"],
                 "programmed_with": "function_name gzip",
+                "attach_target": "host",
             },
         ],
         "Group Policy": "isolate",
@@ -87,8 +90,19 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
 
 
 def test_a_table_has_a_line_for_each_thing(console: Console) -> None:
-    out = show(console, f"resources1:{FPGA}=1", "trait1:CUSTOM_A=forbidden").out
-    for line in ("group 1:", f"  1 {FPGA}", "  without CUSTOM_A", f"={FPGA}:1"):
+    out = show(
+        console,
+        f"resources1:{FPGA}=1",
+        "trait1:CUSTOM_A=forbidden",
+        "accel1:attach_target=none",
+    ).out
+    for line in (
+        "group 1:",
+        f"  1 {FPGA}",
+        "  without CUSTOM_A",
+        "  attach_target none",
+        f"={FPGA}:1",
+    ):
         assert line in out
 
 
