@@ -59,7 +59,8 @@ def make(
                     function, tags.num_vfs, store.until(deadline), hands, deadline
                 )
         except exception.OsAccError as error:
-            LOG.error("%s keeps its VFs as they are: %s", function.address, error)
+            told = "; ".join((str(error), *getattr(error, "__notes__", ())))
+            LOG.error("%s keeps its VFs as they are: %s", function.address, told)
 
 
 def _is_novas(

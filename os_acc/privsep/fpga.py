@@ -202,7 +202,11 @@ def _failure(error: OSError, fme: str) -> Result:
         # Refused before anything was begun (fpga_mgr_lock()).
         return Result(Outcome.IN_USE, errno.EBUSY, "fme")
     # Of any other error the manager says nothing, or what it said before.
-    told = dfl.status(fme) if error.errno == errno.EIO else ""
+    told = ""
+    if error.errno == errno.EIO:
+        # That it cannot be read must not hide what has failed.
+        with contextlib.suppress(OSError):
+            told = dfl.status(fme)
     return Result(Outcome.REFUSED, error.errno or errno.EIO, "programming", told)
 
 
@@ -297,27 +301,39 @@ def _hand_out(card: PciAddress, identity: tuple[int, ...], count: int) -> Result
     vfs = functions.count_vfs(card)
     if moved and vfs:
         return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs))
+    assigned: list[int] = []
     if moved:
         with _exclusive(fme, "fme") as fd:
             for number in moved:
-                _move(fd, PORT_RELEASE if number < count else PORT_ASSIGN, number)
-    kept = [number for number in range(count) if _is_hosts(card, number)]
-    if kept:
-        return Result(Outcome.NO_EFFECT, 0, "port", str(kept[0]))
+                if number < count:
+                    _move(fd, PORT_RELEASE, number)
+                elif _move(fd, PORT_ASSIGN, number):
+                    assigned.append(number)
+    # Of those that were not moved, one may be a port that the card only counts.
+    stayed = [
+        number
+        for number in range(number_of_ports)
+        if (number < count or number in assigned)
+        and _is_hosts(card, number) == (number < count)
+    ]
+    if stayed:
+        return Result(Outcome.NO_EFFECT, 0, "port", str(stayed[0]))
     return Result(Outcome.OK)
 
 
-def _move(fd: int, request: int, number: int) -> None:
+def _move(fd: int, request: int, number: int) -> bool:
+    """Ask for a port to be moved; False where there is no such port."""
     try:
         kernel.current.ioctl(fd, request, _PORT_ID.pack(number))
     except OSError as error:
         if request == PORT_ASSIGN and error.errno == errno.ENODEV:
             # The card counts a port that it has not got (FME_PORT_OFST_IMP).
-            return
+            return False
         outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
         raise Refusal(
             Result(outcome, error.errno or errno.EIO, "port", str(number))
         ) from error
+    return True
 
 
 def _is_hosts(card: PciAddress, number: int) -> bool:

@@ -161,7 +161,7 @@ class DflNodes(privsep_kernel.Kernel):
                 self._told(tree, node, text, "EINVAL")
                 refused = refuse(errno.EINVAL, node)
             else:
-                refused = self._at_once(tree, node, text, fault)
+                refused = self._at_once(tree, node, text, fault, _BEGUN)
             dies = fault is not None and fault.effect == Effect.KILL_BEFORE
             if refused is None and not dies:
                 dfl.begin(tree, card, number)
@@ -222,14 +222,22 @@ class DflNodes(privsep_kernel.Kernel):
         return False
 
     def _at_once(
-        self, tree: Transaction, node: str, text: str, fault: Fault | None
+        self,
+        tree: Transaction,
+        node: str,
+        text: str,
+        fault: Fault | None,
+        begun: frozenset[int] = frozenset(),
     ) -> OSError | None:
-        """What a fault does before anything is begun."""
+        """What a fault does before anything is begun.
+
+        :param begun: error numbers of those that come later.
+        """
         if fault is None:
             return None
         if fault.effect == Effect.KILL_BEFORE:
             self._told(tree, node, text, Outcome.KILLED_BEFORE.value)
-        if fault.effect != Effect.FAIL or fault.errno in _BEGUN:
+        if fault.effect != Effect.FAIL or fault.errno in begun:
             return None
         refused = refuse(fault.errno, node)
         self._told(tree, node, text, name_of(refused))

@@ -29,7 +29,7 @@ from os_acc import exception, operations
 from os_acc.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec
+from os_acc.testing import FunctionSpec, HostSpec
 from tests.stress import flows
 from tests.stress.bench import Bench, plug
 from tests.stress.flows import (
@@ -43,6 +43,8 @@ from tests.stress.flows import (
 )
 
 VFIO = "vfio-pci"
+#: Whose plug comes next.
+NEXT = "44444444-4444-4444-8444-444444444444"
 _ALL = '{"address": "*:*:*.*"}'
 
 
@@ -71,6 +73,7 @@ class Flow:
         the log what it could not do.
     :ivar fails: whether it fails by itself: then what follows is struck.
     :ivar makes_vfs: the PF that it gives VFs, or empty.
+    :ivar more: what the host has besides.
     """
 
     name: ClassVar[str]
@@ -81,6 +84,7 @@ class Flow:
     starts: ClassVar[bool] = False
     fails: ClassVar[bool] = False
     makes_vfs: ClassVar[str] = ""
+    more: ClassVar[tuple[FunctionSpec, ...]] = ()
 
     def dress(self, bench: Bench) -> None:
         """What somebody else has done to the host before."""
@@ -105,12 +109,20 @@ class Flow:
         """Make sure that a flow which reported success has done its work."""
         raise NotImplementedError
 
+    def check_always(self, bench: Bench, manager: Manager) -> None:
+        """Make sure of what has to be true however the flow went."""
+
+    def next_plug(self, manager: Manager) -> None:
+        """Plug the same devices for another instance, when all is over."""
+        assert plug(manager, NEXT, *self.places)
+
 
 def host(flow: Flow) -> HostSpec:
     """The cards that a flow is about, and no others: it is copied often."""
-    names = {flow.elsewhere, flow.makes_vfs}.union(*map(members, flow.places))
+    names = {flow.elsewhere, *(each.address for each in flow.more), flow.makes_vfs}
+    names.update(*map(members, flow.places))
     return HostSpec(
-        tuple(each for each in flows.host().functions if each.address in names)
+        tuple(each for each in flows.host(flow.more).functions if each.address in names)
     )
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import mmap
 import os
 import traceback
 from collections.abc import Callable, Mapping
@@ -30,8 +29,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from os_acc.testing import FakeKernel
-from tests.stress import fault_flows, fault_trials
+from tests.stress import fault_flows, fault_trials, unreadable
 from tests.stress.bench import Bench, plug
 from tests.stress.fault_counts import Count, Counting
 from tests.stress.fault_flows import Flow, Kind
@@ -50,46 +48,10 @@ FLOWS: Mapping[str, Flow] = {
 ERRORS = (errno.EIO, errno.ENODEV)
 
 
-class Unreadable(FakeKernel):
-    """A kernel that refuses one read, in whatever process it is made.
-
-    :param at: the read, counted from 1; 0: none.
-    """
-
-    def __init__(self, root: str, at: int = 0, error: int = 0) -> None:
-        super().__init__(root)
-        self._at, self._error = at, error
-        # Shared with the workers.
-        self._count = mmap.mmap(-1, 8)
-
-    @property
-    def count(self) -> int:
-        """How many reads there were."""
-        return int.from_bytes(self._count[:], "big")
-
-    def read(self, path: str) -> str:
-        if self._is_struck():
-            raise OSError(self._error, os.strerror(self._error), path)
-        return super().read(path)
-
-    def probe_vfio_group(self, group: int) -> int:
-        return self._error if self._is_struck() else super().probe_vfio_group(group)
-
-    def _is_struck(self) -> bool:
-        self._count[:] = (self.count + 1).to_bytes(8, "big")
-        return self.count == self._at
-
-
 @pytest.fixture(params=FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = FLOWS[request.param]
-    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(fault_flows.host(flow))
-    with kernel.installed():
-        flow.dress(bench)
-        pristine = kernel.snapshot()
-        flow.prepare(bench)
-    return Stage(flow, bench, pristine)
+    return fault_trials.stage_of(flow, os.path.join(place, "stage"))
 
 
 def test_every_read_may_fail(stage: Stage, place: str, counting: Counting) -> None:
@@ -121,20 +83,20 @@ def _record(stage: Stage, bench: Bench) -> int:
     with bench.kernel.installed():
         if not stage.flow.starts:
             manager = stage.flow.ready(bench)
-        with Unreadable(bench.root).installed() as kernel:
+        with unreadable.to_the_helper(bench.root) as reads:
             told, _ = fault_trials.act(stage.flow, bench, manager)
     assert not told.text
-    assert kernel.count
-    return kernel.count
+    assert reads.count
+    return reads.count
 
 
 def _strike(stage: Stage, bench: Bench, at: int, error: int) -> None:
     flow = stage.flow
     with bench.kernel.installed():
         manager = None if flow.starts else flow.ready(bench)
-        with Unreadable(bench.root, at, error).installed() as kernel:
+        with unreadable.to_the_helper(bench.root, at, error) as reads:
             told, manager = fault_trials.act(flow, bench, manager)
-        assert kernel.count >= at, "the read is not there any more"
+        assert reads.count >= at, "the read is not there any more"
         if told.text:
             _check_named(told, error, at)
         else:
@@ -143,7 +105,9 @@ def _strike(stage: Stage, bench: Bench, at: int, error: int) -> None:
         if flow.kind is Kind.TAKE and told.error is not None:
             assert leases == (), told
         taken = {str(address) for lease in leases for address in lease.members}
-        fault_trials.check_as_it_was(kernel, stage.pristine, {*taken, flow.makes_vfs})
+        fault_trials.check_as_it_was(
+            bench.kernel, stage.pristine, {*taken, flow.makes_vfs}
+        )
         assert plug(manager, NEXT, flow.elsewhere)
         assert manager.unplug({"uuid": NEXT}) == 1
         fault_trials.check_not_given_twice(manager, flow)

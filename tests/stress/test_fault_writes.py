@@ -25,21 +25,14 @@ import traceback
 import pytest
 
 from tests.stress import fault_flows, fault_trials
-from tests.stress.bench import Bench
 from tests.stress.fault_counts import Count, Counting
-from tests.stress.fault_trials import Effect, Stage
+from tests.stress.fault_trials import Effect, Stage, Trial
 
 
 @pytest.fixture(params=fault_flows.FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
     flow = fault_flows.FLOWS[request.param]
-    bench = Bench(os.path.join(place, "stage"), flow.device_spec)
-    kernel = bench.build(fault_flows.host(flow))
-    with kernel.installed():
-        flow.dress(bench)
-        pristine = kernel.snapshot()
-        flow.prepare(bench)
-    return Stage(flow, bench, pristine)
+    return fault_trials.stage_of(flow, os.path.join(place, "stage"))
 
 
 def test_every_write_is_struck_by_every_fault(
@@ -53,7 +46,7 @@ def test_every_write_is_struck_by_every_fault(
     for number, (struck, effect) in enumerate(pairs):
         bench = stage.bench.copy(os.path.join(place, str(number)))
         try:
-            fault_trials.attempt(stage, bench, struck, effect)
+            fault_trials.attempt(stage, bench, struck, effect, Trial)
         except AssertionError:
             troubles.append(f"{effect} at {struck}:\n{traceback.format_exc()}")
         bench.remove()

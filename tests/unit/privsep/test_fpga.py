@@ -21,6 +21,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -218,6 +219,17 @@ def test_an_error_of_the_hardware_carries_what_the_manager_reports(
     told = "\n".join(errors)
     assert answer == Result(Outcome.REFUSED, errno.EIO, "programming", told)
     assert host.functions() == [None]
+
+
+def test_a_report_that_cannot_be_read_hides_no_failure(
+    host: FpgaHost, monkeypatch: pytest.MonkeyPatch
+):
+    def unreadable(path: str) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    host.kernel.fail_programming(CARD, "reconfig CRC error")
+    monkeypatch.setattr("os_acc.privsep.dfl.status", unreadable)
+    assert host.program() == Result(Outcome.REFUSED, errno.EIO, "programming")
 
 
 def test_a_card_that_never_completes_reports_nothing(host: FpgaHost):
@@ -424,6 +436,13 @@ def test_a_port_that_somebody_has_open_stays(host: FpgaHost, node: str):
 def test_a_release_without_effect_is_seen(host: FpgaHost):
     host.kernel.ignore(PORTED, "release")
     assert host.release(1) == Result(Outcome.NO_EFFECT, 0, "port", "0")
+
+
+def test_an_assignment_without_effect_is_seen(host: FpgaHost):
+    host.release(2)
+    host.kernel.ignore(PORTED, "assign", nth=2)
+    assert host.assign() == Result(Outcome.NO_EFFECT, 0, "port", "1")
+    assert where(host) == {0: PORTED}
 
 
 def test_a_release_that_the_kernel_refuses_is_told(host: FpgaHost):

@@ -1,0 +1,251 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What is struck where a region is programmed: its flows, and its truth.
+
+A card is handed over whole, or as VFs with the ports that were released for
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from os_acc import exception
+from os_acc.demo import shelf
+from os_acc.host.dfl import read_card
+from os_acc.host.function import read_function
+from os_acc.manager import Manager
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import Region
+from os_acc.testing import hosts
+from tests.stress import fault_flows
+from tests.stress.bench import Bench, request
+from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
+from tests.stress.flows import DFL, INSTANCE
+
+VF, OTHER_VF = "0000:b3:00.1", "0000:b3:00.2"
+_TWO_PORTS = hosts.dfl("0000:b3", 1, functions=(shelf.POWER_ON, shelf.POWER_ON), vfs=2)
+_VFS = '{"address": "*:*:*.*", "num_vfs": "2"}'
+
+
+def ask(manager: Manager, place: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What asks for a region that is programmed with the one image."""
+    selected, specs = request(manager, [place])
+    specs["accel1:function_name"] = "gzip"
+    return selected, specs
+
+
+class RegionFlow(Flow):
+    """Something about the first region of a card; handed over is all of it."""
+
+    places = (DFL,)
+    more = (hosts.dfl("0000:b3", 1),)
+
+    def dress(self, bench: Bench) -> None:
+        shelf.fill(bench.images)
+
+    def next_plug(self, manager: Manager) -> None:
+        (place,) = self.places
+        assert manager.plug({"uuid": NEXT}, *ask(manager, place))
+        assert not manager.store.standing().unknown_regions
+
+    def check_always(self, bench: Bench, manager: Manager) -> None:
+        """What is not in doubt is known, and so is what a guest would get."""
+        standing = manager.store.standing()
+        (held, *_) = bench.kernel.held_by_hardware(DFL)
+        doubted = region(bench) in standing.unknown_regions
+        assert doubted or held in (shelf.POWER_ON, shelf.GZIP), held
+        for lease in standing.leases:
+            drivers = {bench.kernel.state(each).driver for each in lease.members}
+            if lease.state is LeaseState.HELD and drivers == {VFIO}:
+                assert lease.programming is not None
+                assert lease.programming.function_id == held
+                assert not doubted, "handed over, and not read back"
+
+
+def region(bench: Bench) -> Region:
+    """The first region of the card, by its name in the store."""
+    address = PciAddress.parse(DFL)
+    function = read_function(bench.root, address)
+    assert function is not None
+    return Region(address, function.identity, 0, hosts.DFL_INTERFACE, None)
+
+
+def check_programmed(bench: Bench, manager: Manager, consumer: str) -> None:
+    """A guest has the region, with what it has asked for."""
+    (lease,) = manager.store.leases(consumer)
+    assert lease.state is LeaseState.HELD
+    for address in lease.members:
+        state = bench.kernel.state(address)
+        assert (state.driver, state.driver_override) == (VFIO, VFIO)
+    assert bench.kernel.held_by_hardware(DFL)[0] == shelf.GZIP
+    assert not manager.store.standing().unknown_regions
+
+
+# -- taking -------------------------------------------------------------------
+
+
+class Program(RegionFlow):
+    """The card itself is programmed, and leaves the host."""
+
+    name = "program a card, and take it"
+    kind = Kind.TAKE
+
+    def ready(self, bench: Bench) -> Manager:
+        manager = bench.manager()
+        # Before anything is struck: it is what Nova says.
+        self._asked = ask(manager, *self.places)
+        return manager
+
+    def act(self, manager: Manager) -> None:
+        manager.plug({"uuid": INSTANCE}, *self._asked)
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        check_programmed(bench, manager, INSTANCE)
+
+
+class ProgramAnew(Program):
+    """The port is held in reset: the card begins anew with its driver."""
+
+    name = "program a card whose programming has failed"
+
+    def prepare(self, bench: Bench) -> None:
+        manager = self.ready(bench)
+        bench.kernel.fail_programming(DFL, "reconfig CRC error")
+        with contextlib.suppress(exception.ProgrammingCrcError):
+            self.act(manager)
+        assert region(bench) in manager.store.standing().unknown_regions
+
+
+class OfVf(RegionFlow):
+    """VFs have the ports; they were made when the service first started."""
+
+    places = (VF,)
+    more = (_TWO_PORTS,)
+    device_spec = (_VFS,)
+
+    def dress(self, bench: Bench) -> None:
+        super().dress(bench)
+        bench.manager()
+
+
+class ProgramVf(OfVf, Program):
+    name = "program the port of a VF, and take that"
+
+
+# -- giving back, and making ready ----------------------------------------------
+
+
+class GiveBackProgrammed(RegionFlow, GiveBack):
+    name = "give back a card that was programmed"
+
+    def prepare(self, bench: Bench) -> None:
+        manager = bench.manager()
+        manager.plug({"uuid": INSTANCE}, *ask(manager, *self.places))
+
+
+class GiveBackProgrammedVf(OfVf, GiveBackProgrammed):
+    name = "give back a VF whose port was programmed"
+
+
+class Reboot(RegionFlow):
+    """The guest's function is lost: the region is read, and programmed."""
+
+    name = "make a card ready after a reboot"
+    kind = Kind.MAKE_READY
+
+    def prepare(self, bench: Bench) -> None:
+        manager = bench.manager()
+        manager.plug({"uuid": INSTANCE}, *ask(manager, *self.places))
+        bench.kernel.reboot()
+
+    def act(self, manager: Manager) -> None:
+        manager.plug({"uuid": INSTANCE}, None, None)
+
+    def again(self, manager: Manager) -> None:
+        manager.plug({"uuid": INSTANCE}, None, None)
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        check_programmed(bench, manager, INSTANCE)
+
+
+class RebootOfVf(OfVf, Reboot):
+    name = "make a VF ready after a reboot"
+
+
+# -- ports --------------------------------------------------------------------
+
+
+class NumVfs(fault_flows.NumVfs):
+    """Ports leave the host, and VFs that have them are made."""
+
+    name = "num_vfs of an FPGA card"
+    device_spec = (_VFS,)
+    makes_vfs = DFL
+    more = (_TWO_PORTS,)
+
+    def dress(self, bench: Bench) -> None:
+        shelf.fill(bench.images)
+
+    def check_done(self, bench: Bench, manager: Manager) -> None:
+        assert bench.kernel.state(DFL).numvfs == 2
+        for vf in (VF, OTHER_VF):
+            assert bench.kernel.state(vf).driver == "dfl-pci"
+        card = read_card(bench.root, PciAddress.parse(DFL))
+        assert card is not None
+        found = [(str(each.function), each.function_id) for each in card.ports]
+        assert found == [(VF, shelf.POWER_ON), (OTHER_VF, shelf.POWER_ON)]
+
+
+class NumVfsAgain(NumVfs):
+    """Whoever made them was killed, and so was who tidied up."""
+
+    name = "num_vfs of an FPGA card, half-way"
+
+    def prepare(self, bench: Bench) -> None:
+        bench.kernel.kill(DFL, "release", nth=2)
+        bench.kernel.kill(DFL, "assign")
+        bench.manager()
+        card = read_card(bench.root, PciAddress.parse(DFL))
+        assert card is not None
+        assert [port.number for port in card.ports] == [1]
+
+
+class PortsBack(NumVfs):
+    """The card makes no VFs: the host is given its ports again."""
+
+    name = "ports go back where no VFs come"
+    fails: ClassVar[bool] = True
+
+    def begin(self, bench: Bench) -> None:
+        bench.kernel.fail(DFL, "sriov_numvfs")
+
+
+FLOWS: Mapping[str, Flow] = {
+    flow.name: flow
+    for flow in (
+        Program(),
+        ProgramAnew(),
+        ProgramVf(),
+        GiveBackProgrammed(),
+        GiveBackProgrammedVf(),
+        Reboot(),
+        RebootOfVf(),
+        NumVfs(),
+        NumVfsAgain(),
+        PortsBack(),
+    )
+}

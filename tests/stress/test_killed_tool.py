@@ -1,0 +1,156 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A tool of XRT's programs a card on, whoever of its callers is killed.
+
+It has the locks of the card for as long as it runs: nobody programs the card
+beside it, and nobody is given what nobody has read back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from os_acc import exception
+from os_acc.privsep import worker
+from tests import counting
+from tests.stress import processes
+from tests.stress.processes import Child
+from tests.unit.bench import uuid_of
+from tests.unit.xrt.xrt_bench import CIPHER, OTHER_USER, USER, XrtBench, two_cards
+
+FIRST, NEXT, OTHER = 1, 2, 3
+TOOLS = ("xbmgmt", "xbutil")
+#: Long enough for a machine that has other things to do.
+_PATIENCE = 60.0
+
+
+class Killed(enum.Enum):
+    """Who is killed while the tool runs."""
+
+    CLIENT = "the client"
+    WORKER = "the helper's worker"
+    BOTH = "both"
+
+
+@pytest.fixture
+def cards(place: str) -> Iterator[XrtBench]:
+    cards = XrtBench(pathlib.Path(place), two_cards())
+    with cards.installed():
+        cards.upload_xclbin()
+        cards.upload_xclbin("cipher", CIPHER)
+        processes.become_reaper()
+        yield cards
+        cards.end()
+        processes.reap()
+        processes.become_reaper(False)
+
+
+def plug(cards: XrtBench, number: int, address: str, name: str) -> Callable[[], object]:
+    """What a service does that was started for it."""
+
+    def run() -> bool:
+        worker._LOCK_SECONDS = 0.02
+        cards.restart()
+        try:
+            cards.ask(number, address, function_name=name)
+        except (exception.OsAccError, LookupError):
+            return False
+        return cards.plugged(number) == [address]
+
+    return run
+
+
+def tells(check: Callable[[], object]) -> object:
+    """Do it in a process of its own; what it returns."""
+    ended = processes.call(check)
+    assert not ended.trouble, ended.trouble
+    return ended.value
+
+
+def caller_of_tool(cards: XrtBench, tool: str) -> int:
+    """The worker that runs the tool, once that is at work."""
+    deadline = time.monotonic() + _PATIENCE
+    while f"{tool} hangs" not in cards.ran():
+        assert time.monotonic() < deadline, cards.ran()
+        time.sleep(0.01)
+    path = os.fsencode(cards.tools / tool)
+    for process in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if process.name.isdigit() and path in (process / "cmdline").read_bytes():
+                stat = (process / "stat").read_text()
+                return int(stat.rpartition(")")[2].split()[1])
+    raise AssertionError(f"{tool} does not run")
+
+
+def kill(who: Killed, client: Child, caller: int) -> None:
+    if who is not Killed.WORKER:
+        client.kill()
+    if who is not Killed.CLIENT:
+        os.kill(caller, signal.SIGKILL)
+    ended = client.wait()
+    assert ended.killed is (who is not Killed.WORKER)
+    assert not ended.value, "it was given what nobody has read back"
+
+
+def check_left_alone(cards: XrtBench, ran: list[str]) -> None:
+    """Whoever comes next does nothing to this card, and is served by another."""
+    assert tells(plug(cards, NEXT, USER, "cipher")) is False
+    assert tells(plug(cards, FIRST, USER, "adder")) is False
+    assert cards.ran() == ran
+    assert tells(lambda: cards.restart().store.standing().unknown_regions)
+    assert tells(plug(cards, OTHER, OTHER_USER, "adder")) is True
+    assert cards.ran()[: len(ran)] == ran
+
+
+@pytest.mark.parametrize("who", Killed)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_runs_on_has_its_card_alone(
+    request: pytest.FixtureRequest, cards: XrtBench, tool: str, who: Killed
+) -> None:
+    cards.behave(**{tool: "hangs"})
+    client = Child(plug(cards, FIRST, USER, "adder"))
+    kill(who, client, caller_of_tool(cards, tool))
+    # What runs already goes on as it does; what is begun from now on works.
+    cards.behave()
+    check_left_alone(cards, cards.ran())
+
+    (cards.xrt / "go").touch()
+    processes.reap()
+    before = cards.ran()
+
+    def again() -> None:
+        manager = cards.restart()
+        with contextlib.suppress(exception.OsAccError):
+            manager.unplug({"uuid": uuid_of(FIRST)})
+        assert cards.plugged(FIRST) == []
+        assert cards.drivers(USER) == ["xocl"]
+        cards.ask(NEXT, USER, function_name="cipher")
+        (lease,) = manager.store.leases(uuid_of(NEXT))
+        assert lease.programming is not None
+        assert lease.programming.function_id == CIPHER
+        assert not manager.store.standing().unknown_regions
+        cards.unplug(NEXT)
+
+    tells(again)
+    worked = ["xbmgmt works", "xbutil works", "xocl taken over"]
+    assert cards.ran()[len(before) :] == worked
+    assert cards.hardware() == CIPHER
+    counting.note(request.node, "kills while a tool programs", 1)
