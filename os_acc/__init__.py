@@ -23,22 +23,30 @@ from __future__ import annotations
 import typing
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from os_acc.objects.accelerator_request import AcceleratorRequest
     from os_acc.objects.device import Provider
     from os_acc.placement.publisher import Published
     from os_acc.placement.tree import ProviderTree
+    from os_acc.requests import Requests
 
 __all__ = [
     "attached",
+    "bind_requests",
+    "create_requests",
+    "delete_requests",
     "host_info",
     "initialize",
+    "list_requests",
     "plug",
     "providers",
     "rekey",
+    "request_events",
     "requests_accelerators",
     "sync_placement",
+    "unbind_requests",
     "unplug",
     "update_provider_tree",
 ]
@@ -156,6 +164,110 @@ def providers() -> tuple[Provider, ...]:
     from os_acc.service import get
 
     return get().providers()
+
+
+def create_requests(device_profile: str) -> list[dict[str, Any]]:
+    """Make the accelerator requests of a device profile.
+
+    N groups of M accelerators make N*M requests, in the order of the groups.
+    Each is as Cyborg's API has it: ``uuid``, ``state`` (``Initial``),
+    ``device_profile_name``, ``device_profile_group_id`` (the index of its
+    group), and what a binding adds.
+
+    :param device_profile: its name, or its uuid; see ``[os_acc_profiles]``.
+    :raises ProfileNotFound: there is none.
+    :raises InvalidProfile: nobody can be served by it.
+    :raises ProfilesUnavailable: nobody answers who has the profiles.
+    """
+    return [_entry(each) for each in _requests().create(device_profile)]
+
+
+def bind_requests(bindings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Bind accelerator requests: plug what they ask for.
+
+    All requests of an instance are bound together, all or none; the same
+    again confirms. One that has failed (``BindFailed``, with its ``reason``)
+    is unbound before it is bound again.
+
+    :param bindings: for the uuid of each request ``hostname``,
+        ``device_rp_uuid`` and ``instance_uuid``.
+    :returns: the requests as they are now: what :func:`plug` returns of each,
+        besides what :func:`create_requests` does.
+    :raises InvalidInput: that is not what they are; or the requests of one
+        instance are of several profiles, or a part of a group.
+    :raises RequestNotFound: one of them does not exist.
+    :raises RequestConflict: one of them cannot be bound as it is.
+    :raises OsAccError: as :func:`plug`.
+    """
+    return [_entry(each) for each in _requests().bind(bindings)]
+
+
+def list_requests(
+    instance: str | None = None, bind_state: str | None = None
+) -> list[dict[str, Any]]:
+    """Accelerator requests; also those that a plug has made.
+
+    :param instance: only those that are, or were last, bound to it.
+    :param bind_state: ``resolved``: only those that are ``Bound``,
+        ``BindFailed`` or ``Deleting``.
+    """
+    return [_entry(each) for each in _requests().find(instance, bind_state)]
+
+
+def unbind_requests(uuids: Sequence[str]) -> int:
+    """Give back what accelerator requests have; they may be bound again.
+
+    :returns: how many of them had something.
+    :raises RequestNotFound: one of them does not exist.
+    :raises DevicesUnreleased: some could not be given back.
+    """
+    return _requests().unbind(uuids)
+
+
+def delete_requests(
+    uuids: Sequence[str] | None = None, *, instance: str | None = None
+) -> int:
+    """Forget accelerator requests; how many there were.
+
+    :param uuids: of requests that have nothing.
+    :param instance: instead of them: unbind all of this instance's first.
+    :raises InvalidInput: neither, or both.
+    :raises RequestNotFound: one of them does not exist.
+    :raises RequestConflict: one of them has something: unbind it first.
+    :raises DevicesUnreleased: some could not be given back.
+    """
+    from os_acc import exception
+
+    if (uuids is None) == (instance is None):
+        raise exception.InvalidInput("pass either uuids or an instance")
+    if instance is not None:
+        return _requests().delete_of(instance)
+    return _requests().delete(uuids)
+
+
+def request_events(uuids: Sequence[str]) -> dict[str, Any]:
+    """The body of Nova's ``POST /os-server-external-events`` for requests.
+
+    An ``accelerator-request-bound`` for each that is resolved, ``completed``
+    or ``failed``; whoever has told Nova's conductor to bind them sends it.
+
+    :raises RequestNotFound: one of them does not exist.
+    """
+    return _requests().events(uuids)
+
+
+def _requests() -> Requests:
+    from os_acc import requests
+    from os_acc.service import get
+
+    manager = get()
+    return requests.Requests(manager, manager.profiles.source)
+
+
+def _entry(request: AcceleratorRequest) -> dict[str, Any]:
+    from os_acc import requests
+
+    return requests.entry(request)
 
 
 def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:

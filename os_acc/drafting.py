@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from oslo_log import log
 from oslo_utils import uuidutils
@@ -36,6 +37,8 @@ class Drafter:
 
     :ivar root: where ``/sys`` is found.
     :ivar digest: of the request.
+    :ivar named: the uuids that the leases of a group are to have, by its
+        suffix; the others get new ones.
     """
 
     root: str
@@ -43,6 +46,9 @@ class Drafter:
     instance: InstanceInfo
     wanted: Sequence[Wanted]
     digest: str
+    named: Mapping[str, Sequence[str]] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     def drafted(
         self, stock: inventory.Inventory, standing: Standing, deadline: float
@@ -63,11 +69,13 @@ class Drafter:
             try:
                 return [
                     programming.Draft(
-                        self._lease(each, len(chosen), stock, deadline),
+                        dataclasses.replace(
+                            self._lease(each, len(chosen), stock, deadline), uuid=uuid
+                        ),
                         each.provider.device.region,
                         each.wanted.wish,
                     )
-                    for each in chosen
+                    for each, uuid in zip(chosen, self._uuids(chosen), strict=True)
                 ]
             except exception.DeviceStuck as error:
                 # Without an address it is the time that is over.
@@ -75,6 +83,15 @@ class Drafter:
                     raise
                 LOG.warning("%s chooses another device: %s", self.instance.uuid, error)
                 taken, stuck = taken | {PciAddress.parse(error.address)}, error
+
+    def _uuids(self, chosen: Sequence[choice.Chosen]) -> list[str]:
+        named = {group: list(uuids) for group, uuids in self.named.items()}
+        return [
+            left.pop(0)
+            if (left := named.get(each.wanted.group_suffix))
+            else uuidutils.generate_uuid()
+            for each in chosen
+        ]
 
     def _lease(
         self,
@@ -86,7 +103,7 @@ class Drafter:
         prior = bindings.read_prior(self.root, chosen.handle.members, deadline)
         bindings.check_chosen(stock.host, prior)
         return Lease(
-            uuid=uuidutils.generate_uuid(),
+            uuid="",
             consumer=self.instance.uuid,
             owner=self.owner,
             state=LeaseState.PREPARING,

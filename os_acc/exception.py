@@ -396,6 +396,16 @@ class RegionUnknown(BitstreamError):
     default_hint = "ask for a bitstream: the region is then programmed anew"
 
 
+class RegionMismatch(BitstreamError):
+    """A region does not hold, or take, what the flavor requires by a trait.
+
+    Placement knew it otherwise: it has changed since.
+    """
+
+    retryable = True
+    default_hint = "Placement is told what it holds: schedule the instance again"
+
+
 class ProgrammingFailed(HostError):
     """The hardware has not taken a bitstream; the region holds nothing known.
 
@@ -507,3 +517,14 @@ class ProviderTaken(PlacementRefused):
     """A provider that is not ours has the name or the uuid of one of ours."""
 
     default_hint = "remove it, or have it renamed by whoever has made it"
+
+
+# -- accelerator requests ---------------------------------------------------
+
+
+class RequestNotFound(OsAccError):
+    """There is no such accelerator request."""
+
+
+class RequestConflict(OsAccError):
+    """An accelerator request is not in a state in which this can be asked for."""

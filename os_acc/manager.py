@@ -21,7 +21,8 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from oslo_log import log
@@ -100,7 +101,7 @@ class Manager:
         self._owner = owner
         self._told = told
         self._health = health
-        self._profiles = profiles
+        self.profiles = profiles
         # All providers that this host ever offered: uuid to resource class.
         self._ours = store.providers()
         self._snapshots = snapshot.Snapshots(self.take_stock)
@@ -143,22 +144,65 @@ class Manager:
                 for lease in self.store.until(deadline).leases(instance.uuid)
                 if lease.state is not LeaseState.QUARANTINED
             ]
-            if not leases:
-                return 0
-            released = self.life.release(leases, deadline)
-            # A unit counts the same whether it is leased or free; one that has
-            # failed does not, nor does a lease whose device has vanished.
-            why = None
-            if released.failed or not self._snapshots.offers(released.done):
-                why = self._recount(deadline)
-            if any(lease.programming for lease in leases):
-                self._tell_regions(deadline)
+            return self.give_back(leases, deadline) if leases else 0
+
+    def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
+        """Release leases, of which the caller has the consumer's lock.
+
+        :raises DevicesUnreleased: some could not be given back.
+        """
+        released = self.life.release(leases, deadline)
+        # A unit counts the same whether it is leased or free; one that has
+        # failed does not, nor does a lease whose device has vanished.
+        why = None
+        if released.failed or not self._snapshots.offers(released.done):
+            why = self._recount(deadline)
+        if any(lease.programming for lease in leases):
+            self._tell_regions(deadline)
         if released.failed:
-            failure = _unreleased(instance.uuid, released)
+            failure = _unreleased(leases[0].consumer, released)
             if why is not None:
                 failure.add_note(f"nor can the leases be counted: {why}")
             raise failure
         return len(released.done)
+
+    def settle_for_less(self, consumers: Iterable[str], deadline: float) -> None:
+        """Let consumers that have given back a part be whole with the rest.
+
+        Of each the caller has the lock.
+        """
+        store = self.store.until(deadline)
+        for consumer in consumers:
+            rest = [
+                lease
+                for lease in store.leases(consumer)
+                if lease.state is LeaseState.HELD
+            ]
+            if any(lease.request_size > len(rest) for lease in rest):
+                store.replace(
+                    dataclasses.replace(lease, request_size=len(rest)) for lease in rest
+                )
+
+    def bind(
+        self,
+        consumer: str,
+        selection: Selection,
+        request: FlavorRequest,
+        named: Mapping[str, Sequence[str]],
+        deadline: float,
+    ) -> None:
+        """Plug accelerator requests; the caller has the consumer's lock.
+
+        :param named: the uuids of the requests of each group, by its suffix.
+        :raises ConsumerConflict: the consumer has other accelerators.
+        """
+        instance = InstanceInfo(consumer)
+        leases = self._plug(instance, selection, request, deadline, named)
+        uuids = {uuid for each in named.values() for uuid in each}
+        if {lease.uuid for lease in leases} != uuids:
+            raise exception.ConsumerConflict(
+                f"instance {consumer} already holds accelerators of other requests"
+            )
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
         """See :func:`os_acc.rekey`."""
@@ -288,7 +332,7 @@ class Manager:
 
     def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
         """What a flavor asks for, with the device profile that it names."""
-        return extra_specs.parse(self._profiles.folded(flavor_extra_specs, deadline))
+        return extra_specs.parse(self.profiles.folded(flavor_extra_specs, deadline))
 
     def _plug(
         self,
@@ -296,6 +340,7 @@ class Manager:
         selection: Selection | None,
         request: FlavorRequest,
         deadline: float,
+        named: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> tuple[Lease, ...]:
         held = self._settled(instance.uuid, deadline)
         if selection is None:
@@ -309,7 +354,10 @@ class Manager:
         )
         if not held:
             digest = _digest(wanted, found=selection.is_unmapped)
-            return self._fresh(instance, wanted, digest, look, deadline)
+            drafter = drafting.Drafter(
+                self.root, self._owner, instance, wanted, digest, named
+            )
+            return self._fresh(drafter, look, deadline)
         if not self._confirms(held, request, selection):
             raise exception.ConsumerConflict(
                 f"instance {instance.uuid} already holds accelerators of another "
@@ -391,16 +439,14 @@ class Manager:
 
     def _fresh(
         self,
-        instance: InstanceInfo,
-        wanted: Sequence[Wanted],
-        digest: str,
+        drafter: drafting.Drafter,
         look: tuple[inventory.Inventory, Standing],
         deadline: float,
     ) -> tuple[Lease, ...]:
+        wanted, instance = drafter.wanted, drafter.instance
         if not wanted:
             return ()
         vfio.vfio_ready(self.root)
-        drafter = drafting.Drafter(self.root, self._owner, instance, wanted, digest)
         while True:
             # What is taken meanwhile, the store refuses.
             drafts = drafter.drafted(*look, deadline)

@@ -20,6 +20,7 @@ does not know then never happens.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import uuid
 from collections.abc import Mapping
@@ -100,10 +101,16 @@ def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
             f"device profile {name}: its groups are {hints.shown(given)}",
             hint="it has a list of at least one group",
         )
-    return tuple(_group(name, index, group) for index, group in enumerate(given))
+    return tuple(group(name, index, each) for index, each in enumerate(given))
 
 
-def _group(name: str, index: int, given: object) -> ProfileGroup:
+def group(name: str, index: int, given: object) -> ProfileGroup:
+    """One group of a profile.
+
+    :param name: of the profile, for an error's message.
+    :param given: a mapping; see :func:`read`.
+    :raises InvalidProfile: nobody can be served by it.
+    """
     where = f"device profile {name}, group {index}"
     if not isinstance(given, Mapping):
         raise exception.InvalidProfile(
@@ -111,8 +118,8 @@ def _group(name: str, index: int, given: object) -> ProfileGroup:
         )
     properties = tuple(_property(where, *item) for item in given.items())
     suffix = f"{REQUESTER}{index}"
-    group = ProfileGroup(index, properties, RequestGroup(suffix))
-    return ProfileGroup(index, properties, _request(where, group))
+    bare = ProfileGroup(index, properties, RequestGroup(suffix))
+    return dataclasses.replace(bare, request=_request(where, bare))
 
 
 def _property(where: str, key: object, value: object) -> tuple[str, str]:

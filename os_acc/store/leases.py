@@ -21,16 +21,17 @@ import dataclasses
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Self
 
 from oslo_log import log
 
 from os_acc import exception
+from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, LeaseState, Standing
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.told import NOTHING, Told
-from os_acc.store import codec, doubts, journal, rows, told
+from os_acc.store import codec, doubts, journal, requests, rows, told
 from os_acc.store.database import Database, StoreDamaged
 from os_acc.store.journal import Event, Operation
 
@@ -168,9 +169,11 @@ class Store:
         :raises StaleLease: one of them was changed by somebody else.
         """
         with self._transaction() as connection:
-            for lease in leases:
+            gone = tuple(leases)
+            for lease in gone:
                 rows.delete(connection, self._current(connection, lease))
                 self._record(connection, Operation.DELETE, lease)
+            requests.unbind(connection, [lease.uuid for lease in gone])
 
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
         """Give all leases of one consumer to another; they return changed.
@@ -246,6 +249,49 @@ class Store:
         """Record that a region is proved to hold what it should."""
         with self._transaction() as connection:
             doubts.settle(connection, key)
+
+    def requests(self, uuids: Collection[str] = ()) -> tuple[AcceleratorRequest, ...]:
+        """Accelerator requests with their leases: all, or these.
+
+        :raises RequestNotFound: one of these is not there.
+        """
+        with self._transaction() as connection:
+            leases = {
+                lease.uuid: lease
+                for lease in self._load(connection, rows.select(connection))
+            }
+            found = [
+                dataclasses.replace(each, lease=leases.get(each.uuid))
+                for each in requests.select(connection)
+                if not uuids or each.uuid in uuids
+            ]
+        for missing in sorted(set(uuids) - {each.uuid for each in found}):
+            raise exception.RequestNotFound(
+                f"there is no accelerator request {missing}"
+            )
+        return tuple(found)
+
+    def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
+        """Record new requests, all or none."""
+        with self._transaction() as connection:
+            requests.insert(connection, made)
+
+    def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
+        """Change what is recorded of requests, all or none.
+
+        :raises RequestNotFound: one of them is not there any more.
+        """
+        wanted = tuple(changed)
+        with self._transaction() as connection:
+            if requests.update(connection, wanted) < len(wanted):
+                raise exception.RequestNotFound(
+                    "an accelerator request was deleted meanwhile"
+                )
+
+    def delete_requests(self, uuids: Iterable[str]) -> None:
+        """Forget requests, all or none."""
+        with self._transaction() as connection:
+            requests.delete(connection, uuids)
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """The newest events, the latest of them last."""

@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.store import codec, doubts, refusals, rows, told
+from os_acc.store import codec, doubts, refusals, requests, rows, told
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
 
@@ -40,6 +40,7 @@ class Remains:
     regions_are_whole: bool = False
     told: tuple[tuple[str, ...], ...] = ()
     made: tuple[tuple[str, ...], ...] = ()
+    requests: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def read(connection: sqlite3.Connection) -> Remains:
         regions_are_whole=_is_whole(connection),
         told=tuple(_texts(connection, "told", told.GIVEN)),
         made=tuple(_texts(connection, "made_names", told.MADE)),
+        requests=tuple(_texts(connection, "requests", requests.COLUMNS)),
     )
 
 
@@ -110,6 +112,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     connection.executemany(
         "INSERT OR IGNORE INTO made_names VALUES (?, ?)", remains.made
     )
+    requests.keep(connection, remains.requests)
     doubts.keep(connection, remains.regions, whole=remains.regions_are_whole)
     connection.execute(
         "UPDATE meta SET epoch = ?",

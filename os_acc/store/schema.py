@@ -72,6 +72,13 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE made_names (kind TEXT NOT NULL, name TEXT NOT NULL,"
         " PRIMARY KEY (kind, name))",
     ),
+    (
+        # Requests that were made of device profiles. What such a request has is
+        # the lease with its uuid.
+        "CREATE TABLE requests (uuid TEXT NOT NULL PRIMARY KEY,"
+        " instance TEXT NOT NULL, payload TEXT NOT NULL, digest TEXT NOT NULL)",
+        "CREATE INDEX requests_by_instance ON requests (instance)",
+    ),
 )
 
 #: The first version that has the table of unknown regions, and the first of

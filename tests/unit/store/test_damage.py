@@ -299,7 +299,7 @@ def test_a_store_from_before_there_were_regions_is_served(
     store, state_path, file, make_lease
 ):
     added = store.add([make_lease(1)])
-    later = ("unknown_regions", "told", "made_names")
+    later = ("unknown_regions", "told", "made_names", "requests")
     execute(file, *(f"DROP TABLE {each}" for each in later), "PRAGMA user_version = 1")
     # Whoever only looks changes nothing, and sees the leases.
     assert readonly.read(state_path, 1).standing.leases == added

@@ -126,6 +126,7 @@ def test_a_row_of_an_older_store_proves_nothing(store, state_path, file):
         f"INSERT INTO unknown_regions VALUES ('{DOUBTED.key}', 'an image')",
         "DROP TABLE told",
         "DROP TABLE made_names",
+        "DROP TABLE requests",
         "PRAGMA user_version = 2",
     )
     assert DOUBTED in readonly.read(state_path, 1).unknown_regions

@@ -1,0 +1,130 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Accelerator requests: one accelerator of one group of a device profile."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from os_acc.objects.lease import Lease, LeaseState
+
+
+class RequestState(enum.Enum):
+    """How far a request is, in Cyborg's words.
+
+    Those with a lease are what the lease is; the others are recorded.
+    """
+
+    INITIAL = "Initial"
+    BIND_STARTED = "BindStarted"
+    BOUND = "Bound"
+    BIND_FAILED = "BindFailed"
+    UNBOUND = "Unbound"
+    UNBIND_FAILED = "UnbindFailed"
+    DELETING = "Deleting"
+
+
+#: What the lease of a request says of its state.
+OF_LEASE: Final[Mapping[LeaseState, RequestState]] = MappingProxyType(
+    {
+        LeaseState.PREPARING: RequestState.BIND_STARTED,
+        LeaseState.HELD: RequestState.BOUND,
+        LeaseState.RELEASING: RequestState.DELETING,
+        LeaseState.QUARANTINED: RequestState.UNBIND_FAILED,
+    }
+)
+#: After which nothing more happens by itself: Nova asks for these with
+#: ``bind_state=resolved``.
+RESOLVED: Final = frozenset(
+    {RequestState.BOUND, RequestState.BIND_FAILED, RequestState.DELETING}
+)
+
+
+class Action(enum.Enum):
+    """What can be asked for with a request."""
+
+    BIND = "bind"
+    UNBIND = "unbind"
+    DELETE = "delete"
+
+
+#: In which states what may be asked for. A request that failed to be bound is
+#: unbound before it is bound again, as in Cyborg: somebody has to have seen
+#: that. One that is bound is unbound before it is deleted.
+LEGAL: Final[Mapping[Action, frozenset[RequestState]]] = MappingProxyType(
+    {
+        Action.BIND: frozenset({RequestState.INITIAL, RequestState.UNBOUND}),
+        Action.UNBIND: frozenset(RequestState),
+        Action.DELETE: frozenset(
+            {RequestState.INITIAL, RequestState.UNBOUND, RequestState.BIND_FAILED}
+        ),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binding:
+    """To what a request is bound: Nova's three words.
+
+    :ivar hostname: the compute node.
+    :ivar device_rp_uuid: the resource provider.
+    :ivar instance_uuid: the instance.
+    """
+
+    hostname: str
+    device_rp_uuid: str
+    instance_uuid: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AcceleratorRequest:
+    """A request for one accelerator.
+
+    :ivar profile: the name of the profile that it was made of; '' where a plug
+        has made it.
+    :ivar group: the index of its group there; None: a plug has made it.
+    :ivar properties: what the group asked for then; the profile may have been
+        changed since.
+    :ivar recorded: its state while there is no lease.
+    :ivar binding: to what it is, or was last, bound; None: never.
+    :ivar reason: why it could not be bound, or empty.
+    :ivar lease: what it has; None while it has nothing.
+    """
+
+    uuid: str
+    profile: str = ""
+    group: int | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    recorded: RequestState = RequestState.INITIAL
+    binding: Binding | None = None
+    reason: str = ""
+    lease: Lease | None = None
+
+    @property
+    def state(self) -> RequestState:
+        """How far it is."""
+        return OF_LEASE[self.lease.state] if self.lease else self.recorded
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether nothing more happens to it by itself."""
+        return self.state in RESOLVED
+
+    def allows(self, action: Action) -> bool:
+        """Whether this may be asked for now."""
+        return self.state in LEGAL[action]

@@ -1,0 +1,461 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Accelerator requests: made of a device profile, bound, unbound, deleted.
+
+What Cyborg's API does for Nova with ``/v2/accelerator_requests``, on the
+compute node. A request that is bound is a lease with the same uuid: there is
+one record of who has what, and plug and unplug use it as well. What is
+recorded besides is what a request asks for, and how it ended where it has no
+lease.
+
+Specification: Cyborg, "Nova-Cyborg interaction"; the states are those of
+``cyborg/common/constants.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from oslo_utils import uuidutils
+
+from os_acc import entries, exception, hints
+from os_acc.manager import Manager
+from os_acc.objects.accelerator_request import (
+    RESOLVED,
+    AcceleratorRequest,
+    Action,
+    Binding,
+    RequestState,
+)
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.lease import Lease
+from os_acc.objects.profile import ProfileGroup
+from os_acc.objects.request import FlavorRequest, GroupPolicy
+from os_acc.objects.selection import Allocations
+from os_acc.profiles import reading
+from os_acc.profiles.source import Source
+from os_acc.store.locks import consumer_lock
+
+_FIELDS: Final = ("hostname", "device_rp_uuid", "instance_uuid")
+_EVENT: Final = "accelerator-request-bound"
+_DONE: Final = {
+    Action.BIND: "bound",
+    Action.UNBIND: "unbound",
+    Action.DELETE: "deleted",
+}
+
+
+class Requests:
+    """Accelerator requests, by a manager.
+
+    :param profiles: where device profiles are.
+    """
+
+    def __init__(self, manager: Manager, profiles: Source) -> None:
+        self._manager = manager
+        self._profiles = profiles
+
+    def create(self, profile: object) -> tuple[AcceleratorRequest, ...]:
+        """Make the requests of a profile: N groups of M accelerators, N*M of them.
+
+        They are in the order of the groups; each knows the index of its own.
+
+        :raises InvalidInput: that is no name.
+        :raises ProfileNotFound: there is none of that name.
+        :raises InvalidProfile: nobody can be served by it.
+        """
+        deadline = self._deadline(self._manager.settings.plug_timeout)
+        if not isinstance(profile, str):
+            raise exception.InvalidInput(f"{hints.shown(profile)} is no profile's name")
+        found = self._profiles.profile(profile, deadline)
+        made = tuple(
+            AcceleratorRequest(
+                uuid=uuidutils.generate_uuid(),
+                profile=found.name,
+                group=group.index,
+                properties=group.properties,
+            )
+            for group in found.groups
+            for _ in range(group.accelerators)
+        )
+        self._manager.store.until(deadline).add_requests(made)
+        return made
+
+    def find(
+        self, instance: object = None, bind_state: object = None
+    ) -> tuple[AcceleratorRequest, ...]:
+        """Requests in the order in which they were made; then what was plugged.
+
+        :param instance: only what is, or was last, bound to this one.
+        :param bind_state: ``resolved``: only those to which nothing more
+            happens by itself.
+        :raises InvalidInput: that is no uuid, or no such word.
+        """
+        if bind_state not in (None, "resolved"):
+            raise exception.InvalidInput(
+                f"bind_state is {hints.shown(bind_state)}",
+                hint="it is 'resolved', or left out",
+            )
+        uuid = None if instance is None else _uuid(instance)
+        made = self._manager.store.requests()
+        known = {each.uuid for each in made}
+        plugged = (
+            self._plugged(lease)
+            for lease in self._manager.store.leases()
+            if lease.uuid not in known
+        )
+        return tuple(
+            each
+            for each in (*made, *plugged)
+            if uuid in (None, each.binding and each.binding.instance_uuid)
+            and (bind_state is None or each.is_resolved)
+        )
+
+    def _plugged(self, lease: Lease) -> AcceleratorRequest:
+        """What a lease is the request of that no profile was asked for."""
+        host = self._manager.settings.node_name
+        return AcceleratorRequest(
+            uuid=lease.uuid,
+            binding=Binding(host, lease.provider, lease.consumer),
+            lease=lease,
+        )
+
+    def bind(self, bindings: object) -> tuple[AcceleratorRequest, ...]:
+        """Bind requests: each to a host, a provider and an instance.
+
+        Those of one instance succeed together, or none of them does. The same
+        again confirms.
+
+        :param bindings: for each request's uuid ``hostname``,
+            ``device_rp_uuid`` and ``instance_uuid``.
+        :returns: the requests, all of them bound.
+        :raises InvalidInput: that is not what they are.
+        :raises RequestNotFound: one of them does not exist.
+        :raises RequestConflict: one of them cannot be bound now.
+        :raises OsAccError: as :func:`os_acc.plug`; the requests have failed.
+        """
+        deadline = self._deadline(self._manager.settings.plug_timeout)
+        asked = self._asked(bindings)
+        for uuid, theirs in _by_instance(asked):
+            with self._manager.locks.hold(_locks(uuid, theirs), deadline):
+                self._bind(uuid, theirs, deadline)
+        return self._manager.store.until(deadline).requests(asked)
+
+    def unbind(self, uuids: object) -> int:
+        """Give back what requests have; how many of them had something.
+
+        One that has nothing is unbound as well, and may be bound again.
+
+        :raises InvalidInput: that is no list of uuids.
+        :raises RequestNotFound: one of them does not exist.
+        :raises DevicesUnreleased: some could not be given back.
+        """
+        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        wanted = _uuids(uuids)
+        found = self._manager.store.until(deadline).requests(wanted)
+        consumers = {each.lease.consumer for each in found if each.lease}
+        with self._manager.locks.hold(
+            sorted({consumer_lock(each) for each in (*consumers, *wanted)}), deadline
+        ):
+            # Somebody else may have done it meanwhile.
+            store = self._manager.store.until(deadline)
+            found = store.requests(wanted)
+            leases = [each.lease for each in found if each.lease]
+            count = self._manager.give_back(leases, deadline) if leases else 0
+            self._manager.settle_for_less(consumers, deadline)
+            store.change_requests(
+                _with(each, recorded=RequestState.UNBOUND, reason="")
+                for each in store.requests(wanted)
+            )
+        return count
+
+    def delete_of(self, instance: object) -> int:
+        """Unbind and forget all requests of an instance; how many there were.
+
+        :raises InvalidInput: that is no uuid.
+        :raises DevicesUnreleased: some could not be given back: they stay.
+        """
+        theirs = [each.uuid for each in self.find(instance) if each.profile]
+        if not theirs:
+            return 0
+        self.unbind(theirs)
+        return self.delete(theirs)
+
+    def delete(self, uuids: object) -> int:
+        """Forget requests that have nothing; how many there were.
+
+        :raises InvalidInput: that is no list of uuids.
+        :raises RequestNotFound: one of them does not exist.
+        :raises RequestConflict: one of them has something: unbind it first.
+        """
+        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        wanted = _uuids(uuids)
+        locks = sorted(consumer_lock(each) for each in wanted)
+        with self._manager.locks.hold(locks, deadline):
+            store = self._manager.store.until(deadline)
+            for each in store.requests(wanted):
+                _check(each, Action.DELETE)
+            store.delete_requests(wanted)
+        return len(wanted)
+
+    def events(self, uuids: object) -> dict[str, Any]:
+        """See :func:`events`.
+
+        :raises InvalidInput: that is no list of uuids.
+        :raises RequestNotFound: one of them does not exist.
+        """
+        return events(self._manager.store.requests(_uuids(uuids)))
+
+    # -- binding -----------------------------------------------------------
+
+    def _asked(self, bindings: object) -> dict[str, Binding]:
+        if not isinstance(bindings, Mapping) or not bindings:
+            raise exception.InvalidInput(
+                f"bindings are {hints.shown(bindings)}",
+                hint=f"pass {', '.join(_FIELDS)} for the uuid of each request",
+            )
+        asked = {_uuid(uuid): _binding(uuid, each) for uuid, each in bindings.items()}
+        for uuid, each in asked.items():
+            self._check_host(uuid, each.hostname)
+        return asked
+
+    def _check_host(self, uuid: str, hostname: str) -> None:
+        # Nova calls the host by its full name, or by the short one.
+        mine = self._manager.settings.node_name
+        if hostname.partition(".")[0] != mine.partition(".")[0]:
+            raise exception.InvalidInput(
+                f"request {uuid} is to be bound to {hints.shown(hostname)}, but this "
+                f"is {mine}"
+            )
+
+    def _bind(self, uuid: str, asked: Mapping[str, Binding], deadline: float) -> None:
+        store = self._manager.store.until(deadline)
+        found = store.requests(asked)
+        if all(
+            each.state is RequestState.BOUND and each.binding == asked[each.uuid]
+            for each in found
+        ):
+            # Let it be made sure that they still have it.
+            self._plug(uuid, found, deadline)
+            return
+        for each in found:
+            _check(each, Action.BIND)
+        bound = tuple(
+            _with(each, binding=asked[each.uuid], reason="") for each in found
+        )
+        _check_whole(bound)
+        store.change_requests(bound)
+        try:
+            self._plug(uuid, bound, deadline)
+        except BaseException as error:
+            self._failed(bound, error)
+            raise
+
+    def _failed(
+        self, bound: Iterable[AcceleratorRequest], error: BaseException
+    ) -> None:
+        failed = [
+            _with(each, recorded=RequestState.BIND_FAILED, reason=str(error))
+            for each in bound
+        ]
+        # The time for the plug may be what has run out.
+        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        try:
+            self._manager.store.until(deadline).change_requests(failed)
+        except exception.OsAccError as why:
+            error.add_note(f"that the requests failed could not be recorded: {why}")
+
+    def _plug(
+        self, uuid: str, bound: Iterable[AcceleratorRequest], deadline: float
+    ) -> None:
+        groups = _groups(bound)
+        amounts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for group, requests in groups:
+            provider = _binding_of(requests[0]).device_rp_uuid
+            amounts[provider].update(dict(group.request.resources))
+        selection = Allocations(
+            entries=tuple(
+                (provider, tuple(sorted(each.items())))
+                for provider, each in sorted(amounts.items())
+            ),
+            mappings=tuple(
+                (group.suffix, (_binding_of(requests[0]).device_rp_uuid,))
+                for group, requests in groups
+            ),
+        )
+        request = FlavorRequest(
+            tuple(group.request for group, _requests in groups), GroupPolicy.NONE
+        )
+        named = {
+            group.suffix: tuple(each.uuid for each in requests)
+            for group, requests in groups
+        }
+        self._manager.bind(uuid, selection, request, named, deadline)
+
+    @staticmethod
+    def _deadline(seconds: float) -> float:
+        return time.monotonic() + seconds
+
+
+def _groups(
+    bound: Iterable[AcceleratorRequest],
+) -> tuple[tuple[ProfileGroup, tuple[AcceleratorRequest, ...]], ...]:
+    """Each group with its requests, sorted by the suffix that Nova gives it."""
+    found: defaultdict[tuple[str, int], list[AcceleratorRequest]] = defaultdict(list)
+    for each in bound:
+        if each.group is not None:
+            found[each.profile, each.group].append(each)
+    groups = [
+        (reading.group(profile, index, dict(requests[0].properties)), tuple(requests))
+        for (profile, index), requests in found.items()
+    ]
+    return tuple(sorted(groups, key=lambda each: each[0].suffix))
+
+
+def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
+    """Make sure that these are what one instance can be bound at once.
+
+    :raises InvalidInput: they are of several profiles, or a part of a group.
+    """
+    profiles = sorted({each.profile for each in bound})
+    if len(profiles) > 1:
+        raise exception.InvalidInput(
+            f"the requests of one instance are of the profiles {', '.join(profiles)}",
+            hint="there is one device profile in a request",
+        )
+    for group, requests in _groups(bound):
+        if len(requests) != group.accelerators:
+            raise exception.InvalidInput(
+                f"group {group.index} of {profiles[0]} asks for {group.accelerators} "
+                f"accelerators, but {len(requests)} of its requests are to be bound",
+                hint="bind all requests of a group together",
+            )
+        providers = sorted({_binding_of(each).device_rp_uuid for each in requests})
+        if len(providers) > 1:
+            raise exception.InvalidInput(
+                f"group {group.index} of {profiles[0]} is to be bound to the "
+                f"providers {' and '.join(providers)}",
+                hint="one provider serves a group",
+            )
+
+
+def _by_instance(asked: Mapping[str, Binding]) -> list[tuple[str, dict[str, Binding]]]:
+    found: defaultdict[str, dict[str, Binding]] = defaultdict(dict)
+    for uuid, binding in asked.items():
+        found[binding.instance_uuid][uuid] = binding
+    return sorted(found.items())
+
+
+def _locks(instance: str, theirs: Iterable[str]) -> list[str]:
+    # A request has no other lock than that of a consumer with its uuid.
+    return [consumer_lock(each) for each in (instance, *theirs)]
+
+
+def _check(request: AcceleratorRequest, action: Action) -> None:
+    if not request.allows(action):
+        raise exception.RequestConflict(
+            f"accelerator request {request.uuid} is {request.state.value}: it cannot "
+            f"be {_DONE[action]}{_because(request)}",
+            hint="unbind it first",
+        )
+
+
+def _because(request: AcceleratorRequest) -> str:
+    return f" ({request.reason})" if request.reason else ""
+
+
+def _with(request: AcceleratorRequest, **changes: Any) -> AcceleratorRequest:
+    return dataclasses.replace(request, **changes)
+
+
+def _binding_of(request: AcceleratorRequest) -> Binding:
+    if request.binding is None:
+        raise ValueError(f"{request.uuid} was never bound")
+    return request.binding
+
+
+def _binding(uuid: object, given: object) -> Binding:
+    if not isinstance(given, Mapping) or set(given) != set(_FIELDS):
+        raise exception.InvalidInput(
+            f"the binding of {hints.shown(uuid)} is {hints.shown(given)}",
+            hint=f"it has {', '.join(_FIELDS)}",
+        )
+    hostname = given["hostname"]
+    if not isinstance(hostname, str):
+        raise exception.InvalidInput(f"{hints.shown(hostname)} is no host's name")
+    return Binding(
+        hostname, _uuid(given["device_rp_uuid"]), _uuid(given["instance_uuid"])
+    )
+
+
+def _uuid(given: object) -> str:
+    found = canonical_uuid(given)
+    if found is None:
+        raise exception.InvalidInput(f"{hints.shown(given)} is no uuid")
+    return found
+
+
+def _uuids(given: object) -> frozenset[str]:
+    if not isinstance(given, list | tuple | set | frozenset) or not given:
+        raise exception.InvalidInput(
+            f"{hints.shown(given)} is no list of accelerator requests"
+        )
+    return frozenset(_uuid(each) for each in given)
+
+
+def entry(request: AcceleratorRequest) -> dict[str, Any]:
+    """A request as Cyborg's API has it, and Nova reads it."""
+    binding = request.binding
+    bound = entries.entry(request.lease) if request.lease else _NOTHING
+    return {
+        **bound,
+        "uuid": request.uuid,
+        "state": request.state.value,
+        "device_profile_name": request.profile,
+        "device_profile_group_id": request.group,
+        "hostname": binding.hostname if binding else None,
+        "device_rp_uuid": binding.device_rp_uuid if binding else None,
+        "instance_uuid": binding.instance_uuid if binding else None,
+        "reason": request.reason,
+    }
+
+
+_NOTHING: Final[Mapping[str, Any]] = {
+    "attach_handle_type": "",
+    "attach_handle_uuid": None,
+    "attach_handle_info": {},
+}
+
+
+def events(requests: Iterable[AcceleratorRequest]) -> dict[str, Any]:
+    """The body of Nova's ``POST /os-server-external-events``.
+
+    Of those that are resolved; the others have nothing to tell yet.
+    """
+    return {
+        "events": [
+            {
+                "name": _EVENT,
+                "tag": each.uuid,
+                "server_uuid": each.binding.instance_uuid,
+                "status": "completed" if each.state is RequestState.BOUND else "failed",
+            }
+            for each in requests
+            if each.binding and each.state in RESOLVED
+        ]
+    }

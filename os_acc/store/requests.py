@@ -1,0 +1,149 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Accelerator requests as rows of an open transaction; no policy here.
+
+A row that does not prove itself counts as none. What its request had is its
+lease's, and the lease proves itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from oslo_log import log
+
+from os_acc.objects.accelerator_request import (
+    AcceleratorRequest,
+    Binding,
+    RequestState,
+)
+from os_acc.store import codec, schema
+
+LOG = log.getLogger(__name__)
+
+COLUMNS = "uuid, payload, digest"
+
+_SINCE = 5
+
+
+def select(
+    connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
+) -> list[AcceleratorRequest]:
+    """Requests in the order in which they were made, without their leases."""
+    if schema.version_of(connection) < _SINCE:
+        return []
+    cursor = connection.execute(
+        f"SELECT {COLUMNS} FROM requests WHERE {condition} ORDER BY rowid", arguments
+    )
+    return list(_sound(cursor))
+
+
+def insert(
+    connection: sqlite3.Connection, requests: Iterable[AcceleratorRequest]
+) -> None:
+    """Write new rows."""
+    for each in requests:
+        payload = _encode(each)
+        connection.execute(
+            "INSERT INTO requests (uuid, instance, payload, digest)"
+            " VALUES (?, ?, ?, ?)",
+            (each.uuid, _instance(each), payload, codec.digest(payload)),
+        )
+
+
+def update(
+    connection: sqlite3.Connection, requests: Iterable[AcceleratorRequest]
+) -> int:
+    """Write rows in the place of those of the same uuids; how many there were."""
+    changed = 0
+    for each in requests:
+        payload = _encode(each)
+        changed += connection.execute(
+            "UPDATE requests SET instance = ?, payload = ?, digest = ? WHERE uuid = ?",
+            (_instance(each), payload, codec.digest(payload), each.uuid),
+        ).rowcount
+    return changed
+
+
+def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
+    """Record of those of these that are requests that they have nothing more."""
+    for uuid in uuids:
+        for each in select(connection, "uuid = ?", uuid):
+            unbound = dataclasses.replace(each, recorded=RequestState.UNBOUND)
+            update(connection, [unbound])
+
+
+def delete(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
+    """Remove rows."""
+    connection.executemany(
+        "DELETE FROM requests WHERE uuid = ?", [(each,) for each in uuids]
+    )
+
+
+def keep(connection: sqlite3.Connection, rows: Iterable[tuple[object, ...]]) -> None:
+    """Put into a new store what a damaged one still said."""
+    found = {each.uuid: each for each in _sound(rows)}
+    insert(connection, found.values())
+
+
+def _sound(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
+    for uuid, payload, digest in rows:
+        if isinstance(payload, str) and codec.digest(payload) == digest:
+            try:
+                found = _decode(payload)
+            except (KeyError, TypeError, ValueError) as error:
+                LOG.error("accelerator request %s is damaged: %s", uuid, error)
+                continue
+            if found.uuid == uuid:
+                yield found
+                continue
+        LOG.error("the record of accelerator request %s does not prove itself", uuid)
+
+
+def _instance(request: AcceleratorRequest) -> str:
+    return request.binding.instance_uuid if request.binding else ""
+
+
+def _encode(request: AcceleratorRequest) -> str:
+    binding = request.binding
+    fields: dict[str, Any] = {
+        "version": 1,
+        "uuid": request.uuid,
+        "profile": request.profile,
+        "group": request.group,
+        "properties": request.properties,
+        "state": request.recorded.value,
+        "binding": binding
+        and [binding.hostname, binding.device_rp_uuid, binding.instance_uuid],
+        "reason": request.reason,
+    }
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _decode(payload: str) -> AcceleratorRequest:
+    fields = json.loads(payload)
+    binding = fields["binding"]
+    return AcceleratorRequest(
+        uuid=fields["uuid"],
+        profile=fields["profile"],
+        group=fields["group"],
+        properties=tuple((key, value) for key, value in fields["properties"]),
+        recorded=RequestState(fields["state"]),
+        binding=Binding(*binding) if binding else None,
+        reason=fields["reason"],
+    )
