@@ -18,7 +18,23 @@ import re
 import uuid
 from typing import Final
 
+from os_acc.objects.pci import PciIdentity
+
 DRIVER: Final = "dfl-pci"
+
+# cci_pcie_id_tbl of drivers/fpga/dfl-pci.c, Linux 6.12: (vendor, product).
+_PRODUCTS: Final = frozenset(
+    {
+        *((0x8086, 0xBCBD), (0x8086, 0xBCBF), (0x8086, 0xBCC0), (0x8086, 0xBCC1)),
+        *((0x8086, 0x09C4), (0x8086, 0x09C5), (0x8086, 0x0B30)),
+        *((0x8086, 0x0B2B), (0x8086, 0x0B2C), (0x1C2C, 0x1000), (0x1C2C, 0x1001)),
+    }
+)
+# Of these the subsystem tells: their ids say no more than that they are DFL's.
+_GENERIC: Final = frozenset({(0x8086, 0xBCCE), (0x8086, 0xBCCF)})
+_GENERIC_SUBSYSTEMS: Final = frozenset(
+    {(0x8086, 0x138D), (0x8086, 0x1770), (0x8086, 0x1771), (0x8086, 0x17D4)}
+)
 
 FME: Final = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
 PORT: Final = re.compile(r"dfl-port\.[0-9]{1,9}", re.ASCII)
@@ -28,6 +44,15 @@ REGION: Final = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # What is read from a card that does not answer, or says nothing.
 _NOBODY = frozenset({"0" * 32, "f" * 32})
+
+
+def is_product(identity: PciIdentity) -> bool:
+    """Whether the kernel's driver takes such a function without being told."""
+    product = (identity.vendor, identity.product)
+    subsystem = (identity.subsystem_vendor, identity.subsystem_product)
+    return product in _PRODUCTS or (
+        product in _GENERIC and subsystem in _GENERIC_SUBSYSTEMS
+    )
 
 
 def is_id(text: str) -> bool:

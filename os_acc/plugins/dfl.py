@@ -20,18 +20,17 @@ leaves dfl-pci, or a VF with the port of the same number.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterable
+from typing import ClassVar
 
-from os_acc.host import dfl
+from os_acc import exception
+from os_acc.host import dfl, vfio
 from os_acc.objects.claim import Claim
 from os_acc.objects.device import Device, Refusal, Refused
-from os_acc.objects.dfl import DRIVER
-from os_acc.objects.image import Bitstream
+from os_acc.objects.dfl import DRIVER, is_product
+from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.region import Region
 from os_acc.plugins import base, fpga
-
-_Found: TypeAlias = Iterator[Device | Refused]
 
 
 class DflPlugin(base.PluginBase):
@@ -47,7 +46,9 @@ class DflPlugin(base.PluginBase):
                 if recorded.identity == claim.parent.identity:
                     yield fpga.device(self.name, claim, recorded)
             elif claim.function.driver == DRIVER:
-                yield from self._card(candidates.root, claim)
+                yield self._port(candidates.root, claim)
+            elif is_product(claim.function.identity):
+                yield self._away(claim)
 
     def read_region(self, root: str, region: Region) -> Region | None:
         """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
@@ -61,31 +62,47 @@ class DflPlugin(base.PluginBase):
 
     def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
+        if bitstream.header.format is ImageFormat.XCLBIN:
+            raise exception.ImageMismatch(
+                f"image {bitstream.image} is an xclbin, which {region} cannot take"
+            )
         steps.reconfigure(region, bitstream)
 
-    def _card(self, root: str, claim: Claim) -> _Found:
+    def _port(self, root: str, claim: Claim) -> Device | Refused:
         address = claim.function.address
         card = dfl.read_card(root, claim.parent.address)
         if card is None:
-            return
+            return _unseen(claim)
         if card.manager is not None and card.interface_id is None:
             # A bitstream for another card would be written to it.
-            yield Refused(address, Refusal.NO_INTERFACE, "it has no compat_id")
-            return
+            return Refused(address, Refusal.NO_INTERFACE, "it has no compat_id")
         ports = [port for port in card.ports if port.function == address]
         if len(ports) != 1 or (address == card.address and card.ports_num != 1):
             # As a whole it would be several regions in the hands of one guest.
             detail = f"{len(ports)} of the {card.ports_num} ports are its own"
-            yield Refused(address, Refusal.SEVERAL_REGIONS, detail)
-            return
-        yield fpga.device(
-            self.name,
-            claim,
-            Region(
-                card=card.address,
-                identity=claim.parent.identity,
-                number=ports[0].number,
-                interface_id=card.interface_id,
-                function_id=ports[0].function_id,
-            ),
+            return Refused(address, Refusal.SEVERAL_REGIONS, detail)
+        region = Region(
+            card=card.address,
+            identity=claim.parent.identity,
+            number=ports[0].number,
+            interface_id=card.interface_id,
+            function_id=ports[0].function_id,
         )
+        return fpga.device(self.name, claim, region)
+
+    def _away(self, claim: Claim) -> Device | Refused:
+        """A function that the host cannot look into now."""
+        if vfio.is_vfio_driver(claim.function.driver) and not claim.tags.prebound:
+            # Only what is leased is a candidate there. Where no region was
+            # recorded with that, a guest has it whose lease was made later.
+            return fpga.device(self.name, claim, None)
+        return _unseen(claim)
+
+
+def _unseen(claim: Claim) -> Refused:
+    """Refuse what may hold anything: nobody else is to offer it as something else."""
+    driver, parent = claim.function.driver, claim.parent.address
+    detail = f"bound to {driver}" if driver else "it has no driver"
+    if driver == DRIVER:
+        detail = f"there is no FPGA Management Engine at {parent}"
+    return Refused(claim.function.address, Refusal.UNSEEN_REGION, detail)
