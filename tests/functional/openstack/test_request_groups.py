@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import allocation_candidates, exception, extra_specs
+from os_acc.assignment import Allocated, assign
 from os_acc.objects.request import (
     MAX_AMOUNT,
     FlavorRequest,
@@ -33,6 +34,7 @@ from tests.functional.openstack.wiring import (
     NET1,
     NET2,
     SSL,
+    TRAITS,
     VF,
     VFS,
     Candidate,
@@ -224,6 +226,62 @@ def test_a_limit_is_kept(wiring: Wiring) -> None:
     assert [len(one["allocation_requests"]) for one in found] == [3, 4]
 
 
+@pytest.mark.parametrize(
+    "flavor",
+    [
+        {**group("1", NET1, **ONE), **group("2", NET2, **ONE), **NONE},
+        group("1", **{VF: 1, BYTES: 10_000}),
+        {
+            **group("1", NET1, **{VF: 1, BYTES: 10_000}),
+            **group("2", NET2, SSL, **{VF: 1, BYTES: 20_000}),
+            **NONE,
+        },
+        {**group("1", NET1, **ONE), **group("2", NET1, **ONE), **ISOLATE},
+        {**group("1", NET1, **ONE), **group("2", NET1, **{VF: 2}), **NONE},
+        {**group("", NET1, VCPU=1, **ONE), **group("1", f"!{SSL}", **ONE), **NONE},
+        {
+            **group("", VCPU=2, MEMORY_MB=512, **{BYTES: 1}),
+            **group("_net-A", NET2, **ONE),
+            **group("7", NET1, f"!{SSL}", **ONE),
+            **group("8", SSL, **{VF: 3}),
+            **NONE,
+        },
+    ],
+)
+def test_what_is_allocated_is_attributed_to_groups_as_placement_meant_it(
+    wiring: Wiring, flavor: dict[str, str]
+) -> None:
+    request = extra_specs.parse(flavor)
+    meant: dict[Candidate, list[Mapping[str, frozenset[str]]]] = {}
+    for found in wiring.found(request):
+        meant.setdefault(found.allocations, []).append(found.mappings)
+    assert meant
+    for candidate, mappings in meant.items():
+        assert attributed(request, candidate) in mappings
+
+
+def attributed(
+    request: FlavorRequest, candidate: Candidate
+) -> dict[str, frozenset[str]]:
+    """The groups' providers, found without the mappings."""
+    allocated = [
+        Allocated(
+            provider,
+            tuple((name, n) for rp, name, n in sorted(candidate) if rp == provider),
+            exact=True,
+            traits=frozenset(TRAITS.get(provider, ())),
+        )
+        for provider in sorted({provider for provider, _name, _n in candidate})
+    ]
+    served = assign(request.groups, request.policy, allocated)
+    return {
+        group.suffix: frozenset(
+            one.provider for one in served if one.suffix == group.suffix
+        )
+        for group in request.groups
+    }
+
+
 # -- what nobody may ask for -------------------------------------------------------
 
 AVX = "HW_CPU_X86_AVX"
@@ -355,7 +413,7 @@ flavors = st.dictionaries(
     amounts,
     max_size=6,
 )
-traits = st.dictionaries(
+trait_keys = st.dictionaries(
     st.builds(
         "trait{}:{}".format,
         st.sampled_from(("", "1", "2", "_net-A")),
@@ -368,7 +426,7 @@ policies = st.sampled_from(({}, NONE, ISOLATE, {"group_policy": "soft"}))
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(flavors, traits, policies)
+@given(flavors, trait_keys, policies)
 def test_placement_takes_whatever_is_let_through_and_refuses_what_is_not(
     wiring: Wiring,
     resources: dict[str, str],

@@ -31,6 +31,7 @@ VF = "SRIOV_NET_VF"
 BYTES = "CUSTOM_NET_EGRESS_BYTES_SEC"
 NET1, NET2, SSL = "CUSTOM_NET1", "CUSTOM_NET2", "HW_NIC_ACCEL_SSL"
 VFS = 16
+TRAITS = {"RP1": (NET1, SSL), "RP2": (NET2, SSL), "RP3": (NET1,), "RP4": (NET2,)}
 FAST, SLOW = 1_250_000_000, 125_000_000
 
 #: (provider, class, amount) of everything in one candidate.
@@ -53,11 +54,12 @@ class Wiring:
         make = placement.make
         node = make("wired", inventories={"VCPU": 8, "MEMORY_MB": 4096})
         nic1, nic2 = (make(f"wired-{nic}", node) for nic in ("nic1", "nic2"))
+        fast, slow = {VF: VFS, BYTES: FAST}, {VF: VFS, BYTES: SLOW}
         ports = {
-            "RP1": make("wired-pf1", nic1, {VF: VFS, BYTES: FAST}, (NET1, SSL)),
-            "RP2": make("wired-pf2", nic1, {VF: VFS, BYTES: FAST}, (NET2, SSL)),
-            "RP3": make("wired-pf3", nic2, {VF: VFS, BYTES: SLOW}, (NET1,)),
-            "RP4": make("wired-pf4", nic2, {VF: VFS, BYTES: SLOW}, (NET2,)),
+            "RP1": make("wired-pf1", nic1, fast, TRAITS["RP1"]),
+            "RP2": make("wired-pf2", nic1, fast, TRAITS["RP2"]),
+            "RP3": make("wired-pf3", nic2, slow, TRAITS["RP3"]),
+            "RP4": make("wired-pf4", nic2, slow, TRAITS["RP4"]),
         }
         #: The uuids, by the names that the specification gives them.
         self.uuids = {**ports, "NIC1": nic1, "NIC2": nic2, "CN1": node}
