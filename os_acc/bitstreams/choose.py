@@ -15,7 +15,8 @@
 What may not be programmed is left out before anything is judged: whoever can
 upload an image must neither make a choice ambiguous nor be chosen. An error
 still tells of such images, since the one that somebody looks for may be among
-them.
+them; of those that are others' own affair, it tells how many there are, and the
+log the rest.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from oslo_log import log
+
 from os_acc import exception, hints
 from os_acc.bitstreams import boards, policy, properties
 from os_acc.objects import wishes
 from os_acc.objects.image import Bitstream, Image, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
+
+LOG = log.getLogger(__name__)
 
 #: What a VM's own image can ask for, by these properties.
 _OF_VM_IMAGES: Final = ("bitstream_id", "function_id", "function_name")
@@ -44,6 +49,7 @@ class _Found:
     image: Image
     refused: tuple[str, ...]
     differs: tuple[str, ...]
+    is_shown: bool
 
     def __str__(self) -> str:
         why = ", ".join(self.refused + self.differs)
@@ -128,17 +134,14 @@ def merged(flavor: Wish | None, vm_image: Image | None) -> Wish | None:
     """What a flavor and the image of the VM ask for together.
 
     :param vm_image: the image that the guest boots; anybody may have made it.
+    :returns: where the flavor says nothing, what the image says: one bitstream
+        has to have all of it.
     :raises InvalidExtraSpec: they contradict each other, or the image asks
-        for nothing that can be, or for several bitstreams.
+        for nothing that can be.
     """
     asked = list(_asked_by(vm_image)) if vm_image is not None else []
     if flavor is None:
-        if len(asked) > 1:
-            raise exception.InvalidExtraSpec(
-                f"the instance's image asks for {' and for '.join(map(str, asked))}",
-                hint="a region holds one bitstream: leave one of the properties",
-            )
-        return asked[0] if asked else None
+        return _together(asked)
     for wish in asked:
         for field in dataclasses.fields(Wish):
             ours, theirs = getattr(flavor, field.name), getattr(wish, field.name)
@@ -176,6 +179,20 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
             )
 
 
+def _together(asked: Sequence[Wish]) -> Wish | None:
+    for wish in asked:
+        if wish.bitstream_id:
+            # That one is meant: check_agreement() holds it against the others.
+            return wish
+    told = {
+        field.name: value
+        for wish in asked
+        for field in dataclasses.fields(Wish)
+        if (value := getattr(wish, field.name))
+    }
+    return Wish(**told) if told else None
+
+
 def _asked_by(vm_image: Image) -> Iterator[Wish]:
     for name in _OF_VM_IMAGES:
         key = f"accel:{name}"
@@ -197,7 +214,8 @@ def _judged(image: Image, wish: Wish, region: Region, rules: policy.Rules) -> _F
     # which have the same properties to say what they need.
     if not wish.bitstream_id and properties.TAG not in image.tags:
         refused = (f"it has no tag {properties.TAG}", *refused)
-    return _Found(image, refused, tuple(_differences(image, region)))
+    differs = tuple(_differences(image, region))
+    return _Found(image, refused, differs, policy.is_shown(image, rules))
 
 
 def _differences(image: Image, region: Region) -> Iterator[str]:
@@ -219,18 +237,22 @@ def _none(wish: Wish, region: Region, found: Sequence[_Found]) -> Exception:
         return exception.ImageNotFound(
             f"no image has {wish}", hint=_what_it_takes(wish)
         )
+    listed = _listed(found)
+    if not all(each.is_shown for each in found):
+        # These may be named to whoever may read the log, and to nobody else.
+        LOG.info("of %s, for %s, there is: %s", wish, region, "; ".join(_first(found)))
     if any(not each.refused for each in found):
         return exception.ImageMismatch(
             f"no image that has {wish} fits {region}, which is "
-            f"{region.interface_id} of {region.identity}: {_listed(found)}"
+            f"{region.interface_id} of {region.identity}: {listed}"
         )
     if wish.bitstream_id:
         return exception.ImageRefused(
             f"no image may be programmed into {region} of those that have {wish}: "
-            f"{_listed(found)}"
+            f"{listed}"
         )
     return exception.ImageNotFound(
-        f"no image that has {wish} may be programmed into {region}: {_listed(found)}",
+        f"no image that has {wish} may be programmed into {region}: {listed}",
         hint=exception.ImageRefused.default_hint,
     )
 
@@ -247,11 +269,19 @@ def _what_it_takes(wish: Wish) -> str:
 
 
 def _listed(found: Sequence[_Found]) -> str:
+    shown = [each for each in found if each.is_shown]
+    told = list(_first(shown))
+    if (more := len(shown) - len(told)) > 0:
+        told.append(f"and {more} more")
+    if (others := len(found) - len(shown)) > 0:
+        told.append(f"not public, nor of a project that is allowed: {others}")
+    return "; ".join(told)
+
+
+def _first(found: Sequence[_Found]) -> Iterator[str]:
     # Those that are allowed first: one of them is probably the one.
-    first = sorted(found, key=lambda each: bool(each.refused))[:_MOST_LISTED]
-    text = "; ".join(map(str, first))
-    more = len(found) - _MOST_LISTED
-    return f"{text}; and {more} more" if more > 0 else text
+    in_order = sorted(found, key=lambda each: bool(each.refused))
+    yield from map(str, in_order[:_MOST_LISTED])
 
 
 def _canonical(text: str) -> str:

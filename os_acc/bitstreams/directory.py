@@ -256,7 +256,7 @@ def _image(fields: dict[str, Any], file: str, size: int) -> Image:
         disk_format=fields.pop("disk_format", "raw"),
         container_format=fields.pop("container_format", "bare"),
         hash_algo=fields.pop("os_hash_algo", ""),
-        hash_value=fields.pop("os_hash_value", ""),
+        hash_value=fields.pop("os_hash_value", "").lower(),
         tags=frozenset(tags),
         properties=MappingProxyType(fields),
     )

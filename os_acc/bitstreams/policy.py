@@ -120,6 +120,14 @@ def reasons(image: Image, rules: Rules) -> tuple[str, ...]:
     return (*_state(image), *_right(image, rules), *_data(image, rules))
 
 
+def is_shown(image: Image, rules: Rules) -> bool:
+    """Whether an error may tell of an image, whoever is to read that error.
+
+    With an administrator's eyes those of all projects are found.
+    """
+    return image.visibility == "public" or image.owner in rules.projects
+
+
 def _state(image: Image) -> Iterator[str]:
     if image.status != "active":
         yield f"its status is {hints.shown(image.status)}"

@@ -51,7 +51,9 @@ class Image:
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Wish:
-    """Which bitstream a request group asks for; one of the four is set.
+    """Which bitstream a request group asks for: one that has all that is set.
+
+    A flavor sets one of the four, a VM's own image one or several.
 
     :ivar bitstream_id: the id of an image.
     :ivar bitstream_name: the name of an image.

@@ -224,7 +224,7 @@ def test_an_image_of_a_foreign_project_is_refused_by_its_id(
     if visibility == "shared":
         share(cloud, "tenant", theirs)
     tested = images(public=False)
-    with pytest.raises(exception.ImageRefused, match=cloud.projects["tenant"]):
+    with pytest.raises(exception.ImageRefused, match=theirs):
         tested.image_for(Wish(bitstream_id=theirs), REGION, soon)
     with (
         pytest.raises(exception.ImageRefused),

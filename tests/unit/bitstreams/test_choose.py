@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import uuid
 from typing import Any
 
@@ -292,14 +293,17 @@ def test_a_board_is_known_by_the_name_that_cyborg_has_for_it(text: str) -> None:
 
 # -- what is not allowed -----------------------------------------------------
 
-NOT_ALLOWED = {
+OF_OTHERS = {
     "tenant": {"owner": TENANT, "visibility": "private"},
     "community": {"owner": TENANT, "visibility": "community"},
     "shared": {"owner": TENANT, "visibility": "shared"},
+}
+UNFIT = {
     "deactivated": {"status": "deactivated"},
     "hidden": {"hidden": True},
     "md5": {"hash_algo": "md5", "hash_value": "0" * 32},
 }
+NOT_ALLOWED = OF_OTHERS | UNFIT
 
 
 @pytest.mark.parametrize("fields", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
@@ -312,23 +316,49 @@ def test_what_is_not_allowed_is_left_out_before_two_are_too_many(
     assert chosen(wish, others[0], image(1), others[1]) == image(1)
 
 
-@pytest.mark.parametrize("fields", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
+@pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION])
 def test_what_is_not_allowed_is_not_found_and_told_of(
     wish: Wish, fields: dict[str, Any]
 ) -> None:
-    """cyborg.md 5.1 item 8: a tenant cannot supply what is programmed."""
     error = none(exception.ImageNotFound, wish, image(1, **fields))
     assert image(1).id in str(error)
     assert "os_acc_bitstreams" in error.hint
 
 
-@pytest.mark.parametrize("fields", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
+@pytest.mark.parametrize("fields", OF_OTHERS.values(), ids=OF_OTHERS)
+@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
+def test_of_what_is_others_own_affair_an_error_tells_the_number(
+    wish: Wish, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """cyborg.md 5.1 item 8: a tenant cannot supply what is programmed."""
+    secret = image(1, name="image-1", **fields)
+    kind = exception.ImageRefused if wish.bitstream_id else exception.ImageNotFound
+    with caplog.at_level(logging.INFO, choose.LOG.name):
+        error = none(kind, wish, secret)
+    assert "that is allowed: 1" in str(error)
+    told = str(error).replace(str(wish), "")
+    assert secret.id not in told
+    assert secret.name not in told
+    assert TENANT not in told
+    # Whoever may read the log may know which image was meant.
+    assert secret.id in caplog.text
+    assert TENANT in caplog.text
+
+
+def test_others_images_are_counted_beside_those_that_are_shown() -> None:
+    found = [image(number, owner=TENANT, visibility="private") for number in (2, 3)]
+    error = none(exception.ImageNotFound, BY_FUNCTION, image(1, hidden=True), *found)
+    assert image(1).id in str(error)
+    assert "that is allowed: 2" in str(error)
+
+
+@pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
 def test_an_image_whose_id_was_given_is_refused_with_the_reasons(
     fields: dict[str, Any],
 ) -> None:
     error = none(exception.ImageRefused, BY_ID, image(1, **fields))
-    assert image(1).id in str(error)
+    assert image(1).name in str(error)
 
 
 def test_what_is_not_allowed_is_told_of_where_others_do_not_fit_either() -> None:

@@ -22,7 +22,9 @@ from os_acc.objects.image import Bitstream, Header, Image, ImageFormat, Wish
 from tests.unit.bitstreams.made import (
     FUNCTION_ID,
     OTHER_FUNCTION_ID,
+    REGION,
     REGION_ID,
+    RULES,
     image,
 )
 
@@ -138,10 +140,24 @@ def test_the_name_of_what_was_chosen_may_contradict_the_vms_image() -> None:
         choose.check_agreement(vm_image(function_name="Crypto"), chosen)
 
 
-def test_an_image_that_asks_for_two_things_has_to_leave_one() -> None:
+def test_what_an_image_asks_for_in_two_ways_is_one_bitstream() -> None:
     made = vm_image(function_id=FUNCTION_ID, function_name="Compression")
-    with pytest.raises(exception.InvalidExtraSpec, match="Compression"):
-        choose.merged(None, made)
+    wish = choose.merged(None, made)
+    assert wish == Wish(function_id=FUNCTION_ID, function_name="Compression")
+    both = {"accel:function_id": FUNCTION_ID, "function_name": "Compression"}
+    other = {"accel:function_id": FUNCTION_ID, "function_name": "Cipher"}
+    found = image(1, both), image(2, other)
+    assert choose.choose(wish, REGION, found, RULES) == found[0]
+    with pytest.raises(exception.ImageNotFound, match="Compression"):
+        choose.choose(wish, REGION, found[1:], RULES)
+
+
+def test_the_bitstream_that_an_image_names_has_to_be_all_that_it_asks_for() -> None:
+    made = vm_image(bitstream_id=BY_ID.bitstream_id, function_id=OTHER_FUNCTION_ID)
+    assert choose.merged(None, made) == BY_ID
+    choose.check_agreement(made, bitstream({}, OTHER_FUNCTION_ID))
+    with pytest.raises(exception.InvalidExtraSpec, match=OTHER_FUNCTION_ID):
+        choose.check_agreement(made, IS_IT)
 
 
 @pytest.mark.parametrize(

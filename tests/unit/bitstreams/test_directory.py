@@ -76,6 +76,11 @@ def read(source: Directory, number: int, offset: int = 0) -> bytes:
     return b"".join(pieces)
 
 
+def test_a_hash_is_the_same_in_capitals(place: Path, source: Directory) -> None:
+    put(place, 2, os_hash_value=HASH.upper())
+    assert source.image(id_of(2), patiently()).hash_value == HASH
+
+
 def test_an_image_is_what_is_said_beside_it(place: Path, source: Directory) -> None:
     put(
         place,
