@@ -126,17 +126,31 @@ def prove_driven(root: str, lease: Lease) -> None:
 def holds(root: str, lease: Lease) -> bool:
     """Whether a held lease's devices are as it says, in this boot.
 
-    One that no guest has is wherever the host wants it.
+    One that no guest has is wherever the host wants it. One whose region has
+    to hold what was asked for does so if that was read in this boot.
 
     :raises DeviceGone: one has vanished.
     :raises DeviceChanged: another one sits in its place.
     """
     functions = _same_functions(root, lease)
-    if lease.boot_id != boot.boot_id(root):
+    this_boot = boot.boot_id(root)
+    promised = lease.programming
+    if lease.boot_id != this_boot:
+        return False
+    if promised and promised.is_bound and promised.boot_id != this_boot:
         return False
     return not lease.is_the_guests or all(
         function.driver == VFIO_PCI and function.iommu_group == lease.iommu_group
         for function in functions
+    )
+
+
+def proved(lease: Lease) -> Lease:
+    """The lease whose region was read, and found right, in its boot."""
+    assert lease.programming is not None
+    return dataclasses.replace(
+        lease,
+        programming=dataclasses.replace(lease.programming, boot_id=lease.boot_id),
     )
 
 

@@ -26,14 +26,14 @@ import os_traits  # type: ignore[import-untyped]
 from oslo_log import log
 
 from os_acc import deadlines, device_spec, eligibility, exception, plugins
-from os_acc.host import pci, usage
+from os_acc.host import boot, pci, usage
 from os_acc.host.view import Host
 from os_acc.objects import naming
 from os_acc.objects.claim import Claim, Tags
 from os_acc.objects.device import Card, Device, Handle, Provider, Refusal, Refused
 from os_acc.objects.lease import Standing
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.objects.region import Region
+from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.placement import regions
 from os_acc.plugins import base
@@ -204,18 +204,26 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
     return host.functions.get(function.physfn or function.address, function)
 
 
-def _recorded(standing: Standing, plugin: str) -> Mapping[PciAddress, Region]:
+def _recorded(
+    root: str, standing: Standing, plugin: str
+) -> Mapping[PciAddress, Region]:
     """The regions of a plugin's functions that are leased: nobody sees those."""
+    this_boot = boot.boot_id(root)
     return MappingProxyType(
         {
-            address: dataclasses.replace(
-                lease.programming.region, function_id=lease.programming.function_id
-            )
+            address: _in_boot(lease.programming, this_boot)
             for lease in standing.leases
             if lease.programming is not None and lease.plugin == plugin
             for address in lease.members
         }
     )
+
+
+def _in_boot(programming: Programming, boot_id: str) -> Region:
+    """The region as it was, if that was in this boot: a boot may empty it."""
+    if programming.boot_id == boot_id:
+        return programming.region
+    return dataclasses.replace(programming.region, function_id=None)
 
 
 def _discover(
@@ -231,15 +239,14 @@ def _discover(
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
+        recorded = _recorded(candidates.root, standing, plugin.name)
         try:
             found, not_offered = loaded.call(
                 plugin,
                 seconds,
                 _take,
                 plugin,
-                dataclasses.replace(
-                    candidates, claims=left, regions=_recorded(standing, plugin.name)
-                ),
+                dataclasses.replace(candidates, claims=left, regions=recorded),
             )
         except exception.PluginFailed as error:
             aside.append(plugins.SetAside(plugin.name, error.message))
@@ -293,6 +300,10 @@ def _check(plugin: base.PluginBase, device: object) -> None:
         raise ValueError(f"discover() gives {device!r}, not a device")
     if device.plugin != plugin.name:
         raise ValueError(f"{device.address} says that it is of {device.plugin!r}")
+    if device.region is not None and len(device.handles) > 1:
+        places = {handle.address for handle in device.handles}
+        if not places.issubset(device.region.functions):
+            raise ValueError(f"the region of {device.address} does not name {places}")
     for name in (device.resource_class, *device.traits):
         if not PLACEMENT_NAME.fullmatch(name):
             raise ValueError(f"{device.address} has {name!r}, no name for Placement")

@@ -31,6 +31,7 @@ from os_acc import (
     deadlines,
     exception,
     helper,
+    needs,
     plugins,
     programming,
     unending,
@@ -88,7 +89,7 @@ class Lifecycle:
         self,
         leases: Sequence[Lease],
         deadline: float,
-        jobs: Sequence[programming.Job] = (),
+        jobs: Sequence[needs.Job] = (),
     ) -> tuple[Lease, ...]:
         """Take the devices of new leases to vfio-pci; all, or none.
 
@@ -128,7 +129,9 @@ class Lifecycle:
         """Make devices of held leases ready again, where they are not.
 
         After a host reboot what is recorded about bindings is void: it is
-        read and recorded anew before anything is touched.
+        read and recorded anew before anything is touched. A device of which the
+        host has made sure at boot that it is on vfio-pci is taken back, where it
+        has to hold what somebody has asked for: nobody else can read that.
 
         :raises OsAccError: as the step that failed; the leases stay.
         """
@@ -155,6 +158,7 @@ class Lifecycle:
             ready = unending.side_by_side(
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
+            ready = self._proved(ready, deadline)
         renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
         return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
@@ -234,7 +238,7 @@ class Lifecycle:
     def _programmed(
         self,
         leases: Sequence[Lease],
-        jobs: Sequence[programming.Job],
+        jobs: Sequence[needs.Job],
         deadline: float,
     ) -> tuple[Lease, ...]:
         """Step 2, for all of them."""
@@ -252,6 +256,9 @@ class Lifecycle:
             return lease
         self._hands.check_free(lease.members, deadline)
         self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
+        if (region := lease.entrusted) is not None:
+            # Whoever has died after this has not died before the guest had it.
+            self._store.until(deadline).entrust_region(region.key)
         try:
             self._hands.take(lease, deadline)
         except helper.StaleEpoch as error:
@@ -259,6 +266,16 @@ class Lifecycle:
             self._hands.take(lease, deadline)
         bindings.prove(self._root, lease)
         return lease
+
+    def _proved(self, ready: Sequence[Lease], deadline: float) -> list[Lease]:
+        """Record of those with regions that these are right in this boot."""
+        proved = {
+            lease.uuid: bindings.proved(lease) for lease in ready if lease.programming
+        }
+        if proved:
+            store = self._store.until(deadline)
+            proved = {lease.uuid: lease for lease in store.replace(proved.values())}
+        return [proved.get(lease.uuid, lease) for lease in ready]
 
     def _try_give_back(
         self, lease: Lease, deadline: float

@@ -28,11 +28,12 @@ from typing import TypeVar
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, helper, plugins, unending
-from os_acc.bitstreams import choose, properties
+from os_acc import deadlines, exception, helper, needs, plugins, unending
+from os_acc.bitstreams import choose
 from os_acc.bitstreams.library import Library
+from os_acc.host import pci, vfio
+from os_acc.needs import Job, Need
 from os_acc.objects.image import Bitstream, Image, Wish
-from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, Region
@@ -45,35 +46,31 @@ LOG = log.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CARDS_AT_ONCE = 8
-#: After these the hardware still holds what it did.
+#: After these the hardware still holds what it did. DeviceStuck is another
+#: thing: see :func:`_is_untouched`.
 _UNTOUCHED = (
     exception.BitstreamError,
     exception.DeviceInUse,
+    exception.DeviceGone,
+    exception.DeviceChanged,
+    exception.HelperUnavailable,
+    exception.LockTimeout,
+    exception.StateUnavailable,
     helper.StaleEpoch,
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draft:
-    """A lease that is about to be made, and what its group asks for."""
+    """A lease that is about to be made, and what its group asks for.
+
+    :ivar required: traits of its region, and of what that holds.
+    """
 
     lease: Lease
     region: Region | None
     wish: Wish | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Job:
-    """One region to be programmed for a lease.
-
-    :ivar region: with what it holds.
-    :ivar is_known: whether it does hold that, by all that is recorded.
-    """
-
-    lease: Lease
-    region: Region
-    bitstream: Bitstream
-    is_known: bool
+    required: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,19 +119,25 @@ class Programmer:
             yield Plan(tuple(draft.lease for draft in drafts))
             return
         with contextlib.ExitStack() as kept:
-            found: dict[str, Bitstream] = {}
+            asked: list[Need] = []
             for draft in drafts:
                 wish, booted = self._wish(draft, instance_image, deadline)
-                if draft.region is None or wish is None:
+                if draft.region is None:
                     continue
-                image = self._images.image_for(wish, draft.region, deadline)
-                bitstream = kept.enter_context(
-                    self._images.fetched(image, deadline, region=draft.region)
+                bitstream = None
+                if wish is not None:
+                    image = self._images.image_for(wish, draft.region, deadline)
+                    bitstream = kept.enter_context(
+                        self._images.fetched(image, deadline, region=draft.region)
+                    )
+                    choose.check_agreement(booted, bitstream)
+                asked.append(
+                    needs.of_wish(
+                        draft.lease, draft.region, wish, bitstream, draft.required
+                    )
                 )
-                choose.check_agreement(booted, bitstream)
-                found[draft.lease.uuid] = bitstream
             kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
-            yield self._decided(drafts, found, deadline)
+            yield self._decided(drafts, asked, deadline)
 
     def program(
         self, leases: Sequence[Lease], jobs: Sequence[Job], deadline: float
@@ -151,9 +154,7 @@ class Programmer:
         recorded = {lease.uuid: lease for lease in leases}
         cards: dict[PciAddress, list[Job]] = {}
         for job in jobs:
-            cards.setdefault(job.region.card, []).append(
-                dataclasses.replace(job, lease=recorded[job.lease.uuid])
-            )
+            cards.setdefault(job.region.card, []).append(_renewed(job, recorded))
         ended = unending.side_by_side(
             list(cards.values()),
             lambda each: [(job, self._program(job, deadline)) for job in each],
@@ -185,6 +186,7 @@ class Programmer:
             jobs: dict[str, Job] = {}
             for lease in lost:
                 job = self._again(lease, kept, deadline)
+                self._check_resting(job, leases, deadline)
                 jobs.setdefault(job.region.key, job)
             yield Plan(tuple(leases), tuple(jobs.values()))
 
@@ -214,38 +216,73 @@ class Programmer:
         return choose.merged(draft.wish, booted), booted
 
     def _decided(
-        self, drafts: Sequence[Draft], found: Mapping[str, Bitstream], deadline: float
+        self, drafts: Sequence[Draft], asked: Sequence[Need], deadline: float
     ) -> Plan:
         standing = self._store.until(deadline).standing()
-        leases: list[Lease] = []
-        jobs: dict[str, Job] = {}
-        for draft in drafts:
-            if draft.region is None:
-                leases.append(draft.lease)
+        doubts = standing.unknown_regions
+        regions: dict[str, Region] = {}
+        jobs: list[Job] = []
+        for need in asked:
+            if need.region.key in regions:
                 continue
-            now = self._read(draft.lease.plugin, draft.region, deadline)
-            bitstream = found.get(draft.lease.uuid)
-            wanted = function_of(bitstream) if bitstream else now.function_id
-            lease = _asking(draft.lease, now, wanted, bitstream)
-            leases.append(lease)
-            known = now not in standing.unknown_regions
-            if bitstream is None:
-                if not known:
-                    raise exception.RegionUnknown(
-                        f"{now} holds nothing known: its last programming is unproved"
-                    )
-                continue
-            if known and wanted is not None and wanted == now.function_id:
-                LOG.info("%s holds %s already", now, bitstream.image)
-                continue
-            _check_free(lease, now, bitstream, standing)
-            job = jobs.setdefault(now.key, Job(lease, now, bitstream, known))
-            if job.bitstream.image.id != bitstream.image.id:
+            now = self._read(need.lease.plugin, need.region, deadline)
+            regions[now.key] = now
+            all_of_it = [each for each in asked if each.region.key == now.key]
+            job = needs.job(now, all_of_it, doubts)
+            if job is not None:
+                self._check_free(job, standing)
+                jobs.append(job)
+            elif any(each.bitstream for each in all_of_it):
+                LOG.info("%s holds already what is asked for", now)
+        leases = {draft.lease.uuid: draft.lease for draft in drafts}
+        for need in asked:
+            leases[need.lease.uuid] = dataclasses.replace(
+                need.lease, programming=need.asked(regions[need.region.key], doubts)
+            )
+        return Plan(tuple(leases.values()), tuple(jobs))
+
+    def _check_free(self, job: Job, standing: Standing) -> None:
+        """No guest has a function of a region that is to hold something else.
+
+        One of which no lease is known may be with a guest as well.
+
+        :raises RegionInUse: one has, or may have.
+        """
+        refused = f"{job.region} is not programmed with {job.bitstream.image}"
+        for lease in standing.leases:
+            if lease.stands_on(job.region):
                 raise exception.RegionInUse(
-                    f"{now} cannot hold {job.bitstream.image} and {bitstream.image}",
-                    hint="ask for two regions, with group_policy=isolate",
+                    f"{refused}: {lease.address} of it is leased to {lease.consumer}"
                 )
-        return Plan(tuple(leases), tuple(jobs.values()))
+        own = {each for need in job.needs for each in need.lease.members}
+        for address in sorted(set(job.region.functions) - own):
+            function = pci.read_function(self._root, address)
+            if address in standing.taken or (
+                function is not None and vfio.is_vfio_driver(function.driver)
+            ):
+                raise exception.RegionInUse(
+                    f"{refused}: {address} of it may be in a guest's hands",
+                    hint="see 'os-acc device list' for who has it",
+                )
+
+    def _check_resting(
+        self, job: Job, leases: Sequence[Lease], deadline: float
+    ) -> None:
+        """No other guest has begun to use a region since the host has booted.
+
+        :raises RegionInUse: one has been given a function of it.
+        :raises DeviceInUse: one has begun without being given it.
+        """
+        own = {lease.uuid for lease in leases}
+        for other in self._store.until(deadline).leases():
+            if other.uuid in own or not other.stands_on(job.region):
+                continue
+            if other.programming and other.programming.boot_id == job.lease.boot_id:
+                raise exception.RegionInUse(
+                    f"{job.region} does not hold image {job.bitstream.image} any "
+                    f"more: {other.address} of it is leased to {other.consumer}"
+                )
+            self._hands.check_free(other.members, deadline)
 
     # -- what is there -----------------------------------------------------
 
@@ -279,6 +316,7 @@ class Programmer:
         """The region by what its hardware says now.
 
         :raises DeviceGone: it cannot be seen.
+        :raises DeviceChanged: it is another one, or takes other bitstreams.
         """
         plugin = self._plugin(name)
         now = self._call(plugin, deadline, plugin.read_region, self._root, region)
@@ -289,17 +327,26 @@ class Programmer:
             )
         if (now.key, now.identity) != (region.key, region.identity):
             raise exception.DeviceChanged(f"{region} is now that of {now.identity}")
+        if now.interface_id != region.interface_id:
+            # Somebody has put another shell into the card meanwhile.
+            raise exception.DeviceChanged(
+                f"{region} takes what is built for {now.interface_id} by now; it was "
+                f"{region.interface_id}",
+                hint="choose among the providers again",
+            )
         return now
 
     def _is_held(self, lease: Lease, deadline: float) -> bool:
-        if lease.programming is None:
+        before = lease.programming
+        if before is None:
             return True
-        now = self._read(lease.plugin, lease.programming.region, deadline)
-        standing = self._store.until(deadline).standing()
-        return (
-            now not in standing.unknown_regions
-            and now.function_id == lease.programming.function_id
-        )
+        now = self._read(lease.plugin, before.region, deadline)
+        doubts = self._store.until(deadline).standing().unknown_regions
+        if now in doubts or before.function_id not in (None, now.function_id):
+            return False
+        # Whoever could program it meanwhile is the guest itself.
+        content = needs.content(before, lease.boot_id)
+        return not before.is_exact or doubts.contents.get(now.key) == content
 
     # -- programming -------------------------------------------------------
 
@@ -309,13 +356,13 @@ class Programmer:
         assert before is not None
         if not before.image_id:
             raise exception.FunctionMismatch(
-                f"{before.region} does not hold {before.function_id} any more, "
-                f"which instance {lease.consumer} had",
+                f"{before.region} does not hold {before.function_id or 'what it did'} "
+                f"any more, which instance {lease.consumer} had",
                 address=str(lease.address),
                 hint="nothing was programmed for it: let the operator program it",
             )
         bitstream = self._same_file(before, kept, deadline)
-        return Job(lease, before.region, bitstream, is_known=False)
+        return Job(before.region, (needs.of_lease(lease, bitstream),))
 
     def _same_file(
         self, before: Programming, kept: contextlib.ExitStack, deadline: float
@@ -345,22 +392,22 @@ class Programmer:
         """1. nothing is known, 2. program, 3. read back, 4. it is known."""
         store, image = self._store.until(deadline), job.bitstream.image
         LOG.info("programming %s with image %s", job.region, image)
-        store.forget_region(job.region.key, image.id)
+        before = store.forget_region(job.region.key, image.id)
         try:
             self._write(job, deadline)
-        except _UNTOUCHED:
-            if job.is_known:
-                store.know_region(job.region.key)
+        except exception.OsAccError as error:
+            if _is_untouched(error):
+                store.recall_region(job.region.key, before)
             raise
         now = self._read(job.lease.plugin, job.region, deadline)
-        wanted = function_of(job.bitstream)
-        if wanted is not None and now.function_id != wanted:
+        if not all(need.is_served_by(now) for need in job.needs):
+            functions = ", ".join(sorted(needs.implemented(job.bitstream)))
             raise exception.FunctionMismatch(
                 f"{job.region} holds {now.function_id} after it was programmed with "
-                f"image {image}, which is {wanted}",
+                f"image {image}, which is {functions}",
                 address=str(job.region.card),
             )
-        store.know_region(job.region.key)
+        store.know_region(job.region.key, job.content)
         return now
 
     def _write(self, job: Job, deadline: float) -> None:
@@ -396,14 +443,23 @@ class _Steps:
         self.hands.load_xclbin(region, bitstream, self.epoch, self.deadline)
 
 
-def function_of(bitstream: Bitstream) -> str | None:
-    """What a region holds once it is programmed with this; None: untold."""
-    functions = bitstream.header.function_ids
-    if len(functions) == 1:
-        return functions[0]
-    # Hardware tells nothing but a UUID; any other name cannot be compared.
-    told = map(canonical_uuid, properties.function_ids(bitstream.image))
-    return next((each for each in told if each), None)
+def _is_untouched(error: exception.OsAccError) -> bool:
+    """Whether a programming has ended before the hardware was touched."""
+    if isinstance(error, exception.DeviceStuck):
+        # Without an address it is the time that was over before a step began.
+        return not error.address
+    return isinstance(error, _UNTOUCHED)
+
+
+def _renewed(job: Job, recorded: Mapping[str, Lease]) -> Job:
+    """The job for its leases as they are recorded by now."""
+    return dataclasses.replace(
+        job,
+        needs=tuple(
+            dataclasses.replace(need, lease=recorded[need.lease.uuid])
+            for need in job.needs
+        ),
+    )
 
 
 def _recorded(programming: Programming) -> Image:
@@ -429,36 +485,10 @@ def _locks_of(drafts: Sequence[Draft]) -> set[str]:
     return {device_lock(draft.region.card) for draft in drafts if draft.region}
 
 
-def _check_free(
-    lease: Lease, region: Region, bitstream: Bitstream, standing: Standing
-) -> None:
-    """No guest has a function of a region that is to hold something else."""
-    for other in standing.leases:
-        if other.stands_on(region) and other.uuid != lease.uuid:
-            raise exception.RegionInUse(
-                f"{region} is not programmed with {bitstream.image}: "
-                f"{other.address} of it is leased to {other.consumer}"
-            )
-
-
-def _asking(
-    lease: Lease, region: Region, function: str | None, bitstream: Bitstream | None
-) -> Lease:
-    programming = Programming(region, function)
-    if bitstream is not None:
-        image = bitstream.image
-        programming = dataclasses.replace(
-            programming,
-            image_id=image.id,
-            hash_algo=image.hash_algo,
-            hash_value=image.hash_value,
-        )
-    return dataclasses.replace(lease, programming=programming)
-
-
 def _holding(lease: Lease, region: Region) -> Lease:
-    assert lease.programming is not None
-    programming = dataclasses.replace(
-        lease.programming, region=region, function_id=region.function_id
-    )
+    before = lease.programming
+    assert before is not None
+    # Who took what was there is promised nothing more.
+    function = region.function_id if before.image_id else before.function_id
+    programming = dataclasses.replace(before, region=region, function_id=function)
     return dataclasses.replace(lease, programming=programming)

@@ -113,6 +113,16 @@ class Lease:
         )
 
     @property
+    def entrusted(self) -> Region | None:
+        """The region that its guest can program itself, as the host does."""
+        if self.programming is None or not self.is_the_guests:
+            return None
+        region = self.programming.region
+        if region.interface_id is None or region.card not in self.members:
+            return None
+        return region
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether an operation on it has begun and not ended."""
         return self.state in (LeaseState.PREPARING, LeaseState.RELEASING)

@@ -30,6 +30,9 @@ NAMES: Final = tuple(field.name for field in dataclasses.fields(Wish))
 _LONGEST = 255
 _FUNCTION_TRAIT = re.compile(r"CUSTOM_FPGA_[A-Z0-9]+_FUNCTION_([0-9A-F_]{32,36})")
 _CYBORGS_TRAIT = re.compile(r"CUSTOM_FPGA_FUNCTION_ID_[A-Z0-9]+_([0-9A-F_]{32,36})")
+_REGION_TRAIT = re.compile(
+    r"CUSTOM_FPGA_(REGION_[A-Z0-9]+|[A-Z0-9]+_REGION)_[0-9A-F_]{32,36}"
+)
 
 
 def read(name: str, text: str) -> Wish:
@@ -57,6 +60,16 @@ def function_id(text: str) -> str:
     match = _FUNCTION_TRAIT.fullmatch(text) or _CYBORGS_TRAIT.fullmatch(text)
     plain = match.group(1).replace("_", "") if match else text
     return canonical_uuid(plain) or text
+
+
+def names_function(trait: str) -> bool:
+    """Whether a trait is that of a region which holds a certain function."""
+    return bool(_FUNCTION_TRAIT.fullmatch(trait) or _CYBORGS_TRAIT.fullmatch(trait))
+
+
+def names_region(trait: str) -> bool:
+    """Whether a trait is that of a region which takes certain bitstreams."""
+    return _REGION_TRAIT.fullmatch(trait) is not None
 
 
 def _image_id(text: str) -> str:

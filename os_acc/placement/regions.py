@@ -19,7 +19,7 @@ so that flavors which were written for either find the region.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from os_acc.objects.device import Device
@@ -59,18 +59,41 @@ def may_change(trait: str) -> bool:
     )
 
 
-def _traits(region: Region, standing: Standing) -> Iterator[str]:
+def function_traits(region: Region, functions: Iterable[str]) -> frozenset[str]:
+    """The traits of a region that holds these functions, canonical UUIDs."""
     vendor = vendor_name(region.identity.vendor)
-    yield f"CUSTOM_FPGA_{vendor}"
+    return frozenset(
+        name
+        for each in functions
+        for name in (
+            f"CUSTOM_FPGA_{vendor}_FUNCTION_{_name(each)}",
+            f"CUSTOM_FPGA_FUNCTION_ID_{vendor}_{_hexadecimal(each)}",
+        )
+    )
+
+
+def interface_traits(region: Region) -> frozenset[str]:
+    """The traits of a region that takes what this one does."""
+    if region.interface_id is None:
+        return frozenset()
+    vendor = vendor_name(region.identity.vendor)
+    return frozenset(
+        {
+            f"CUSTOM_FPGA_{vendor}_REGION_{_name(region.interface_id)}",
+            f"CUSTOM_FPGA_REGION_{vendor}_{_hexadecimal(region.interface_id)}",
+        }
+    )
+
+
+def _traits(region: Region, standing: Standing) -> Iterator[str]:
+    yield f"CUSTOM_FPGA_{vendor_name(region.identity.vendor)}"
     if region.interface_id is not None:
-        yield f"CUSTOM_FPGA_{vendor}_REGION_{_name(region.interface_id)}"
-        yield f"CUSTOM_FPGA_REGION_{vendor}_{_hexadecimal(region.interface_id)}"
+        yield from interface_traits(region)
         # Whoever asks for this one wants to choose what the region holds.
         if not any(lease.stands_on(region) for lease in standing.leases):
             yield PROGRAMMABLE
-    if region.function_id is not None and region not in standing.unknown_regions:
-        yield f"CUSTOM_FPGA_{vendor}_FUNCTION_{_name(region.function_id)}"
-        yield f"CUSTOM_FPGA_FUNCTION_ID_{vendor}_{_hexadecimal(region.function_id)}"
+    if region.function_id is not None and standing.unknown_regions.believes(region):
+        yield from function_traits(region, [region.function_id])
 
 
 def _name(uuid: str) -> str:

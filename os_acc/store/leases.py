@@ -201,6 +201,7 @@ class Store:
                 (row,) = rows.select(connection, "uuid = ?", lease.uuid)
                 rows.update(connection, row, lease)
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
+            requests.move(connection, [lease.uuid for lease in fresh], new_consumer)
             return fresh
 
     def next_epoch(self) -> int:
@@ -237,18 +238,30 @@ class Store:
         with self._transaction() as connection:
             told.change(connection, more, gone)
 
-    def forget_region(self, key: str, image_id: str) -> None:
+    def forget_region(self, key: str, image_id: str) -> doubts.Row | None:
         """Record that a region is about to be programmed with an image.
 
         Until :meth:`know_region` nothing is known of what it holds.
+
+        :returns: what :meth:`recall_region` takes.
         """
         with self._transaction() as connection:
-            doubts.doubt(connection, key, image_id)
+            return doubts.doubt(connection, key, image_id)
 
-    def know_region(self, key: str) -> None:
-        """Record that a region is proved to hold what it should."""
+    def know_region(self, key: str, content: str = "") -> None:
+        """Record what a region is proved to hold, in words of the caller's."""
         with self._transaction() as connection:
-            doubts.settle(connection, key)
+            doubts.settle(connection, key, content)
+
+    def entrust_region(self, key: str) -> None:
+        """Record that a guest can program a region, until it is proved anew."""
+        with self._transaction() as connection:
+            doubts.entrust(connection, key)
+
+    def recall_region(self, key: str, before: doubts.Row | None) -> None:
+        """Record again what was known before a programming that never began."""
+        with self._transaction() as connection:
+            doubts.recall(connection, key, before)
 
     def requests(self, uuids: Collection[str] = ()) -> tuple[AcceleratorRequest, ...]:
         """Accelerator requests with their leases: all, or these.
@@ -274,6 +287,7 @@ class Store:
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""
         with self._transaction() as connection:
+            requests.sweep(connection)
             requests.insert(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:

@@ -102,7 +102,8 @@ def _keep(tree: Transaction, card: str, holds: tuple[str, ...]) -> None:
     tree.put(f"{_HARDWARE}/{card}", records.dump(_Hardware(holds)))
 
 
-def _write(tree: Transaction, card: str, number: int, function_id: str) -> None:
+def write(tree: Transaction, card: str, number: int, function_id: str) -> None:
+    """Let a port of a card hold something else, whoever has written it."""
     holds = list(held(tree, card))
     holds[number] = function_id
     _keep(tree, card, tuple(holds))
@@ -261,7 +262,7 @@ def complete(
     :param function_id: what the port holds now; None: what it did.
     """
     if function_id is not None:
-        _write(tree, card, number, function_id)
+        write(tree, card, number, function_id)
     _change(tree, card, number, -1, "operating", ())
 
 
@@ -273,7 +274,7 @@ def fail(
     function_id: str,
 ) -> None:
     """The card has not taken it; its port stays disabled."""
-    _write(tree, card, number, function_id)
+    write(tree, card, number, function_id)
     _change(tree, card, number, 0, "write complete error", status)
 
 

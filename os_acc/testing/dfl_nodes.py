@@ -146,6 +146,16 @@ class DflNodes(privsep_kernel.Kernel):
         with self._tree.transaction() as tree:
             return dfl.held(tree, str(address))
 
+    def program_as_guest(
+        self, address: str | pci.PciAddress, function_id: str, number: int = 0
+    ) -> None:
+        """Let a guest that has a card program a port of it, past the host.
+
+        :raises OSError: ENOENT, it is no card on the DFL driver.
+        """
+        with self._tree.transaction() as tree:
+            dfl.write(tree, str(address), number, function_id)
+
     # -- within --------------------------------------------------------------
 
     def _program(self, card: str, node: str, name: str, argument: bytes) -> None:

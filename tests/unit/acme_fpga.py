@@ -13,7 +13,8 @@
 """An FPGA of one region with two functions on two PCI functions.
 
 The diagram of the os_acc specification, "Cyborg-Nova-Glance Interaction in
-Compute Node": PCI A has Fn A and PCI B has Fn B of Region 1.
+Compute Node": PCI A has Fn A and PCI B has Fn B of Region 1. The
+host programs it through a function of its own, which goes to nobody.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from os_acc.objects.device import Device
+from os_acc.objects.device import Device, Refusal, Refused
 from os_acc.objects.image import Bitstream
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
@@ -31,6 +32,7 @@ from os_acc.testing import FunctionSpec, HostSpec
 PCI_A, PCI_B = "0000:5e:00.0", "0000:5e:00.1"
 INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
 POWER_ON = "d8424dc4-a4a3-c413-f89e-433683f9040b"
+_MANAGEMENT = "0000:5e:00.7"
 _VENDOR, _PRODUCT = 0x1BD4, 0x9100
 
 
@@ -38,8 +40,12 @@ def host() -> HostSpec:
     """One such card."""
     return HostSpec(
         tuple(
-            FunctionSpec(address, _VENDOR, _PRODUCT, 0x120000, numa_node=0)
-            for address in (PCI_A, PCI_B)
+            FunctionSpec(address, _VENDOR, product, 0x120000, numa_node=0)
+            for address, product in (
+                (PCI_A, _PRODUCT),
+                (PCI_B, _PRODUCT),
+                (_MANAGEMENT, _PRODUCT + 1),
+            )
         )
     )
 
@@ -51,26 +57,29 @@ class TwoFunctions(base.PluginBase):
     holds = POWER_ON
     programmed: list[str]
 
-    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+    def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
         """Both functions are handles of one device."""
         claims = [
             claim
             for claim in candidates.claims
-            if claim.function.identity.vendor == _VENDOR
+            if claim.function.identity.numbers[:2] == (_VENDOR, _PRODUCT)
         ]
+        card = PciAddress.parse(_MANAGEMENT)
+        if any(claim.function.address == card for claim in candidates.claims):
+            yield Refused(card, Refusal.MANAGEMENT)
         if not claims:
             return
         identity = claims[0].function.identity
-        place = PciAddress.parse(PCI_A)
+        both = (PciAddress.parse(PCI_A), PciAddress.parse(PCI_B))
         yield Device(
             plugin=self.name,
-            address=place,
+            address=both[0],
             identity=identity,
             resource_class="CUSTOM_ACCELERATOR_FPGA",
             traits=frozenset(),
             handles=tuple(claim.handle() for claim in claims),
             numa_node=0,
-            region=Region(place, identity, 0, INTERFACE, type(self).holds),
+            region=Region(card, identity, 0, INTERFACE, type(self).holds, both),
         )
 
     def read_region(self, root: str, region: Region) -> Region | None:
@@ -79,6 +88,6 @@ class TwoFunctions(base.PluginBase):
 
     def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
         """It becomes what the head of the file says."""
-        (function,) = bitstream.header.function_ids
+        function = bitstream.header.function_ids[0]
         type(self).holds = function
         type(self).programmed.append(function)

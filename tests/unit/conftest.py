@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from stevedore import ExtensionManager
 
-from os_acc import service
+from os_acc import plugins, service
 from os_acc.manager import Manager
 from os_acc.testing import FakeKernel, HostSpec, hosts
+from tests.unit import acme_fpga
 from tests.unit.bench import Bench, privileged_here
-from tests.unit.fpga import FpgaBench, two_cards
+from tests.unit.fpga import CRYPTO, POWER_ON, VFS, FpgaBench, two_cards
 
 
 @pytest.fixture
@@ -85,3 +88,28 @@ def make_fpgas(tmp_path: Path) -> Iterator[Callable[..., FpgaBench]]:
 def fpgas(make_fpgas: Callable[..., FpgaBench]) -> FpgaBench:
     """The host with two cards, each of them one region."""
     return make_fpgas()
+
+
+@pytest.fixture
+def ports(make_fpgas: Callable[..., FpgaBench]) -> FpgaBench:
+    """A card that stays with the host, whose two regions go to guests as VFs."""
+    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
+    return make_fpgas(HostSpec((card,)), device_spec=[VFS])
+
+
+@pytest.fixture
+def two_functions(
+    make_fpgas: Callable[..., FpgaBench], monkeypatch: pytest.MonkeyPatch
+) -> FpgaBench:
+    """A card with a region of two functions, and bitstreams for it."""
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE,
+        plugins.NAMESPACE,
+        [EntryPoint("acme", "tests.unit.acme_fpga:TwoFunctions", plugins.NAMESPACE)],
+    )
+    monkeypatch.setattr(acme_fpga.TwoFunctions, "holds", POWER_ON)
+    monkeypatch.setattr(acme_fpga.TwoFunctions, "programmed", [], raising=False)
+    bench = make_fpgas(acme_fpga.host())
+    bench.upload()
+    bench.upload("crypto", CRYPTO)
+    return bench

@@ -33,6 +33,8 @@ from os_acc.testing.dfl_specs import payload
 from tests.unit.bench import Bench, instance, request
 
 CARD, OTHER_CARD = "0000:3b:00.0", "0000:af:00.0"
+VF, OTHER_VF = "0000:3b:00.1", "0000:3b:00.2"
+VFS = '{"address": "*:*:*.*", "num_vfs": 2}'
 POWER_ON, INTERFACE = hosts.DFL_FUNCTION, hosts.DFL_INTERFACE
 GZIP = "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01"
 CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -83,13 +85,16 @@ class FpgaBench(Bench):
         :param says: the function that its head says; the same, by default.
         """
         content = bitstreams.gbs(interface, says or function, payload(function))
+        told = {"accel:function_id": says or function, "accel:function_name": name}
+        return self.put(name, content, **told | fields)
+
+    def put(self, name: str, content: bytes, **fields: Any) -> str:
+        """Put a file on the shelf as an image; its id."""
         image_id = str(uuid.uuid4())
         told = {
             "id": image_id,
             "name": name,
             "tags": ["FPGA"],
-            "accel:function_id": says or function,
-            "accel:function_name": name,
             "os_hash_algo": "sha512",
             "os_hash_value": hashlib.sha512(content).hexdigest(),
         }

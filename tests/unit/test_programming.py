@@ -17,8 +17,9 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from os_acc.placement.regions import PROGRAMMABLE
 from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import instance, request, uuid_of
+from tests.unit.bench import instance, request
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -26,6 +27,7 @@ from tests.unit.fpga import (
     INTERFACE,
     OTHER_CARD,
     POWER_ON,
+    VF,
     FpgaBench,
     function_trait,
     traits,
@@ -59,22 +61,21 @@ def test_a_region_is_programmed_before_a_guest_has_it(fpgas, wish):
     assert fpgas.held() == GZIP
 
 
-def test_the_same_function_is_not_programmed_again(fpgas):
-    fpgas.upload()
+def test_the_same_function_is_not_programmed_again(ports):
+    ports.upload()
     for number in (1, 2):
-        fpgas.ask(number, function_id=GZIP)
-        fpgas.unplug(number)
-    assert fpgas.programmings() == ["done"]
-    fpgas.upload("crypto", CRYPTO)
-    fpgas.ask(3, function_name="crypto")
-    assert fpgas.held() == CRYPTO
+        ports.ask(number, VF, function_id=GZIP)
+        ports.unplug(number)
+    assert ports.programmings() == ["done"]
+    ports.upload("crypto", CRYPTO)
+    ports.ask(3, VF, function_name="crypto")
+    assert ports.kernel.held_by_hardware(CARD)[0] == CRYPTO
 
 
 def test_a_guest_may_take_a_region_as_it_is(fpgas):
     fpgas.ask(1)
     assert fpgas.programmings() == []
-    (lease,) = fpgas.manager.store.leases(uuid_of(1))
-    assert lease.programming.function_id == POWER_ON
+    assert fpgas.held() == POWER_ON
 
 
 def test_the_same_request_again_confirms(fpgas):
@@ -169,27 +170,28 @@ def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
 # -- what Placement is told ----------------------------------------------------
 
 
-def test_traits_follow_what_the_region_holds(fpgas):
-    fpgas.upload()
-    programmable = "CUSTOM_PROGRAMMABLE"
+def test_traits_tell_what_a_region_holds_and_takes(fpgas):
     assert {
         function_trait(POWER_ON),
-        programmable,
+        PROGRAMMABLE,
         "CUSTOM_FPGA_INTEL",
         f"CUSTOM_FPGA_INTEL_REGION_{INTERFACE.upper().replace('-', '_')}",
         f"CUSTOM_FPGA_REGION_INTEL_{INTERFACE.upper().replace('-', '')}",
         f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{POWER_ON.upper().replace('-', '')}",
     } < traits(fpgas)
-    before = fpgas.provider(CARD)
-    fpgas.ask(1, function_id=GZIP)
-    held = traits(fpgas)
+
+
+def test_traits_follow_what_the_region_holds(ports):
+    ports.upload()
+    before = ports.provider(VF)
+    ports.ask(1, VF, function_id=GZIP)
+    held = traits(ports, VF)
     assert function_trait(GZIP) in held
     assert function_trait(POWER_ON) not in held
-    assert programmable not in held
-    assert fpgas.provider(CARD).uuid == before.uuid
-    fpgas.unplug(1)
-    assert programmable in traits(fpgas)
-    assert function_trait(GZIP) in traits(fpgas)
+    assert PROGRAMMABLE not in held
+    assert ports.provider(VF).uuid == before.uuid
+    ports.unplug(1)
+    assert {PROGRAMMABLE, function_trait(GZIP)} < traits(ports, VF)
 
 
 def test_a_card_that_does_not_say_what_it_takes_is_not_offered(make_fpgas):

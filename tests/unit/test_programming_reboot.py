@@ -14,11 +14,23 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from os_acc import exception
-from tests.unit.bench import instance
-from tests.unit.fpga import CARD, CRYPTO, GZIP, POWER_ON
+from tests.unit.acme_fpga import PCI_A, TwoFunctions
+from tests.unit.bench import instance, uuid_of
+from tests.unit.fpga import (
+    CARD,
+    CRYPTO,
+    GZIP,
+    POWER_ON,
+    VF,
+    FpgaBench,
+    function_trait,
+    traits,
+)
 
 
 def test_a_reboot_takes_the_function_and_the_lease_brings_it_back(fpgas):
@@ -57,16 +69,92 @@ def test_what_a_reboot_has_left_is_not_programmed_again(fpgas):
     assert fpgas.programmings() == []
 
 
-def test_a_guest_does_not_start_with_another_function_than_it_had(fpgas):
+def test_what_another_guest_had_left_is_nothing_that_a_guest_has_to_have(fpgas):
     fpgas.upload()
     fpgas.ask(1, function_id=GZIP)
     fpgas.unplug(1)
-    fpgas.ask(2)
+    first = fpgas.ask(2)
     fpgas.kernel.reboot()
     fpgas.restart()
-    with pytest.raises(exception.FunctionMismatch, match=GZIP):
-        fpgas.manager.plug(instance(2), None, None)
-    assert fpgas.plugged(2) == [CARD]
+    assert fpgas.manager.plug(instance(2), None, None) == first
+    assert fpgas.held() == POWER_ON
+
+
+@pytest.mark.parametrize("who", ["fpgas", "ports"])
+def test_what_the_host_has_bound_to_vfio_at_boot_is_read_all_the_same(request, who):
+    """The ids that vfio-pci was loaded with, or driverctl: it is nobody's yet."""
+    bench: FpgaBench = request.getfixturevalue(who)
+    place = CARD if who == "fpgas" else VF
+    bench.upload()
+    first = bench.ask(1, place, function_id=GZIP)
+    reboot_to_vfio(bench, place)
+    assert bench.manager.plug(instance(1), None, None) == first
+    assert bench.kernel.held_by_hardware(CARD)[0] == GZIP
+
+
+def test_a_service_that_dies_over_that_does_it_again(fpgas):
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP)
+    reboot_to_vfio(fpgas, CARD)
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingFailed):
+        fpgas.manager.plug(instance(1), None, None)
+    to_driver(fpgas, CARD, "vfio-pci")
+    fpgas.restart()
+    fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.held() == GZIP
+
+
+def test_what_the_host_has_given_to_the_guest_at_boot_is_told(fpgas):
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP)
+    reboot_to_vfio(fpgas, CARD)
+    fpgas.kernel.hold(CARD)
+    with pytest.raises(exception.DeviceInUse):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.held() == POWER_ON
+
+
+def test_after_a_reboot_a_leased_region_is_not_told_of(ports):
+    ports.upload()
+    ports.ask(1, VF, function_id=GZIP)
+    ports.kernel.reboot()
+    ports.restart()
+    assert function_trait(GZIP) not in traits(ports, VF)
+    ports.manager.plug(instance(1), None, None)
+    assert function_trait(GZIP) in traits(ports, VF)
+
+
+def test_a_region_is_not_emptied_under_a_guest_that_has_started(two_functions):
+    for number in (1, 2):
+        two_functions.ask(number, PCI_A, function_id=GZIP)
+    two_functions.kernel.reboot()
+    TwoFunctions.holds = POWER_ON
+    two_functions.restart()
+    two_functions.manager.plug(instance(1), None, None)
+    assert TwoFunctions.holds == GZIP
+    TwoFunctions.holds = CRYPTO
+    with pytest.raises(exception.RegionInUse, match=uuid_of(1)):
+        two_functions.manager.plug(instance(2), None, None)
+
+
+def reboot_to_vfio(bench: FpgaBench, address: str) -> None:
+    bench.kernel.reboot()
+    bench.restart()
+    bench.manager.providers()
+    to_driver(bench, address, "vfio-pci")
+
+
+def to_driver(bench: FpgaBench, address: str, driver: str) -> None:
+    """Bind a function, as a script of the operator's does."""
+    place = f"sys/bus/pci/devices/{address}"
+    for path, text in (
+        (f"{place}/driver/unbind", address),
+        (f"{place}/driver_override", driver),
+        ("sys/bus/pci/drivers_probe", address),
+    ):
+        bench.kernel.write(os.path.join(bench.root, path), text)
+    assert bench.drivers(address) == [driver]
 
 
 def test_after_a_power_cut_nobody_need_answer_for_what_is_in_the_cache(fpgas):

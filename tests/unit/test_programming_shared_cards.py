@@ -31,22 +31,15 @@ from tests.unit.fpga import (
     CARD,
     CRYPTO,
     GZIP,
+    OTHER_VF,
     POWER_ON,
-    FpgaBench,
+    VF,
+    VFS,
     function_trait,
     traits,
 )
 
 # -- ports as VFs --------------------------------------------------------------
-
-VFS = '{"address": "*:*:*.*", "num_vfs": 2}'
-VF, OTHER_VF = "0000:3b:00.1", "0000:3b:00.2"
-
-
-@pytest.fixture
-def ports(make_fpgas) -> FpgaBench:
-    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
-    return make_fpgas(HostSpec((card,)), device_spec=[VFS])
 
 
 def test_each_port_of_a_card_is_a_region_for_a_guest(ports):
@@ -81,22 +74,6 @@ def test_a_card_of_several_ports_is_not_given_away_as_one(make_fpgas):
 
 
 # -- one region, two functions -------------------------------------------------
-
-
-@pytest.fixture
-def two_functions(make_fpgas, monkeypatch) -> FpgaBench:
-    found = {"acme": "tests.unit.acme_fpga:TwoFunctions"}
-    monkeypatch.setitem(
-        ExtensionManager.ENTRY_POINT_CACHE,
-        plugins.NAMESPACE,
-        [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
-    )
-    monkeypatch.setattr(acme_fpga.TwoFunctions, "holds", POWER_ON)
-    monkeypatch.setattr(acme_fpga.TwoFunctions, "programmed", [], raising=False)
-    bench = make_fpgas(acme_fpga.host())
-    bench.upload()
-    bench.upload("crypto", CRYPTO)
-    return bench
 
 
 def test_each_function_of_a_region_goes_to_a_guest_of_its_own(two_functions):

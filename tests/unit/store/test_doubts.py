@@ -22,7 +22,7 @@ import pytest
 
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
-from os_acc.store import Store, readonly
+from os_acc.store import Store, readonly, schema
 
 _INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
 _IDENTITY = PciIdentity(0x8086, 0x0B2B, 0x8086, 0x138D, 0)
@@ -118,15 +118,12 @@ def test_what_was_proved_before_a_loss_is_in_doubt_after_it(store, state_path, f
 
 
 def test_a_row_of_an_older_store_proves_nothing(store, state_path, file):
+    file.unlink()
     execute(
         file,
-        "DROP TABLE unknown_regions",
-        "CREATE TABLE unknown_regions (key TEXT NOT NULL PRIMARY KEY,"
-        " image TEXT NOT NULL)",
+        *(statement for step in schema.STEPS[:2] for statement in step),
         f"INSERT INTO unknown_regions VALUES ('{DOUBTED.key}', 'an image')",
-        "DROP TABLE told",
-        "DROP TABLE made_names",
-        "DROP TABLE requests",
+        f"PRAGMA application_id = {schema.APPLICATION_ID}",
         "PRAGMA user_version = 2",
     )
     assert DOUBTED in readonly.read(state_path, 1).unknown_regions
@@ -142,3 +139,52 @@ def test_a_store_that_was_lost_says_nothing_of_regions(store, state_path, file):
 def test_a_new_host_has_no_doubts(store):
     assert not store.standing().unknown_regions
     assert doubted(store) == []
+
+
+def test_what_a_guest_could_program_is_no_failure_and_not_believed(store, state_path):
+    store.know_region(DOUBTED.key, "a bitstream")
+    found = store.standing().unknown_regions
+    assert found.contents == {DOUBTED.key: "a bitstream"}
+    assert found.believes(DOUBTED)
+    store.entrust_region(DOUBTED.key)
+    found = reopened(state_path).standing().unknown_regions
+    assert doubted(store) == []
+    assert found.contents == {}
+    assert not found.believes(DOUBTED)
+    store.know_region(DOUBTED.key)
+    assert store.standing().unknown_regions.believes(DOUBTED)
+
+
+def test_what_a_guest_could_program_is_in_doubt_where_the_record_is_damaged(
+    store, state_path, file
+):
+    store.entrust_region(DOUBTED.key)
+    execute(file, "UPDATE unknown_regions SET proved = 1")
+    assert doubted(reopened(state_path)) == [DOUBTED, OTHER, NEVER]
+
+
+def test_a_failure_stays_one_whoever_is_given_the_region(store):
+    store.forget_region(DOUBTED.key, "an image")
+    store.entrust_region(DOUBTED.key)
+    assert doubted(store) == [DOUBTED]
+
+
+def test_what_was_never_begun_changes_nothing(store):
+    store.entrust_region(DOUBTED.key)
+    store.know_region(OTHER.key, "a bitstream")
+    before = store.standing().unknown_regions
+    for each in (DOUBTED, OTHER, NEVER):
+        recorded = store.forget_region(each.key, "an image")
+        assert doubted(store) == [each]
+        store.recall_region(each.key, recorded)
+        assert store.standing().unknown_regions == before
+
+
+def test_what_was_never_begun_proves_nothing_where_all_are_in_doubt(
+    store, state_path, file
+):
+    execute(file, "DROP TABLE unknown_regions")
+    store = reopened(state_path)
+    store.recall_region(OTHER.key, store.forget_region(OTHER.key, "an image"))
+    store.entrust_region(OTHER.key)
+    assert doubted(store) == [DOUBTED, OTHER, NEVER]
