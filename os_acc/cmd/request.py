@@ -24,6 +24,7 @@ from cliff import columns
 from os_acc import allocation_candidates, exception, extra_specs, hints
 from os_acc.cmd import arguments, base, flavor
 from os_acc.objects.request import AttachTarget, RequestGroup
+from os_acc.profiles import folding
 
 
 class RequestShow(base.Showing):
@@ -75,8 +76,7 @@ class RequestShow(base.Showing):
         found = flavor.read(parsed_args.flavor)
         specs = {**found.properties, **given}
         # First: what is wrong with the others may come of it.
-        for key in extra_specs.overlooked(specs):
-            self.remark(f"nobody reads {hints.shown(key)}: Nova passes it over")
+        self._tell_of_keys(specs)
         request = extra_specs.parse(specs)
         if found.amounts is not None:
             request = allocation_candidates.filled(
@@ -97,6 +97,16 @@ class RequestShow(base.Showing):
             allocation_candidates.MICROVERSION,
             _Query(query),
         )
+
+    def _tell_of_keys(self, specs: Mapping[str, object]) -> None:
+        for key in extra_specs.overlooked(specs):
+            self.remark(f"nobody reads {hints.shown(key)}: Nova passes it over")
+        profile = specs.get(folding.KEY)
+        if profile is not None:
+            self.remark(
+                f"not shown: the groups of device profile {hints.shown(profile)}, "
+                "which Nova adds ('os-acc profile show' has them)"
+            )
 
 
 class _Groups(columns.FormattableColumn[Any]):

@@ -187,6 +187,12 @@ def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
     ]
 
 
+def test_groups_of_a_device_profile_are_told_to_be_missing(console: Console) -> None:
+    ran = show(console, "resources:VCPU=1", "accel:device_profile=gzip")
+    assert ran.status == 0
+    assert ran.err.startswith("os-acc: not shown: the groups of device profile 'gzip'")
+
+
 def test_what_placement_miscounts_is_told_of(console: Console) -> None:
     ran = show(console, f"resources:{FPGA}=1", f"resources1:{FPGA}=1")
     assert ran.status == 0
