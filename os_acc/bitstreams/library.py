@@ -18,10 +18,12 @@ import contextlib
 import functools
 import io
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterator
 
 from oslo_config import cfg
+from oslo_log import log
 
 from os_acc import exception, hints, state_path
 from os_acc.bitstreams import choose, fetch, formats, options, policy, properties
@@ -33,6 +35,12 @@ from os_acc.objects.region import Region
 from os_acc.store import refusals
 from os_acc.store.locks import Locks
 
+LOG = log.getLogger(__name__)
+
+_LEVELS = {
+    options.Unseen.USUAL: logging.DEBUG,
+    options.Unseen.TOLD: logging.WARNING,
+}
 # Images that are looked at for the sake of a message.
 _MOST_TOLD = 1000
 
@@ -49,6 +57,7 @@ def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
         Cache(os.path.join(state, state_path.BITSTREAMS), settings.cache_size, locks),
         policy.Rules.load(conf),
         settings.certificates,
+        settings.unseen,
     )
 
 
@@ -72,6 +81,7 @@ class Library:
         first of them is asked for.
     :param certificates: the directory of those who may sign images, where the
         rules ask for a signature.
+    :param unseen: what it is that an instance's own image is not to be seen.
     :ivar cache: what of them is on this host.
     """
 
@@ -81,11 +91,13 @@ class Library:
         cache: Cache,
         rules: policy.Rules,
         certificates: str = "",
+        unseen: options.Unseen = options.Unseen.TOLD,
     ) -> None:
         self._make_source = make_source
         self._made: list[Source] = []
         self._rules = rules
         self._certificates = certificates
+        self._unseen = unseen
         self.cache = cache
 
     @property
@@ -134,6 +146,42 @@ class Library:
         :raises ImageServiceUnavailable: nobody answers.
         """
         return self._source.image(image_id, deadline)
+
+    def booted(self, image_id: str, instance: str, deadline: float) -> Image | None:
+        """The image that an instance boots from, which may ask for a bitstream.
+
+        :param instance: its uuid, for messages.
+        :returns: None where it cannot be asked, and the operator has not said that
+            it has to be (``instance_images``).
+        :raises ImageNotFound: it has to be, and we may not see it, or it is gone.
+        :raises ImageServiceNotConfigured: it has to be, and nobody has said whom
+            to ask.
+        :raises ImageServiceUnavailable: nobody answers.
+        """
+        try:
+            return self.about(image_id, deadline)
+        except exception.ImageServiceNotConfigured as error:
+            if self._unseen is options.Unseen.REFUSED:
+                raise
+            # The host may have nothing to do with bitstreams.
+            LOG.debug("the image of %s is not asked: %s", instance, error)
+        except exception.ImageNotFound as error:
+            if self._unseen is options.Unseen.REFUSED:
+                raise exception.ImageNotFound(
+                    f"image {image_id} of instance {instance} is not to be seen, so "
+                    f"nobody knows what it asks for: {error.message}",
+                    hint="give os_acc the credentials of an administrator, or set "
+                    f"instance_images in [{options.GROUP.name}] to ignore",
+                ) from error
+            LOG.log(
+                _LEVELS[self._unseen],
+                "image %s of instance %s is not to be seen (%s): if it asks for a "
+                "bitstream, the instance does not get that; give os_acc the "
+                "credentials of an administrator, or set instance_images in [%s] to "
+                "required",
+                *(image_id, instance, error.message, options.GROUP.name),
+            )
+        return None
 
     def named(self, text: str, deadline: float) -> Image:
         """The one image with this id, or bitstream with this name, that is allowed.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import os
 from typing import Self
 
@@ -104,6 +105,23 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "its property region_uuid is believed instead.",
     ),
     cfg.StrOpt(
+        "instance_images",
+        default="ignore",
+        choices=[
+            (
+                "ignore",
+                "an image that os_acc may not see, or that is gone, asks for "
+                "nothing; the log says so",
+            ),
+            ("required", "the instance is not plugged"),
+        ],
+        help="What becomes of an instance with an FPGA that can be programmed, "
+        "and whose own image may ask for a bitstream, but is not to be seen. The "
+        "private images of tenants are seen by administrators alone: with other "
+        "credentials, required keeps every instance with such an image, or "
+        "without any that is left, from its FPGA.",
+    ),
+    cfg.StrOpt(
         "signature",
         default="off",
         choices=[
@@ -125,6 +143,14 @@ OPTIONS: tuple[cfg.Opt, ...] = (
 )
 
 
+class Unseen(enum.Enum):
+    """What it is that the image of an instance is not to be seen."""
+
+    USUAL = "nothing to tell of"
+    TOLD = "a warning"
+    REFUSED = "an error"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
     """The options of this group as typed values.
@@ -133,12 +159,14 @@ class Settings:
     :ivar directory: absolute path.
     :ivar cache_size: bytes.
     :ivar certificates: absolute path.
+    :ivar unseen: what becomes of it that an instance's image is not to be seen.
     """
 
     source: str
     directory: str
     cache_size: int
     certificates: str
+    unseen: Unseen
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -150,10 +178,11 @@ class Settings:
         try:
             group = conf[GROUP.name]
             return cls(
-                source=_source(group.source),
+                source=_choice(group, "source", "glance or directory"),
                 directory=_directory(group, "directory"),
                 cache_size=_bytes(group.cache_size),
                 certificates=_directory(group, "certificates"),
+                unseen=_unseen(group),
             )
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
@@ -166,16 +195,24 @@ def register(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
-def _source(value: str | None) -> str:
+def _choice(group: cfg.ConfigOpts.GroupAttr, name: str, choices: str) -> str:
+    # oslo.config reads an empty value as None.
+    value: str | None = group[name]
     if not value:
         raise exception.InvalidConfiguration(
-            f"[{GROUP.name}] source is empty", hint="it is glance or directory"
+            f"[{GROUP.name}] {name} is empty", hint=f"it is {choices}"
         )
     return value
 
 
+def _unseen(group: cfg.ConfigOpts.GroupAttr) -> Unseen:
+    if _choice(group, "instance_images", "ignore or required") == "required":
+        return Unseen.REFUSED
+    # Who keeps bitstreams in a directory has the instances' images elsewhere.
+    return Unseen.USUAL if group.source == "directory" else Unseen.TOLD
+
+
 def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:
-    # oslo.config reads an empty value as None.
     value: str | None = group[name]
     if not value or not os.path.isabs(value) or "\0" in value:
         raise exception.InvalidConfiguration(

@@ -48,10 +48,27 @@ def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "unseen"),
+    [
+        ((), options.Unseen.TOLD),
+        (("source = directory",), options.Unseen.USUAL),
+        (("instance_images = required",), options.Unseen.REFUSED),
+        (("source = directory", "instance_images = required"), options.Unseen.REFUSED),
+    ],
+)
+def test_the_image_of_an_instance_that_is_not_seen_is_the_operators_to_judge(
+    tmp_path: Path, lines: tuple[str, ...], unseen: options.Unseen
+) -> None:
+    assert load(tmp_path, *lines).unseen is unseen
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "source = elsewhere",
         "source =",
+        "instance_images = always",
+        "instance_images =",
         "directory = images",
         "directory =",
         "certificates = certificates",

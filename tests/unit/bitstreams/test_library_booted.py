@@ -1,0 +1,108 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The image that an instance boots from, where it is not to be seen."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.bitstreams import library
+from os_acc.bitstreams.cache import Cache
+from os_acc.bitstreams.library import Library
+from os_acc.bitstreams.options import Unseen
+from os_acc.store.locks import Locks
+from tests.unit.bench import uuid_of
+from tests.unit.bitstreams.made import RULES
+from tests.unit.bitstreams.sources import Place, id_of
+
+OURS = uuid_of(1)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    state = tmp_path / "state"
+    state.mkdir()
+    return Cache(str(state / "bitstreams"), 1 << 20, Locks(str(state)))
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.DEBUG, library.LOG.name):
+        yield caplog
+
+
+def made(cache: Cache, unseen: Unseen, place: Place | None = None) -> Library:
+    def source() -> Place:
+        if place is None:
+            raise exception.ImageServiceNotConfigured("[os_acc_glance] is empty")
+        return place
+
+    return Library(source, cache, RULES, unseen=unseen)
+
+
+@pytest.mark.parametrize("unseen", Unseen)
+def test_an_image_that_is_seen_is_asked(
+    cache: Cache, log: pytest.LogCaptureFixture, unseen: Unseen
+) -> None:
+    tested = made(cache, unseen, Place(b"one"))
+    booted = tested.booted(id_of(1), OURS, math.inf)
+    assert booted is not None
+    assert booted.id == id_of(1)
+    assert log.records == []
+
+
+@pytest.mark.parametrize(
+    ("unseen", "level"), [(Unseen.TOLD, "WARNING"), (Unseen.USUAL, "DEBUG")]
+)
+def test_one_that_is_not_seen_asks_for_nothing_and_is_told_of(
+    cache: Cache, log: pytest.LogCaptureFixture, unseen: Unseen, level: str
+) -> None:
+    tested = made(cache, unseen, Place(b"one"))
+    assert tested.booted(id_of(2), OURS, math.inf) is None
+    (record,) = log.records
+    assert record.levelname == level
+    for told in (id_of(2), OURS, "administrator", "instance_images"):
+        assert told in record.getMessage()
+
+
+def test_the_operator_may_require_it_to_be_seen(cache: Cache) -> None:
+    tested = made(cache, Unseen.REFUSED, Place(b"one"))
+    with pytest.raises(exception.ImageNotFound, match=OURS) as caught:
+        tested.booted(id_of(2), OURS, math.inf)
+    assert id_of(2) in str(caught.value)
+    assert "instance_images" in caught.value.hint
+    assert isinstance(caught.value.__cause__, exception.ImageNotFound)
+
+
+def test_a_host_without_a_source_asks_nobody_unless_it_has_to(
+    cache: Cache, log: pytest.LogCaptureFixture
+) -> None:
+    assert made(cache, Unseen.TOLD).booted(id_of(1), OURS, math.inf) is None
+    assert [record.levelname for record in log.records] == ["DEBUG"]
+    with pytest.raises(exception.ImageServiceNotConfigured):
+        made(cache, Unseen.REFUSED).booted(id_of(1), OURS, math.inf)
+
+
+def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
+    class Silent(Place):
+        def image(self, image_id: str, deadline: float):
+            raise exception.ImageServiceUnavailable("nobody answers")
+
+    with pytest.raises(exception.ImageServiceUnavailable):
+        made(cache, Unseen.TOLD, Silent()).booted(id_of(1), OURS, math.inf)
