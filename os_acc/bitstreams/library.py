@@ -261,8 +261,10 @@ class Library:
         """The file of an image of which nothing is known but its hash.
 
         For a region that was programmed with it before, while nobody answers
-        who could say more. None: it is not in the cache.
+        who could say more: whose it is, and who has signed it, was judged then.
+        None: it is not in the cache.
 
+        :raises ImageRefused: the rules allow files of its format no more.
         :raises ImageInvalid: it is not what its own head says.
         :raises ImageMismatch: it is not built for the region.
         :raises StateUnavailable: the cache cannot be used.
@@ -272,6 +274,7 @@ class Library:
                 yield None
                 return
             header = _header(image, file)
+            policy.check_file(header, image, self._rules)
             formats.check(header, image, region)
             yield Bitstream(image, self.cache.path(image), _size(file), header)
 

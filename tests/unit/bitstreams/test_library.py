@@ -226,6 +226,23 @@ def test_what_is_cached_is_refused_when_the_policy_has_changed(
         pytest.fail("it was let in")
 
 
+def test_a_file_that_is_kept_is_refused_when_its_format_is_not_allowed_any_more(
+    made: Library, place: Place, cache: Cache
+) -> None:
+    image = place.all[id_of(1)]
+    with made.fetched(image, patiently()):
+        pass
+    with made.kept(image, REGION, patiently()) as bitstream:
+        assert bitstream is not None
+    rules = dataclasses.replace(RULES, file_formats=frozenset({ImageFormat.XCLBIN}))
+    stricter = Library(lambda: place, cache, rules)
+    with (
+        pytest.raises(exception.ImageRefused, match="gbs"),
+        stricter.kept(image, REGION, patiently()),
+    ):
+        pytest.fail("it was let in")
+
+
 def test_a_file_for_another_region_is_refused(made: Library, place: Place) -> None:
     # The properties do not say so; the file does.
     change(place, 3, {"accel:function_id": FUNCTION_ID})
