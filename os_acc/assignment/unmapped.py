@@ -19,14 +19,14 @@ a trait before everything is doubted that may have changed since.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
 from os_acc.assignment import Allocated, Served, assign
 from os_acc.assignment.knowledge import Doubt, Known
 from os_acc.assignment.problem import Pins
-from os_acc.objects.request import FlavorRequest, RequestGroup
+from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
 from os_acc.objects.selection import Allocations, Wanted
 
 #: What Nova takes from a flavor's own fields and adds to the unnumbered group
@@ -50,8 +50,10 @@ def without_mappings(
     :raises AssignmentTooLarge: there are too many groups or providers.
     :raises AssignmentTooHard: an answer was not found within the budget.
     """
-    case = _Case.of(request, selection, ours, known)
-    served = (case.recorded(recorded) if recorded else None) or case.found()
+    cases = _cases(request, selection, ours, known)
+    served = _as_recorded(cases, recorded) if recorded else None
+    if served is None:
+        served = _newly_found(cases)
     groups = {group.suffix: group for group in request.groups}
     return [
         Wanted(
@@ -65,67 +67,89 @@ def without_mappings(
     ]
 
 
+def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | None:
+    """The assignment that was made before; None: it is no answer now."""
+    for case in cases:
+        try:
+            return case.assigned(Doubt.ALL, pins=pins)
+        except exception.InvalidSelectedProvider:
+            continue
+    return None
+
+
+def _newly_found(cases: Sequence[_Case]) -> tuple[Served, ...]:
+    for case in cases[:-1]:
+        try:
+            return case.found()
+        except exception.InvalidSelectedProvider:
+            continue
+    return cases[-1].found()
+
+
+def _cases(
+    request: FlavorRequest,
+    selection: Allocations,
+    ours: Mapping[str, str],
+    known: Known,
+) -> list[_Case]:
+    """With all groups, and with those alone that ask for accelerators of ours.
+
+    The first is the truth. The second is what there is to say where Nova has
+    asked for something else than the flavor has: what it changed has nothing
+    to do with accelerators.
+    """
+    offered = set(ours.values())
+    amounts = _smallest(selection)
+    everybody, asking = [], []
+    for group in request.groups:
+        sent = group
+        if not group.suffix:
+            sent = _as_nova_has_it(request, group, amounts, offered)
+        if any(name in offered for name, _amount in group.resources):
+            asking.append(sent)
+            everybody.append(sent)
+        elif sent.resources and all(name in amounts for name, _n in sent.resources):
+            everybody.append(sent)
+    cases = [
+        _Case(tuple(each), request.policy, selection, ours, known)
+        for each in (everybody, asking)
+    ]
+    return cases if len(everybody) > len(asking) else cases[:1]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Case:
-    """One request and its allocations.
+    """Groups, and allocations that are theirs, perhaps among others."""
 
-    :ivar groups: those that ask for a class of this host's accelerators.
-    """
-
-    request: FlavorRequest
     groups: tuple[RequestGroup, ...]
+    policy: GroupPolicy | None
     selection: Allocations
     ours: Mapping[str, str]
     known: Known
-
-    @classmethod
-    def of(
-        cls,
-        request: FlavorRequest,
-        selection: Allocations,
-        ours: Mapping[str, str],
-        known: Known,
-    ) -> _Case:
-        """With the groups as Nova has sent them, as far as that is known."""
-        offered = set(ours.values())
-        groups = tuple(
-            group if group.suffix else _as_nova_has_it(group, offered, selection)
-            for group in request.groups
-            if any(name in offered for name, _amount in group.resources)
-        )
-        return cls(request, groups, selection, ours, known)
-
-    def recorded(self, pins: Pins) -> tuple[Served, ...] | None:
-        """The assignment that was made before; None: it is no answer now."""
-        try:
-            return self._assigned(Doubt.ALL, pins=pins)
-        except (exception.NoAssignment, exception.AssignmentTooHard):
-            return None
 
     def found(self) -> tuple[Served, ...]:
         """The assignment that leaves the least in doubt."""
         unknown = self._allocated(Doubt.UNKNOWN)
         if any(each.unsure for each in unknown):
             try:
-                return self._assigned(Doubt.UNKNOWN, certain=True)
+                return self.assigned(Doubt.UNKNOWN, certain=True)
             except (exception.NoAssignment, exception.AssignmentTooHard):
                 pass
         for doubt in (Doubt.UNKNOWN, Doubt.CHANGING):
             # More doubt is of no use where it is about none of these.
             if self._allocated(doubt) != self._allocated(Doubt.HEARD):
                 try:
-                    return self._assigned(doubt)
+                    return self.assigned(doubt)
                 except exception.NoAssignment:
                     pass
-        return self._assigned(Doubt.HEARD)
+        return self.assigned(Doubt.HEARD)
 
-    def _assigned(
+    def assigned(
         self, doubt: Doubt, *, certain: bool = False, pins: Pins | None = None
     ) -> tuple[Served, ...]:
+        """The assignment while this much is doubted."""
         allocated = self._allocated(doubt)
-        return assign(
-            self.groups, self.request.policy, allocated, pins=pins, certain=certain
-        )
+        return assign(self.groups, self.policy, allocated, pins=pins, certain=certain)
 
     def _allocated(self, doubt: Doubt) -> list[Allocated]:
         """Everything that is allocated; only what is ours has to be used up."""
@@ -144,24 +168,25 @@ class _Case:
 
 
 def _as_nova_has_it(
-    group: RequestGroup, offered: set[str], selection: Allocations
+    request: FlavorRequest,
+    group: RequestGroup,
+    amounts: Mapping[str, int],
+    offered: Collection[str],
 ) -> RequestGroup:
     """The unnumbered group with all that may bring it a trait, or forbid one.
 
-    What is not an accelerator is left out where nothing of the kind is
-    allocated: Nova may have asked for something else instead.
+    :param amounts: what is allocated. Of what is not, Nova may have asked for
+        something else instead, unless it is an accelerator.
     """
-    if not group.required and not group.forbidden:
-        kept = {name: n for name, n in group.resources if name in offered}
-    else:
-        allocated = _smallest(selection)
-        kept = {
-            name: amount
-            for name, amount in group.resources
-            if name in offered or amount <= allocated.get(name, 0)
-        }
-        for name in _OF_THE_FLAVOR & allocated.keys():
-            kept.setdefault(name, allocated[name])
+    kept = {
+        name: amount
+        for name, amount in group.resources
+        if name in amounts or name in offered
+    }
+    if group.required or group.forbidden:
+        asked = {name for each in request.groups for name, _amount in each.resources}
+        added = _OF_THE_FLAVOR.difference(asked, request.zeroed)
+        kept |= {name: amounts[name] for name in added & amounts.keys()}
     return dataclasses.replace(group, resources=tuple(sorted(kept.items())))
 
 

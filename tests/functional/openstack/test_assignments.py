@@ -1,0 +1,279 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whatever Placement allocates for a flavor is attributed as Placement meant it.
+
+Placement runs inside this process. For random trees and flavors, every
+candidate that it has is stripped of its mappings and assigned by os_acc: the
+answer has to be one of the mappings that Placement gives for these very
+allocations. Allocations that it does not have as a candidate have to be
+refused. Both verdicts are held against all assignments there are, as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from os_acc import allocation_candidates, exception, extra_specs, matching
+from os_acc.assignment import Allocated, Served, assign
+from os_acc.assignment.knowledge import Known
+from os_acc.objects.request import FlavorRequest, GroupPolicy
+from os_acc.objects.selection import Allocations
+from tests.functional.openstack.inner_placement import (
+    InnerPlacement,
+    Mapped,
+    Node,
+    Taken,
+    new_uuid,
+)
+from tests.unit.assignment_oracle import every_assignment
+
+GPU, FPGA = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"
+CPU, MEMORY = "VCPU", "MEMORY_MB"
+#: What os_acc publishes, and what operators and others have set.
+OF_DEVICES = ("CUSTOM_FAST", "CUSTOM_FPGA_INTEL")
+OF_OTHERS = ("CUSTOM_RACK_7", "CUSTOM_WET")
+TRAITS = (*OF_DEVICES, *OF_OTHERS)
+
+#: A case is one flavor and one tree.
+CASES, TENTHS, FLAVORS, TREES = 5_000, 10, 50, 10
+#: Of what there has to be more in each tenth of them.
+LEAST = {"served": 100, "found": 200, "ambiguous": 50, "refused": 50}
+
+
+@pytest.fixture(scope="module")
+def inner() -> InnerPlacement:
+    return InnerPlacement((GPU, FPGA), TRAITS)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tree:
+    """A compute node: its own providers, ours, and other services'.
+
+    :ivar ours: uuid to resource class.
+    """
+
+    nodes: tuple[Node, ...]
+    ours: dict[str, str]
+
+    @property
+    def known(self) -> Known:
+        return Known(
+            own={
+                node.uuid: node.traits.intersection(OF_DEVICES)
+                for node in self.nodes
+                if node.uuid in self.ours
+            },
+            heard={node.uuid: node.traits for node in self.nodes},
+        )
+
+
+def random_tree(dice: random.Random, numbers: Iterator[int]) -> Tree:
+    """A node; cards and NUMA cells below it; regions below the cards."""
+    root = new_uuid(next(numbers))
+    nodes = [Node(root, None, {CPU: 8, MEMORY: 9}, some(dice, OF_OTHERS))]
+    ours: dict[str, str] = {}
+
+    def add(parent: str, inventory: dict[str, int], traits: Sequence[str]) -> str:
+        nodes.append(
+            Node(new_uuid(next(numbers)), parent, inventory, some(dice, traits))
+        )
+        return nodes[-1].uuid
+
+    for _ in range(dice.randint(0, 2)):
+        # A NUMA cell, or another service's card, of a class that we have too.
+        names = dice.sample((GPU, CPU, FPGA), dice.randint(1, 2))
+        add(root, {name: dice.randint(1, 3) for name in names}, TRAITS)
+    for _ in range(dice.randint(1, 3)):
+        ours[add(root, {GPU: dice.randint(1, 4)}, TRAITS)] = GPU
+    if dice.random() < 0.6:
+        card = add(root, {}, OF_OTHERS)
+        for _ in range(dice.randint(1, 2)):
+            ours[add(card, {FPGA: 1}, TRAITS)] = FPGA
+    return Tree(tuple(nodes), ours)
+
+
+def some(dice: random.Random, names: Sequence[str]) -> frozenset[str]:
+    return frozenset(name for name in names if dice.random() < 0.5)
+
+
+def random_flavor(dice: random.Random) -> FlavorRequest:
+    """Up to four groups, of which at least one asks for accelerators."""
+    specs = {"group_policy": dice.choice(("none", "isolate"))}
+    suffixes = dice.sample(["", "1", "2", "_x", "3-B"], dice.randint(1, 4))
+    for index, suffix in enumerate(suffixes):
+        names = [GPU if index == 0 else dice.choice((GPU, GPU, GPU, FPGA, CPU))]
+        names += dice.sample((CPU, MEMORY, FPGA), dice.choice((0,) * 8 + (1, 2)))
+        if not suffix and dice.random() < 0.7:
+            names.append(CPU)
+        for name in names:
+            specs[f"resources{suffix}:{name}"] = str(dice.choice((1, 1, 1, 1, 2)))
+        for trait in dice.sample(TRAITS, dice.choice((0, 0, 0, 0, 1, 1, 2))):
+            rule = dice.choice(("required", "required", "forbidden"))
+            specs[f"trait{suffix}:{trait}"] = rule
+    return extra_specs.parse(specs)
+
+
+# -- what os_acc says ----------------------------------------------------------------
+
+
+def allocated(tree: Tree, taken: Taken) -> list[Allocated]:
+    traits = {node.uuid: node.traits for node in tree.nodes}
+    return [
+        Allocated(provider, resources, provider in tree.ours, traits[provider])
+        for provider, resources in entries(taken)
+    ]
+
+
+def entries(taken: Taken) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    """Allocations as they are passed to plug, once they are read."""
+    return tuple(
+        (uuid, tuple(sorted((name, n) for at, name, n in taken if at == uuid)))
+        for uuid in sorted({provider for provider, _name, _amount in taken})
+    )
+
+
+def mapped(found: Sequence[Served]) -> Mapped:
+    return frozenset((each.suffix, each.provider) for each in found)
+
+
+def attributed(tree: Tree, flavor: FlavorRequest, taken: Taken) -> Mapped:
+    """What a plug would do: by our own providers alone."""
+    wanted = matching.match_groups(
+        flavor, Allocations(entries(taken)), tree.ours, tree.known
+    )
+    return frozenset((each.group_suffix, each.provider_uuid) for each in wanted)
+
+
+def of_ours(tree: Tree, mappings: Mapped) -> Mapped:
+    return frozenset(each for each in mappings if each[1] in tree.ours)
+
+
+# -- what Placement says ---------------------------------------------------------------
+
+
+def candidates_of(
+    inner: InnerPlacement, flavor: FlavorRequest, trees: Sequence[Tree]
+) -> list[dict[Taken, set[Mapped]]]:
+    """Those of Placement for each tree, with the amounts that are asked for.
+
+    Where Placement is known to miscount under ``isolate``, it is asked without,
+    and the rule is applied here to the mappings that it gives.
+    """
+    trusted = not allocation_candidates.miscounted(flavor)
+    policy = flavor.policy if trusted else GroupPolicy.NONE
+    place = {node.uuid: at for at, tree in enumerate(trees) for node in tree.nodes}
+    found: list[dict[Taken, set[Mapped]]] = [{} for _ in trees]
+    for taken, mappings in inner.candidates(flavor.groups, policy).items():
+        (at,) = {place[provider] for provider, _name, _amount in taken}
+        if not trusted:
+            mappings = {each for each in mappings if is_isolated(each)}
+        if mappings:
+            found[at][taken] = mappings
+    return found
+
+
+def is_isolated(mappings: Mapped) -> bool:
+    numbered = [provider for suffix, provider in mappings if suffix]
+    return len(set(numbered)) == len(numbered)
+
+
+def strangers(
+    dice: random.Random,
+    tree: Tree,
+    flavor: FlavorRequest,
+    candidates: dict[Taken, set[Mapped]],
+) -> Iterator[Taken]:
+    """Allocations that fit into the tree, and are no candidate."""
+    made = [anyhow(dice, tree, flavor)]
+    if candidates:
+        amounts = Counter(
+            {
+                (at, name): n
+                for at, name, n in dice.choice(sorted(candidates, key=sorted))
+            }
+        )
+        # A unit of something is somewhere else, or there is one more of it.
+        at, name = dice.choice(sorted(amounts))
+        amounts[at, name] -= dice.random() < 0.8
+        amounts[dice.choice([node.uuid for node in tree.nodes]), name] += 1
+        made.append(amounts)
+    room = {node.uuid: node.inventory for node in tree.nodes}
+    for amounts in made:
+        taken = frozenset((*key, n) for key, n in amounts.items() if n)
+        fits = all(n <= room[at].get(name, 0) for at, name, n in taken)
+        if fits and taken not in candidates:
+            yield taken
+
+
+def anyhow(
+    dice: random.Random, tree: Tree, flavor: FlavorRequest
+) -> Counter[tuple[str, str]]:
+    """What is asked for, taken from anywhere, whatever the rules say."""
+    amounts = Counter[tuple[str, str]]()
+    for group in flavor.groups:
+        at = dice.choice(tree.nodes).uuid
+        for name, amount in group.resources:
+            able = [node.uuid for node in tree.nodes if name in node.inventory]
+            if able and (not group.suffix or at not in able):
+                at = dice.choice(able)
+            amounts[at, name] += amount
+    return amounts
+
+
+@pytest.mark.parametrize("seed", range(TENTHS))
+def test_the_answer_is_one_of_placements_own(inner: InnerPlacement, seed: int) -> None:
+    dice, counted = random.Random(seed), Counter[str]()
+    numbers = iter(dice.sample(range(1, 1000), 20 * TREES))
+    trees = [random_tree(dice, numbers) for _ in range(TREES)]
+    inner.plant([node for tree in trees for node in tree.nodes])
+    for flavor in (random_flavor(dice) for _ in range(FLAVORS)):
+        of_trees = candidates_of(inner, flavor, trees)
+        for tree, candidates in zip(trees, of_trees, strict=True):
+            counted["cases"] += 1
+            counted["served"] += bool(candidates)
+            for taken, mappings in candidates.items():
+                check_found(tree, flavor, taken, mappings)
+                counted["found"] += 1
+                counted["ambiguous"] += len(mappings) > 1
+            for taken in strangers(dice, tree, flavor, candidates):
+                check_refused(tree, flavor, taken)
+                counted["refused"] += 1
+    assert counted["cases"] * TENTHS == CASES
+    # None of these questions is an empty one.
+    for what, least in LEAST.items():
+        assert counted[what] > least
+
+
+def check_found(
+    tree: Tree, flavor: FlavorRequest, taken: Taken, mappings: set[Mapped]
+) -> None:
+    there = allocated(tree, taken)
+    found = assign(flavor.groups, flavor.policy, there)
+    assert mapped(found) in mappings, flavor
+    right = every_assignment(flavor.groups, flavor.policy, there)
+    assert found in right
+    # Placement and the oracle agree on the rules.
+    assert {mapped(each) for each in right} == mappings
+    assert attributed(tree, flavor, taken) in {of_ours(tree, each) for each in mappings}
+
+
+def check_refused(tree: Tree, flavor: FlavorRequest, taken: Taken) -> None:
+    there = [dataclasses.replace(each, exact=True) for each in allocated(tree, taken)]
+    assert not every_assignment(flavor.groups, flavor.policy, there)
+    with pytest.raises(exception.NoAssignment):
+        assign(flavor.groups, flavor.policy, there)
