@@ -74,6 +74,7 @@ class Drafter:
                         ),
                         each.provider.device.region,
                         each.wanted.wish,
+                        each.wanted.required,
                     )
                     for each, uuid in zip(chosen, self._uuids(chosen), strict=True)
                 ]

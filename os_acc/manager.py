@@ -499,12 +499,14 @@ def _digest(wanted: Sequence[Wanted], *, found: bool = False) -> str:
 
 
 def _plain(wanted: Wanted) -> tuple[Any, ...]:
-    *fields, wish, _target = dataclasses.astuple(wanted)
+    *fields, wish, _target, required = dataclasses.astuple(wanted)
     # As it was before there were wishes: recorded digests have to hold.
     if wish:
         fields.append(wish)
     if wanted.attach_target is not AttachTarget.VM:
         fields.append(wanted.attach_target.value)
+    if required:
+        fields.append(required)
     return tuple(fields)
 
 

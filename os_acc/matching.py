@@ -28,7 +28,13 @@ from os_acc import exception
 from os_acc.assignment.knowledge import Known
 from os_acc.assignment.problem import Pins
 from os_acc.assignment.unmapped import without_mappings
-from os_acc.objects.request import AttachTarget, FlavorRequest, GroupPolicy
+from os_acc.objects import wishes
+from os_acc.objects.request import (
+    AttachTarget,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+)
 from os_acc.objects.selection import Allocations, Selection, SingleProvider, Wanted
 
 _NOTHING_KNOWN: Final = Known()
@@ -76,9 +82,9 @@ def match_groups(
 
 def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wanted]:
     """What each group wants to be programmed, beside what it wants."""
-    wishes = {group.suffix: group.wish for group in request.groups if group.wish}
+    asked = {group.suffix: group.wish for group in request.groups if group.wish}
     served = {one.group_suffix for one in wanted}
-    for suffix, wish in sorted(wishes.items()):
+    for suffix, wish in sorted(asked.items()):
         if wanted and suffix not in served:
             raise exception.InvalidExtraSpec(
                 f"{_name(suffix)} asks for {wish}, but none of its resources is an "
@@ -86,14 +92,28 @@ def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wante
                 hint="give the key the suffix of the group with the accelerator",
             )
     targets = {group.suffix: group.attach_target for group in request.groups}
+    required = {group.suffix: _of_regions(group) for group in request.groups}
+    # Of the unnumbered group, any of its providers may have the traits.
+    if [one.group_suffix for one in wanted].count("") > 1:
+        required[""] = ()
     return [
         dataclasses.replace(
             one,
-            wish=wishes.get(one.group_suffix),
+            wish=asked.get(one.group_suffix),
             attach_target=targets.get(one.group_suffix, AttachTarget.VM),
+            required=required.get(one.group_suffix, ()),
         )
         for one in wanted
     ]
+
+
+def _of_regions(group: RequestGroup) -> tuple[str, ...]:
+    """The traits of a group that say which FPGA region, and what it holds."""
+    return tuple(
+        trait
+        for trait in sorted(group.required)
+        if wishes.names_region(trait) or wishes.names_function(trait)
+    )
 
 
 def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]]:

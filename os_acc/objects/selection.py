@@ -60,7 +60,8 @@ class Wanted:
     """What one request group gets from one provider of ours.
 
     ``amount`` counts accelerators; ``wish`` is what they are to be
-    programmed with, ``attach_target`` who is to have them.
+    programmed with, ``attach_target`` who is to have them, ``required`` the
+    traits by which their FPGA region is named, and what it holds.
     """
 
     group_suffix: str
@@ -70,3 +71,4 @@ class Wanted:
     # No two of a request agree in group and provider, so these order nothing.
     wish: Wish | None = None
     attach_target: AttachTarget = AttachTarget.VM
+    required: tuple[str, ...] = ()
