@@ -34,7 +34,7 @@ from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, images, kernel, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Refusal, Result
+from os_acc.privsep.outcome import Outcome, Refusal, Result, after_programming
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
@@ -177,7 +177,8 @@ def _program(task: _Task, image: Sealed, locked: list[PciAddress]) -> Result:
     with _exclusive(port.path, "port"), _exclusive(fme, "fme") as fd:
         _write(fd, fme, task, image)
     # What sits there now may be another card, and that port another one's.
-    _check_card(task.card, task.identity)
+    with after_programming():
+        _check_card(task.card, task.identity)
     return _read_back(port.path)
 
 

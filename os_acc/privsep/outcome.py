@@ -14,7 +14,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import errno
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -63,3 +66,16 @@ class Refusal(Exception):
     def __init__(self, result: Result) -> None:
         super().__init__(result)
         self.result = result
+
+
+@contextlib.contextmanager
+def after_programming() -> Iterator[None]:
+    """What is refused in here says that the hardware may hold anything.
+
+    It is another card's, or nobody's, that was told to be programmed.
+    """
+    try:
+        yield
+    except Refusal as refusal:
+        answer = Result(Outcome.REFUSED, errno.ENODEV, "programming")
+        raise Refusal(answer) from refusal

@@ -40,7 +40,7 @@ from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, images, tools, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Refusal, Result
+from os_acc.privsep.outcome import Outcome, Refusal, Result, after_programming
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
@@ -134,7 +134,8 @@ def _program(task: _Task, image: Sealed) -> Result:
     for tool, function in ((xbmgmt, task.card), (xbutil, task.user)):
         _run(tool, function, image)
     # What sits there now may be another card.
-    _check(task)
+    with after_programming():
+        _check(task)
     return _read_back(task.user, wanted)
 
 

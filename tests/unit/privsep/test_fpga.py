@@ -21,12 +21,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, functions, images, sriov
+from os_acc.privsep import binding, fpga, functions, images, sriov
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
 from tests.unit.bench import privileged_here
@@ -158,6 +158,19 @@ def test_another_card_at_the_address_is_not_programmed(host: FpgaHost):
     answer = host.program(identity=identity)
     assert (answer.outcome, answer.step) == (Outcome.CHANGED, "identity")
     assert is_untouched(host, SECOND)
+
+
+def test_a_card_that_is_replaced_while_it_is_programmed_may_hold_anything(
+    host: FpgaHost, monkeypatch
+):
+    write = fpga._write
+
+    def replaced(*arguments: Any) -> None:
+        write(*arguments)
+        host.kernel.swap(CARD, (0x8086, 0x0B30))
+
+    monkeypatch.setattr(fpga, "_write", replaced)
+    assert host.program() == Result(Outcome.REFUSED, errno.ENODEV, "programming")
 
 
 def test_what_is_gone_gets_no_lock_file(host: FpgaHost):
