@@ -46,7 +46,7 @@ class Applied:
     :ivar refused: those that it has not, and never will as they are.
     :ivar again: those that have to be planned anew, from what is there now.
     :ivar contents: what the providers that were changed have now.
-    :ivar made: the names that were not there before.
+    :ivar made: the names that there are now.
     :ivar gone: what is not to be on record any more.
     :ivar kept: the names that others use.
     """
@@ -56,6 +56,7 @@ class Applied:
         self.refused: list[Refusal] = []
         self.again: list[Refusal] = []
         self.contents: dict[str, Contents] = {}
+        self.made: set[Name] = set()
         self.gone = NOTHING
         self.kept: set[Name] = set()
         self._client = client
@@ -130,6 +131,7 @@ class Applied:
         if not self._client.make_name(name, self._deadline):
             # Somebody else was faster.
             self.gone |= Told(made=frozenset({name}))
+        self.made.add(name)
 
     def _set_traits(self, step: SetTraits) -> None:
         have = self._have(step.uuid)

@@ -185,6 +185,7 @@ class Publisher:
             applied.apply(plan, skipped)
         finally:
             self._confirmed |= applied.contents
+            self._known |= applied.made
             if applied.done:
                 self._kept.clear()
             self._kept |= applied.kept
@@ -232,6 +233,8 @@ class Publisher:
             uuid: self._contents(nodes[uuid], deadline) for uuid in sorted(mine)
         }
         self._confirmed |= contents
+        # What one of them has, there is.
+        self._known.update(name for each in contents.values() for name in each.names)
         can_move = not self._client.version(deadline) < MOVES
         return Tree(root, nodes, MappingProxyType(contents), can_move)
 

@@ -1,0 +1,338 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What is published where Placement, or what is before it, misbehaves.
+
+And what it costs. What Placement itself does with it, the lane shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import socket
+import time
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects import naming
+from os_acc.objects.device import Card
+from os_acc.objects.told import Kind, Name, Told
+from os_acc.placement import publisher
+from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.publisher import Published, Publisher
+from tests.unit.placement import made
+from tests.unit.placement.double import NODE, Double
+from tests.unit.placement.made import CLASS, Ledger
+
+
+@pytest.fixture
+def double():
+    found = Double()
+    yield found
+    found.end()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """Nobody else is there who would need a pause."""
+    monkeypatch.setattr(publisher, "_PAUSE", 0.0)
+
+
+def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",), name=CLASS):
+    found = made.provider(number % 32, traits=traits)
+    called = naming.of_device("node1", str(number))
+    provider = dataclasses.replace(found, uuid=naming.uuid_of(called), name=called)
+    device = dataclasses.replace(provider.device, resource_class=name)
+    provider = dataclasses.replace(provider, device=device)
+    return Capacity(provider.uuid, provider, {name: Units(total, reserved)})
+
+
+ONE, TWO = capacity(1), capacity(2)
+
+
+class Service:
+    """A service that publishes, and what it has on record."""
+
+    def __init__(self, double, ledger=None, **told):
+        self.ledger = ledger or Ledger()
+        self.publisher = Publisher(double.config(**told), "node1")
+
+    def sync(self, *wanted, seconds=120.0) -> Published:
+        return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
+
+
+@pytest.fixture
+def service(double):
+    return Service(double)
+
+
+def kinds(found):
+    return [type(each.error) for each in found.refused]
+
+
+# -- what it costs -----------------------------------------------------------------
+
+
+def test_one_of_64_devices_that_has_changed_costs_one_write(double, service):
+    before = [capacity(number) for number in range(64)]
+    service.sync(*before)
+    double.requests.clear()
+    assert service.sync(*before) == Published((), (), reads=1, writes=0)
+    assert double.requests == [f"GET /resource_providers?in_tree={NODE}"]
+    double.requests.clear()
+    found = service.sync(capacity(0, reserved=1), *before[1:])
+    assert (found.reads, found.writes) == (1, 1)
+    path = f"/resource_providers/{before[0].uuid}/inventories"
+    assert double.writes() == [f"PUT {path}"]
+    assert service.sync(capacity(0, reserved=1), *before[1:]).writes == 0
+
+
+def test_a_new_device_costs_what_it_has_and_names_are_asked_for_once(double, service):
+    service.sync(ONE)
+    found = service.sync(ONE, TWO)
+    # The provider, its traits, its inventory; all names are known by now.
+    assert (found.reads, found.writes) == (1, 3)
+
+
+def test_the_first_time_each_name_is_made_once(double, service):
+    service.sync(ONE, TWO)
+    names = [each for each in double.writes() if "/resource_providers" not in each]
+    assert sorted(names) == [
+        f"PUT /resource_classes/{CLASS}",
+        "PUT /traits/CUSTOM_FAST",
+    ]
+
+
+# -- what Placement does not know --------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.25"])
+def test_a_placement_that_is_too_old_is_told(double, service, version):
+    double.version = version
+    with pytest.raises(exception.PlacementTooOld, match=re.escape(version)):
+        service.sync(ONE)
+    assert double.writes() == []
+
+
+@pytest.mark.parametrize("version", ["1.26", "1.36", "1.37", "1.99"])
+def test_versions_that_will_do(double, service, version):
+    double.version = version
+    assert service.sync(ONE).refused == ()
+
+
+@pytest.mark.parametrize(("version", "moves"), [("1.36", 0), ("1.37", 1)])
+def test_a_provider_is_put_below_its_card_where_placement_can(
+    double, service, version, moves
+):
+    double.version = version
+    service.sync(ONE)
+    name = naming.of_card("node1", "1")
+    card = Card(naming.uuid_of(name), name)
+    provider = dataclasses.replace(ONE.provider, card=card)
+    found = service.sync(dataclasses.replace(ONE, provider=provider))
+    assert len(found.done) == 1 + moves
+    parent = card.uuid if moves else NODE
+    assert double.providers[ONE.uuid].parent == parent
+
+
+def test_a_standard_trait_that_is_too_new_costs_itself_alone(double, service):
+    wanted = capacity(1, traits=("HW_NIC_SRIOV", "HW_YOUNGER", "CUSTOM_FAST"))
+    for is_new in (True, False):
+        found = service.sync(wanted, TWO)
+        assert kinds(found) == [exception.PlacementRefused]
+        assert "HW_YOUNGER" in str(found.refused[0])
+        assert bool(found.writes) is is_new
+    assert double.providers[ONE.uuid].traits == {"HW_NIC_SRIOV", "CUSTOM_FAST"}
+    assert double.providers[TWO.uuid].traits == {"CUSTOM_FAST"}
+
+
+def test_a_standard_class_that_is_too_new_costs_its_inventory_alone(double, service):
+    wanted = capacity(1, name="YOUNGER")
+    found = service.sync(wanted, TWO)
+    assert kinds(found) == [exception.PlacementRefused]
+    assert double.providers[ONE.uuid].inventories == {}
+    assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
+
+
+def test_a_name_that_is_refused_costs_itself_alone(double, service):
+    double.trouble("PUT", "/traits/CUSTOM_FAST", 400, times=99)
+    found = service.sync(capacity(1, traits=("CUSTOM_FAST", "CUSTOM_SLOW")), TWO)
+    assert [each.what for each in found.refused] == ["make trait CUSTOM_FAST"]
+    assert double.providers[ONE.uuid].traits == {"CUSTOM_SLOW"}
+    assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
+
+
+# -- conflicts ---------------------------------------------------------------------
+
+
+def test_conflicts_are_met_by_a_fresh_read(double, service):
+    double.trouble("PUT", "/traits$", 409, code="placement.concurrent_update", times=3)
+    found = service.sync(ONE, TWO)
+    assert found.refused == ()
+    assert double.providers[ONE.uuid].traits == {"CUSTOM_FAST"}
+
+
+def test_a_storm_of_conflicts_has_an_end_and_blocks_nobody_else(double, service):
+    stormy = f"{ONE.uuid}/inventories"
+    code = "placement.concurrent_update"
+    double.trouble("PUT", stormy, 409, code=code, times=10**6)
+    found = service.sync(ONE, TWO)
+    assert kinds(found) == [exception.PlacementConflict]
+    tries = [
+        each for each in double.requests if each == f"PUT /resource_providers/{stormy}"
+    ]
+    assert len(tries) == publisher.ROUNDS
+    assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
+
+
+def test_a_storm_ends_with_the_time(double, service, monkeypatch):
+    monkeypatch.setattr(publisher, "_PAUSE", 10**6)
+    double.trouble("PUT", "traits", 409, code="placement.concurrent_update", times=99)
+    assert kinds(service.sync(ONE)) == [exception.PlacementConflict]
+
+
+# -- what fails --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [500, 502])
+def test_a_change_that_fails_blocks_no_other(double, service, status):
+    double.trouble("PUT", f"{ONE.uuid}/traits", status)
+    found = service.sync(ONE, TWO)
+    (refused,) = found.refused
+    assert refused.error.retryable
+    assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
+    assert service.sync(ONE, TWO).refused == ()
+    assert double.providers[ONE.uuid].inventories.keys() == {CLASS}
+
+
+def test_a_read_that_fails_is_an_error(double, service):
+    double.trouble("GET", "in_tree", 500)
+    with pytest.raises(exception.PlacementUnavailable):
+        service.sync(ONE)
+    assert service.sync(ONE).refused == ()
+
+
+@pytest.mark.parametrize("status", [503, None])
+def test_what_passes_soon_is_asked_again(double, service, status):
+    double.trouble("POST", "/resource_providers", status, times=2)
+    double.trouble("PUT", "/inventories", status, times=2)
+    double.trouble("GET", "in_tree", status, times=2)
+    assert service.sync(ONE, TWO).refused == ()
+    assert double.providers[ONE.uuid].inventories.keys() == {CLASS}
+
+
+@pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_an_answer_that_is_lost_is_made_up_for(double, service, method, path):
+    """It was done, and nobody has heard of it."""
+    double.trouble(method, path, done=True)
+    assert service.sync(ONE, TWO).refused == ()
+    assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 4
+    assert service.sync(ONE, TWO) == Published((), (), 1, 0)
+
+
+def test_nobody_who_answers_is_told(double, service):
+    double.end()
+    with pytest.raises(exception.PlacementUnavailable, match="nobody answers"):
+        service.sync(ONE)
+
+
+def test_one_who_never_answers_is_waited_for_until_the_deadline(double):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        service = Service(double, endpoint_override=address)
+        began = time.monotonic()
+        with pytest.raises(exception.PlacementUnavailable, match="in time"):
+            service.sync(ONE, seconds=0.5)
+    assert time.monotonic() - began < 60
+
+
+def test_what_is_no_placement_is_told(double, service, monkeypatch):
+    monkeypatch.setattr(double, "_answered", lambda *_: (200, {"hello": "world"}))
+    with pytest.raises(exception.InvalidConfiguration, match="version"):
+        service.sync(ONE)
+
+
+def test_what_was_begun_goes_on_after_a_restart(double, service):
+    """Placement went away in the middle, and so did the service."""
+    double.trouble("PUT", "/inventories", times=99)
+    with pytest.raises(exception.PlacementUnavailable):
+        service.sync(ONE, TWO)
+    double._troubles.clear()
+    assert Service(double, service.ledger).sync(ONE, TWO).refused == ()
+    assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
+
+
+# -- what is on record -------------------------------------------------------------
+
+
+def test_it_is_on_record_before_it_is_told(double, service):
+    seen = []
+    keep = service.ledger.change_told
+
+    def change(more, gone):
+        seen.append((bool(more), list(double.writes())))
+        keep(more, gone)
+
+    service.ledger.change_told = change
+    service.sync(ONE)
+    assert seen[0] == (True, [])
+    trait = Name(Kind.TRAIT, "CUSTOM_FAST")
+    assert trait in service.ledger.told().of(ONE.uuid)
+    assert trait in service.ledger.told().made
+
+
+def test_what_has_gone_is_struck_out(double, service):
+    service.sync(ONE, TWO)
+    service.sync(capacity(1, traits=()))
+    assert service.ledger.told() == Told(
+        {ONE.uuid: frozenset({Name(Kind.RESOURCE_CLASS, CLASS)})},
+        frozenset({Name(Kind.RESOURCE_CLASS, CLASS)}),
+    )
+    service.sync()
+    assert not service.ledger.told()
+    assert double.providers.keys() == {NODE}
+    assert (CLASS in double.classes, "CUSTOM_FAST" in double.traits) == (False, False)
+
+
+def test_a_name_that_is_there_already_is_not_of_our_making(double, service):
+    double.traits.add("CUSTOM_FAST")
+    service.sync(ONE)
+    service.sync()
+    assert "CUSTOM_FAST" in double.traits
+
+
+def test_a_lease_keeps_what_is_left_of_a_device(double, service):
+    service.sync(ONE)
+    left = Capacity(ONE.uuid, None, {CLASS: Units(1)})
+    service.sync(left)
+    assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 1
+    assert double.providers[ONE.uuid].traits == {"CUSTOM_FAST"}
+    assert service.sync(left).writes == 0
+
+
+def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
+    double, service
+):
+    service.sync(ONE, TWO)
+    double.providers[NODE].traits.add("CUSTOM_FAST")
+    service.sync(capacity(1, traits=()), capacity(2, traits=()))
+    assert "CUSTOM_FAST" in double.traits
+    assert service.sync(capacity(1, traits=()), capacity(2, traits=())).writes == 0
+    double.providers[NODE].traits.clear()
+    # With the next change of anything.
+    service.sync(capacity(1, 3, traits=()), capacity(2, traits=()))
+    service.sync(capacity(1, 2, traits=()), capacity(2, traits=()))
+    assert "CUSTOM_FAST" not in double.traits
