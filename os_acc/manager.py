@@ -21,7 +21,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -166,22 +166,30 @@ class Manager:
             raise failure
         return len(released.done)
 
-    def settle_for_less(self, consumers: Iterable[str], deadline: float) -> None:
-        """Let consumers that have given back a part be whole with the rest.
+    def settle_for_less(
+        self, consumer: str, kept: Collection[str], deadline: float
+    ) -> None:
+        """Let a consumer that has given back a part be whole with the rest.
 
-        Of each the caller has the lock.
+        The caller has the consumer's lock.
+
+        :param kept: the uuids of all leases that it is to have.
         """
         store = self.store.until(deadline)
-        for consumer in consumers:
-            rest = [
-                lease
-                for lease in store.leases(consumer)
-                if lease.state is LeaseState.HELD
-            ]
-            if any(lease.request_size > len(rest) for lease in rest):
-                store.replace(
-                    dataclasses.replace(lease, request_size=len(rest)) for lease in rest
-                )
+        rest = [
+            lease
+            for lease in store.leases(consumer)
+            if lease.uuid in kept and lease.request_size > len(kept)
+        ]
+        if rest:
+            store.replace(
+                dataclasses.replace(lease, request_size=len(kept)) for lease in rest
+            )
+
+    def renew(self, consumer: str, deadline: float) -> None:
+        """Make ready again what a consumer has; the caller has its lock."""
+        held = self._settled(consumer, deadline)
+        self._recorded(InstanceInfo(consumer), held, deadline)
 
     def bind(
         self,
@@ -429,7 +437,8 @@ class Manager:
                 f"no accelerators are recorded for instance {instance.uuid}",
                 hint="pass selected_rp to plug new ones",
             )
-        vfio.vfio_ready(self.root)
+        if any(lease.is_the_guests for lease in held):
+            vfio.vfio_ready(self.root)
         _check_complete(held)
         return self.life.reestablish(held, deadline)
 
@@ -446,7 +455,8 @@ class Manager:
         wanted, instance = drafter.wanted, drafter.instance
         if not wanted:
             return ()
-        vfio.vfio_ready(self.root)
+        if any(each.attach_target is AttachTarget.VM for each in wanted):
+            vfio.vfio_ready(self.root)
         while True:
             # What is taken meanwhile, the store refuses.
             drafts = drafter.drafted(*look, deadline)

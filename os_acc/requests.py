@@ -25,10 +25,11 @@ Specification: Cyborg, "Nova-Cyborg interaction"; the states are those of
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from oslo_utils import uuidutils
@@ -49,6 +50,7 @@ from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
 from os_acc.profiles import reading
 from os_acc.profiles.source import Source
+from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
 
 _FIELDS: Final = ("hostname", "device_rp_uuid", "instance_uuid")
@@ -112,19 +114,21 @@ class Requests:
                 hint="it is 'resolved', or left out",
             )
         uuid = None if instance is None else _uuid(instance)
-        made = self._manager.store.requests()
-        known = {each.uuid for each in made}
-        plugged = (
-            self._plugged(lease)
-            for lease in self._manager.store.leases()
-            if lease.uuid not in known
-        )
         return tuple(
             each
-            for each in (*made, *plugged)
-            if uuid in (None, each.binding and each.binding.instance_uuid)
+            for each in self._all(self._manager.store)
+            if (uuid is None or _is_of(each, uuid))
             and (bind_state is None or each.is_resolved)
         )
+
+    def _all(self, store: Store) -> tuple[AcceleratorRequest, ...]:
+        """What was made, and what leases are without having been."""
+        made = store.requests()
+        known = {each.uuid for each in made}
+        plugged = (
+            self._plugged(lease) for lease in store.leases() if lease.uuid not in known
+        )
+        return (*made, *plugged)
 
     def _plugged(self, lease: Lease) -> AcceleratorRequest:
         """What a lease is the request of that no profile was asked for."""
@@ -151,10 +155,14 @@ class Requests:
         """
         deadline = self._deadline(self._manager.settings.plug_timeout)
         asked = self._asked(bindings)
+        # None is bound if one of them does not exist.
+        self._manager.store.until(deadline).requests(asked)
+        bound: list[AcceleratorRequest] = []
         for uuid, theirs in _by_instance(asked):
             with self._manager.locks.hold(_locks(uuid, theirs), deadline):
                 self._bind(uuid, theirs, deadline)
-        return self._manager.store.until(deadline).requests(asked)
+                bound += self._manager.store.until(deadline).requests(theirs)
+        return tuple(bound)
 
     def unbind(self, uuids: object) -> int:
         """Give back what requests have; how many of them had something.
@@ -167,34 +175,76 @@ class Requests:
         """
         deadline = self._deadline(self._manager.settings.unplug_timeout)
         wanted = _uuids(uuids)
-        found = self._manager.store.until(deadline).requests(wanted)
-        consumers = {each.lease.consumer for each in found if each.lease}
-        with self._manager.locks.hold(
-            sorted({consumer_lock(each) for each in (*consumers, *wanted)}), deadline
-        ):
-            # Somebody else may have done it meanwhile.
-            store = self._manager.store.until(deadline)
-            found = store.requests(wanted)
-            leases = [each.lease for each in found if each.lease]
-            count = self._manager.give_back(leases, deadline) if leases else 0
-            self._manager.settle_for_less(consumers, deadline)
-            store.change_requests(
-                _with(each, recorded=RequestState.UNBOUND, reason="")
-                for each in store.requests(wanted)
-            )
-        return count
+        with self._held(lambda store: store.requests(wanted), deadline) as found:
+            return self._unbind(found, deadline)
 
     def delete_of(self, instance: object) -> int:
         """Unbind and forget all requests of an instance; how many there were.
 
+        What a plug has given it is unbound and forgotten as well.
+
         :raises InvalidInput: that is no uuid.
         :raises DevicesUnreleased: some could not be given back: they stay.
         """
-        theirs = [each.uuid for each in self.find(instance) if each.profile]
-        if not theirs:
-            return 0
-        self.unbind(theirs)
-        return self.delete(theirs)
+        deadline = self._deadline(self._manager.settings.unplug_timeout)
+        uuid = _uuid(instance)
+
+        def theirs(store: Store) -> tuple[AcceleratorRequest, ...]:
+            return tuple(each for each in self._all(store) if _is_of(each, uuid))
+
+        with self._held(theirs, deadline, uuid) as found:
+            self._unbind(found, deadline)
+            self._manager.store.until(deadline).delete_requests(
+                each.uuid for each in found
+            )
+        return len(found)
+
+    @contextlib.contextmanager
+    def _held(
+        self,
+        which: Callable[[Store], tuple[AcceleratorRequest, ...]],
+        deadline: float,
+        *consumers: str,
+    ) -> Iterator[tuple[AcceleratorRequest, ...]]:
+        """Requests, with their locks and those of all who have something of them."""
+        store = self._manager.store.until(deadline)
+        found = which(store)
+        while True:
+            names = {consumer_lock(each) for each in (*consumers, *_concerned(found))}
+            with self._manager.locks.hold(names, deadline):
+                found = which(store)
+                # Somebody else may have bound one of them meanwhile.
+                if all(consumer_lock(each) in names for each in _concerned(found)):
+                    yield found
+                    return
+
+    def _unbind(self, found: Collection[AcceleratorRequest], deadline: float) -> int:
+        store = self._manager.store.until(deadline)
+        leases = [each.lease for each in found if each.lease]
+        try:
+            count = self._manager.give_back(leases, deadline) if leases else 0
+        finally:
+            self._settle_for_less(found, deadline)
+        store.change_requests(
+            _with(each, recorded=RequestState.UNBOUND, reason="", lease=None)
+            for each in found
+            if each.profile
+        )
+        return count
+
+    def _settle_for_less(
+        self, found: Iterable[AcceleratorRequest], deadline: float
+    ) -> None:
+        """Let instances that have given back a part be whole with the rest."""
+        consumers = {each.binding.instance_uuid for each in found if each.binding}
+        made = self._manager.store.until(deadline).requests()
+        for consumer in consumers:
+            kept = {
+                each.uuid
+                for each in made
+                if _is_of(each, consumer) and each.recorded is RequestState.INITIAL
+            }
+            self._manager.settle_for_less(consumer, kept, deadline)
 
     def delete(self, uuids: object) -> int:
         """Forget requests that have nothing; how many there were.
@@ -250,13 +300,18 @@ class Requests:
             each.state is RequestState.BOUND and each.binding == asked[each.uuid]
             for each in found
         ):
-            # Let it be made sure that they still have it.
-            self._plug(uuid, found, deadline)
+            self._manager.renew(uuid, deadline)
             return
         for each in found:
             _check(each, Action.BIND)
         bound = tuple(
-            _with(each, binding=asked[each.uuid], reason="") for each in found
+            _with(
+                each,
+                recorded=RequestState.INITIAL,
+                binding=asked[each.uuid],
+                reason="",
+            )
+            for each in found
         )
         _check_whole(bound)
         store.change_requests(bound)
@@ -359,6 +414,20 @@ def _by_instance(asked: Mapping[str, Binding]) -> list[tuple[str, dict[str, Bind
     for uuid, binding in asked.items():
         found[binding.instance_uuid][uuid] = binding
     return sorted(found.items())
+
+
+def _is_of(request: AcceleratorRequest, instance: str) -> bool:
+    return request.binding is not None and request.binding.instance_uuid == instance
+
+
+def _concerned(found: Iterable[AcceleratorRequest]) -> Iterator[str]:
+    """Requests, and the consumers that have something of them."""
+    for each in found:
+        yield each.uuid
+        if each.binding:
+            yield each.binding.instance_uuid
+        if each.lease:
+            yield each.lease.consumer
 
 
 def _locks(instance: str, theirs: Iterable[str]) -> list[str]:

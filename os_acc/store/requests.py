@@ -81,11 +81,36 @@ def update(
 
 
 def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
-    """Record of those of these that are requests that they have nothing more."""
+    """Record of those of these that are requests that they have nothing more.
+
+    One that has failed to be bound stays that, until somebody has seen it.
+    """
     for uuid in uuids:
         for each in select(connection, "uuid = ?", uuid):
-            unbound = dataclasses.replace(each, recorded=RequestState.UNBOUND)
-            update(connection, [unbound])
+            if each.recorded is not RequestState.BIND_FAILED:
+                unbound = dataclasses.replace(each, recorded=RequestState.UNBOUND)
+                update(connection, [unbound])
+
+
+def move(
+    connection: sqlite3.Connection, uuids: Iterable[str], instance_uuid: str
+) -> None:
+    """Record of those of these that are requests whose they are from now on."""
+    for uuid in uuids:
+        for each in select(connection, "uuid = ?", uuid):
+            if each.binding:
+                binding = dataclasses.replace(each.binding, instance_uuid=instance_uuid)
+                update(connection, [dataclasses.replace(each, binding=binding)])
+
+
+def sweep(connection: sqlite3.Connection) -> None:
+    """Remove rows that do not prove themselves: they count as none."""
+    if schema.version_of(connection) < _SINCE:
+        return
+    whole = {each.uuid for each in select(connection)}
+    for (uuid,) in connection.execute("SELECT uuid FROM requests").fetchall():
+        if uuid not in whole:
+            connection.execute("DELETE FROM requests WHERE uuid IS ?", (uuid,))
 
 
 def delete(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:

@@ -16,102 +16,11 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from os_acc import exception, requests
 from os_acc.objects.accelerator_request import RequestState
-from os_acc.profiles import options
+from tests.unit.arqs.book import FPGA, GPU, bind, binding, reach, states
 from tests.unit.bench import instance, request, uuid_of
-
-GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
-GPUS, FPGAS = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"
-
-
-@pytest.fixture
-def book(bench, tmp_path):
-    """The requests of this host, with a catalogue of two profiles."""
-    profiles = [
-        {"name": "one", "groups": [{f"resources:{GPUS}": "1"}]},
-        {
-            "name": "two",
-            "groups": [
-                {f"resources:{GPUS}": "1"},
-                {f"resources:{FPGAS}": "1", "accel:attach_target": "none"},
-            ],
-        },
-        {"name": "many", "groups": [{f"resources:{GPUS}": "4"} for _ in range(3)]},
-    ]
-    place = tmp_path / "profiles.yaml"
-    place.write_text(yaml.safe_dump(profiles, sort_keys=False))
-    build = bench.config
-
-    def config(**more):
-        made = build(**more)
-        options.register(made)
-        made.set_override("catalogue", str(place), group=options.GROUP.name)
-        return made
-
-    bench.config = config
-
-    class Book:
-        def __getattr__(self, name):
-            manager = bench.manager
-            return getattr(requests.Requests(manager, manager.profiles.source), name)
-
-    return Book()
-
-
-def binding(bench, place, number=1, host="node1"):
-    return {
-        "hostname": host,
-        "device_rp_uuid": bench.provider(place).uuid,
-        "instance_uuid": uuid_of(number),
-    }
-
-
-def states(book, **which):
-    return [each.state for each in book.find(**which)]
-
-
-@pytest.fixture
-def one(book):
-    """A request for a GPU."""
-    (made,) = book.create("one")
-    return made
-
-
-def bind(bench, book, *made, number=1, place=GPU):
-    return book.bind({each.uuid: binding(bench, place, number) for each in made})
-
-
-def fail_to_bind(bench, book, one):
-    """The card is somebody else's."""
-    bench.plug(9, GPU)
-    with pytest.raises(exception.NoDeviceAvailable):
-        bind(bench, book, one)
-    bench.unplug(9)
-
-
-def quarantine(bench, book, one):
-    bind(bench, book, one)
-    bench.kernel.fail(GPU, "driver_override", times=100)
-    with pytest.raises(exception.DevicesUnreleased):
-        book.unbind([one.uuid])
-    bench.kernel.lift()
-
-
-def reach(state, bench, book, one):
-    """Bring a request into a state."""
-    if state is RequestState.BIND_FAILED:
-        fail_to_bind(bench, book, one)
-    elif state is not RequestState.INITIAL:
-        bind(bench, book, one)
-    if state is RequestState.UNBOUND:
-        book.unbind([one.uuid])
-    (found,) = book.find()
-    assert found.state is state
-    return found
-
 
 STATES = (
     RequestState.INITIAL,

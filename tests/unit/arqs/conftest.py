@@ -1,0 +1,64 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A host with accelerator requests."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from os_acc import requests
+from os_acc.profiles import options
+from tests.unit.arqs.book import FPGAS, GPUS
+
+
+@pytest.fixture
+def book(bench, tmp_path):
+    """The requests of this host, with a catalogue of two profiles."""
+    profiles = [
+        {"name": "one", "groups": [{f"resources:{GPUS}": "1"}]},
+        {
+            "name": "two",
+            "groups": [
+                {f"resources:{GPUS}": "1"},
+                {f"resources:{FPGAS}": "1", "accel:attach_target": "none"},
+            ],
+        },
+        {"name": "many", "groups": [{f"resources:{GPUS}": "4"} for _ in range(3)]},
+    ]
+    place = tmp_path / "profiles.yaml"
+    place.write_text(yaml.safe_dump(profiles, sort_keys=False))
+    build = bench.config
+
+    def config(**more):
+        made = build(**more)
+        options.register(made)
+        made.set_override("catalogue", str(place), group=options.GROUP.name)
+        return made
+
+    bench.config = config
+
+    class Book:
+        def __getattr__(self, name):
+            manager = bench.manager
+            return getattr(requests.Requests(manager, manager.profiles.source), name)
+
+    return Book()
+
+
+@pytest.fixture
+def one(book):
+    """A request for a GPU."""
+    (made,) = book.create("one")
+    return made
