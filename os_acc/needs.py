@@ -81,16 +81,19 @@ class Need:
             raise exception.RegionUnknown(
                 f"{now} holds nothing known: its last programming is unproved"
             )
-        if not self.names_function:
+        if not self.names_function and self.function_id is None:
             return
         if not doubts.believes(now):
             raise exception.RegionMismatch(
                 f"what {now} holds is not proved: a guest could program it since"
             )
         if not self.is_served_by(now):
+            wanted = [*filter(wishes.names_function, self.required)]
+            if self.function_id is not None:
+                wanted.append(f"function_id {self.function_id}")
             raise exception.RegionMismatch(
                 f"{now} holds {now.function_id}, and not what the group requires by "
-                f"{', '.join(filter(wishes.names_function, self.required))}"
+                f"{', '.join(wanted)}"
             )
 
     def is_met(self, now: Region, doubts: Doubts) -> bool:
@@ -128,7 +131,8 @@ class Need:
     def asked(self, now: Region, doubts: Doubts) -> Programming:
         """What is recorded of it before anything is programmed."""
         if self.bitstream is None:
-            function = now.function_id if self.names_function else None
+            is_named = self.names_function or self.function_id is not None
+            function = now.function_id if is_named else None
             return Programming(now, function, boot_id=self.lease.boot_id)
         functions = implemented(self.bitstream)
         if self.is_met(now, doubts):
@@ -180,6 +184,17 @@ class Job:
         return content(self.bitstream.image, self.lease.boot_id)
 
 
+def is_fixed(region: Region | None, wish: Wish) -> bool:
+    """Whether a region that cannot be programmed is what is asked for already."""
+    asked = canonical_uuid(wish.function_id)
+    return region is not None and asked is not None and region.function_id == asked
+
+
+def is_silent(region: Region) -> bool:
+    """Whether a region that can be programmed names nothing that it holds."""
+    return region.function_id is None and region.interface_id is not None
+
+
 def of_wish(
     lease: Lease,
     region: Region,
@@ -188,8 +203,11 @@ def of_wish(
     required: Sequence[str],
 ) -> Need:
     """What a group, and the image of its guest, ask for."""
-    if wish is None or bitstream is None:
+    if wish is None:
         return Need(lease, region, required=tuple(required))
+    if bitstream is None:
+        function = canonical_uuid(wish.function_id)
+        return Need(lease, region, function_id=function, required=tuple(required))
     names_image = bool(wish.bitstream_id or wish.bitstream_name)
     return Need(
         lease,

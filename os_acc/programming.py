@@ -125,7 +125,7 @@ class Programmer:
                 if draft.region is None:
                     continue
                 bitstream = None
-                if wish is not None:
+                if wish is not None and draft.region.interface_id is not None:
                     image = self._images.image_for(wish, draft.region, deadline)
                     bitstream = kept.enter_context(
                         self._images.fetched(image, deadline, region=draft.region)
@@ -197,8 +197,8 @@ class Programmer:
     ) -> tuple[Wish | None, Image | None]:
         """What is asked for, and the image of the guest if it was asked."""
         if draft.region is None or draft.region.interface_id is None:
-            if draft.wish is None:
-                return None, None
+            if draft.wish is None or needs.is_fixed(draft.region, draft.wish):
+                return draft.wish, None
             raise exception.NotProgrammable(
                 f"group {draft.lease.group!r} asks for {draft.wish}, but "
                 f"{draft.lease.address} cannot be programmed",
@@ -206,13 +206,7 @@ class Programmer:
             )
         if not instance_image:
             return draft.wish, None
-        try:
-            booted = self._images.about(instance_image, deadline)
-        except (exception.ImageNotFound, exception.ImageServiceNotConfigured) as error:
-            # It may be gone by now, or not be where bitstreams are, or the
-            # host has nothing to do with those.
-            LOG.debug("the image of %s is not asked: %s", draft.lease.consumer, error)
-            return draft.wish, None
+        booted = self._images.booted(instance_image, draft.lease.consumer, deadline)
         return choose.merged(draft.wish, booted), booted
 
     def _decided(
@@ -227,6 +221,8 @@ class Programmer:
                 continue
             now = self._read(need.lease.plugin, need.region, deadline)
             regions[now.key] = now
+            if needs.is_silent(now) and self._plugin(need.lease.plugin).always_tells:
+                doubts = dataclasses.replace(doubts, keys=doubts.keys | {now.key})
             all_of_it = [each for each in asked if each.region.key == now.key]
             job = needs.job(now, all_of_it, doubts)
             if job is not None:

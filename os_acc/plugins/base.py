@@ -98,6 +98,9 @@ class PluginBase(abc.ABC):
     api_version: ClassVar[tuple[int, int]] = API_VERSION
     #: Its options, in the group ``[os_acc_<name of the entry point>]``.
     options: ClassVar[Sequence[cfg.Opt]] = ()
+    #: Whether a region names what it holds whenever it is in order. One that names
+    #: nothing is half-way then: it only goes to who has it programmed.
+    always_tells: ClassVar[bool] = False
     #: A generic plugin only gets what no other plugin takes.
     generic: ClassVar[bool] = False
 

@@ -37,6 +37,8 @@ class DflPlugin(base.PluginBase):
     """One provider for each region: a card, or a port of it."""
 
     api_version: ClassVar[tuple[int, int]] = (1, 1)
+    # ``afu_id`` cannot be read of a port in reset, as a failure leaves it.
+    always_tells: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
         """See :meth:`os_acc.plugins.base.PluginBase.discover`."""

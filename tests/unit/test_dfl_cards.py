@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import json
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +111,23 @@ def test_of_the_generic_id_the_subsystem_tells(make_fpgas, subsystem, is_known):
     bench = make_fpgas(bare)
     offered = {provider.device.plugin for provider in bench.manager.providers()}
     assert offered == (set() if is_known else {"pci"})
+
+
+def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
+    """It is in reset after a failure, of which nothing is recorded any more."""
+    fpgas.upload()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingFailed):
+        fpgas.ask(1, function_id=GZIP)
+    for file in Path(fpgas.state_path).glob("*.sqlite*"):
+        file.unlink()
+    fpgas.restart()
+    assert not is_unknown(fpgas)
+    assert fpgas.provider(CARD).device.region.function_id is None
+    with pytest.raises(exception.RegionUnknown):
+        fpgas.ask(2)
+    fpgas.ask(2, function_id=GZIP)
+    assert fpgas.held() == GZIP
 
 
 # -- what is written to one ----------------------------------------------------

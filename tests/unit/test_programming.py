@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc import exception
+from os_acc import exception, service
+from os_acc.bitstreams import options
+from os_acc.objects.lease import Owner
 from os_acc.placement.regions import PROGRAMMABLE
 from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import instance, request
+from tests.unit.bench import instance, request, uuid_of
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -157,6 +159,18 @@ def test_an_image_that_nobody_knows_asks_for_nothing(fpgas):
     assert fpgas.programmings() == []
 
 
+def test_an_image_that_is_not_seen_may_be_an_error(fpgas):
+    """With no more than a member's credentials a tenant's image is not seen."""
+    unseen = "11111111-2222-4333-8444-555555555555"
+    config = fpgas.config()
+    config.set_override("instance_images", "required", group=options.GROUP.name)
+    selected, specs = request(fpgas.provider(CARD))
+    strict = service.build(config, fpgas.root, Owner.NOVA)
+    with pytest.raises(exception.ImageNotFound, match=uuid_of(1)):
+        strict.plug(instance(1) | {"image_id": unseen}, selected, specs)
+    assert fpgas.manager.store.leases() == ()
+
+
 def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
     """Whoever never programs anything need not configure Glance."""
     fpgas.source = "glance"
@@ -208,6 +222,15 @@ def test_a_card_without_reconfiguration_is_one_region_as_it_is(make_fpgas):
         bench.ask(1, function_id=GZIP)
     (entry,) = bench.ask(1)
     assert entry["pci_id"] == CARD
+
+
+def test_a_card_without_reconfiguration_may_be_what_is_asked_for(make_fpgas):
+    bench = make_fpgas(HostSpec((hosts.dfl("0000:3b", reconfigurable=False),)))
+    (entry,) = bench.ask(1, function_id=POWER_ON.upper())
+    assert entry["pci_id"] == CARD
+    assert bench.programmings() == []
+    (lease,) = bench.manager.store.leases(uuid_of(1))
+    assert lease.programming.function_id == POWER_ON
 
 
 def test_what_is_no_fpga_is_not_programmed(make_fpgas):
