@@ -90,7 +90,10 @@ def _traits(region: Region, standing: Standing) -> Iterator[str]:
     if region.interface_id is not None:
         yield from interface_traits(region)
         # Whoever asks for this one wants to choose what the region holds.
-        if not any(lease.stands_on(region) for lease in standing.leases):
+        if not (
+            any(lease.stands_on(region) for lease in standing.leases)
+            or standing.taken.intersection(region.functions)
+        ):
             yield PROGRAMMABLE
     if region.function_id is not None and standing.unknown_regions.believes(region):
         yield from function_traits(region, [region.function_id])

@@ -20,12 +20,13 @@ import pytest
 
 from os_acc import exception, operations
 from os_acc.objects.pci import PciAddress
+from os_acc.placement.regions import PROGRAMMABLE
 from os_acc.testing import bitstreams
 from os_acc.testing.dfl_specs import payload
 from tests.unit import acme_fpga
 from tests.unit.acme_fpga import INTERFACE, PCI_A, PCI_B, POWER_ON
 from tests.unit.bench import instance, uuid_of
-from tests.unit.fpga import CRYPTO, GZIP, FpgaBench
+from tests.unit.fpga import CRYPTO, GZIP, FpgaBench, traits
 
 TwoFunctions = acme_fpga.TwoFunctions
 
@@ -129,6 +130,7 @@ def test_a_guest_that_was_adopted_keeps_the_region(two_functions):
     lose_lease(two_functions)
     place = PciAddress.parse(PCI_A)
     operations.adopt_device(two_functions.manager, place, uuid_of(1), "")
+    assert PROGRAMMABLE not in traits(two_functions, PCI_B)
     with pytest.raises(exception.RegionInUse, match=PCI_A):
         two_functions.ask(2, PCI_B, function_id=GZIP)
     assert TwoFunctions.holds == POWER_ON
