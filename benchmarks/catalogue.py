@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 from benchmarks import (
+    assignment,
     cached_images,
     cached_plug,
     confirm,
@@ -46,6 +47,7 @@ HOST: tuple[Benchmark, ...] = (
     ready.BENCHMARK,
     confirm.BENCHMARK,
     provider_tree.BENCHMARK,
+    assignment.BENCHMARK,
     plug.BENCHMARK,
     plug.PHASES,
     workers.BENCHMARK,

@@ -39,7 +39,7 @@ from os_acc.assignment.reasons import reason
 from os_acc.assignment.search import BudgetSpent, Search
 from os_acc.objects.request import GroupPolicy, RequestGroup
 
-__all__ = ["Allocated", "Served", "assign"]
+__all__ = ["Allocated", "Served", "assign", "find"]
 
 #: How many groups, parts of them that are served alone, and providers may
 #: take part.
@@ -73,6 +73,29 @@ def assign(
     :raises AssignmentTooHard: neither found nor ruled out within the budget.
     :raises NoAssignment: there is none.
     """
+    found = find(groups, policy, allocated, pins=pins, certain=certain, budget=budget)
+    if found is None:
+        raise exception.NoAssignment(
+            reason(groups, policy, allocated, pins or {}, certain),
+            hint="the flavor, or the allocations, are not those that were scheduled",
+        )
+    return found
+
+
+def find(
+    groups: Collection[RequestGroup],
+    policy: GroupPolicy | None,
+    allocated: Collection[Allocated],
+    *,
+    pins: Pins | None = None,
+    certain: bool = False,
+    budget: int = BUDGET,
+) -> tuple[Served, ...] | None:
+    """Find a provider for each group; None, without a reason, if there is none.
+
+    :raises AssignmentTooLarge: as :func:`assign` does.
+    :raises AssignmentTooHard: as :func:`assign` does.
+    """
     problem = problem_of(groups, policy, allocated, pins or {}, certain)
     _check_bounds(len(groups), problem)
     try:
@@ -82,12 +105,7 @@ def assign(
             f"which of {len(problem.providers)} providers serves which of "
             f"{len(groups)} groups was not found in {budget} steps"
         ) from error
-    if found is None:
-        raise exception.NoAssignment(
-            reason(groups, policy, allocated, pins or {}, certain),
-            hint="the flavor, or the allocations, are not those that were scheduled",
-        )
-    return problem.served(found)
+    return None if found is None else problem.served(found)
 
 
 def _check_bounds(groups: int, problem: Problem) -> None:

@@ -61,24 +61,38 @@ class Known:
     heard: _Traits = dataclasses.field(default_factory=_nothing)
     changes: Callable[[str], bool] = _never
 
-    def of(
-        self, provider: str, doubt: Doubt, traits: frozenset[str]
-    ) -> tuple[frozenset[str], frozenset[str]]:
-        """Which of these traits a provider has, and which it may have."""
-        has = (self.own.get(provider, frozenset()) & traits) | (
-            self.heard.get(provider, frozenset()) & traits
-        )
-        unsure = frozenset(
-            trait
-            for trait in traits
-            if self._is_doubted(provider, doubt, trait, trait in has)
-        )
-        return has - unsure, unsure
+    def doubting(self, doubt: Doubt, traits: frozenset[str]) -> Reading:
+        """What is known of these traits while this much is doubted."""
+        doubted = traits if doubt is Doubt.ALL else frozenset[str]()
+        if doubt >= Doubt.CHANGING:
+            doubted |= {trait for trait in traits if self.changes(trait)}
+        published = traits & frozenset[str]().union(*self.own.values())
+        return Reading(self, doubt, traits, published, doubted)
 
-    def _is_doubted(self, provider: str, doubt: Doubt, trait: str, has: bool) -> bool:
-        if doubt is Doubt.ALL or (doubt >= Doubt.CHANGING and self.changes(trait)):
-            return True
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known of some traits.
+
+    :ivar published: those that os_acc itself says of some device.
+    :ivar doubted: those that are doubted of every provider.
+    """
+
+    known: Known
+    doubt: Doubt
+    traits: frozenset[str]
+    published: frozenset[str]
+    doubted: frozenset[str]
+
+    def of(self, provider: str) -> tuple[frozenset[str], frozenset[str]]:
+        """Which of the traits a provider has, and which it may have."""
+        own, heard = self.known.own.get(provider), self.known.heard.get(provider)
+        has = self.traits & ((own or frozenset()) | (heard or frozenset()))
         # Of its own devices os_acc knows whether they have what it publishes.
-        if provider in self.own and any(trait in own for own in self.own.values()):
-            return False
-        return doubt is Doubt.HEARD or (not has and provider not in self.heard)
+        others = self.traits if own is None else self.traits - self.published
+        unsure = self.doubted
+        if self.doubt >= Doubt.HEARD:
+            unsure |= others
+        elif heard is None:
+            unsure |= others - has
+        return has - unsure, unsure

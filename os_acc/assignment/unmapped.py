@@ -18,12 +18,13 @@ a trait before everything is doubted that may have changed since.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
-from os_acc.assignment import Allocated, Served, assign
+from os_acc.assignment import Allocated, Served, assign, find
 from os_acc.assignment.knowledge import Doubt, Known
 from os_acc.assignment.problem import Pins
 from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
@@ -70,20 +71,22 @@ def without_mappings(
 def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | None:
     """The assignment that was made before; None: it is no answer now."""
     for case in cases:
-        try:
-            return case.assigned(Doubt.ALL, pins=pins)
-        except exception.InvalidSelectedProvider:
-            continue
+        with contextlib.suppress(exception.InvalidSelectedProvider):
+            if served := case.found(Doubt.ALL, pins=pins):
+                return served
     return None
 
 
 def _newly_found(cases: Sequence[_Case]) -> tuple[Served, ...]:
-    for case in cases[:-1]:
-        try:
-            return case.found()
-        except exception.InvalidSelectedProvider:
-            continue
-    return cases[-1].found()
+    """The assignment that leaves the least in doubt."""
+    *larger, last = cases
+    for case in larger:
+        with contextlib.suppress(exception.InvalidSelectedProvider):
+            if served := case.found_before(Doubt.ALL):
+                return served
+    if served := last.found_before(Doubt.HEARD):
+        return served
+    return assign(last.groups, last.policy, last.allocated(Doubt.HEARD))
 
 
 def _cases(
@@ -127,42 +130,35 @@ class _Case:
     ours: Mapping[str, str]
     known: Known
 
-    def found(self) -> tuple[Served, ...]:
-        """The assignment that leaves the least in doubt."""
-        unknown = self._allocated(Doubt.UNKNOWN)
-        if any(each.unsure for each in unknown):
-            try:
-                return self.assigned(Doubt.UNKNOWN, certain=True)
-            except (exception.NoAssignment, exception.AssignmentTooHard):
-                pass
-        for doubt in (Doubt.UNKNOWN, Doubt.CHANGING):
+    def found_before(self, end: Doubt) -> tuple[Served, ...] | None:
+        """The assignment that leaves the least in doubt, and less than this."""
+        doubted = {doubt: self.allocated(doubt) for doubt in Doubt}
+        if any(each.unsure for each in doubted[Doubt.UNKNOWN]):
+            with contextlib.suppress(exception.AssignmentTooHard):
+                if served := self.found(Doubt.UNKNOWN, certain=True):
+                    return served
+        for doubt in (Doubt.UNKNOWN, Doubt.CHANGING, Doubt.HEARD):
             # More doubt is of no use where it is about none of these.
-            if self._allocated(doubt) != self._allocated(Doubt.HEARD):
-                try:
-                    return self.assigned(doubt)
-                except exception.NoAssignment:
-                    pass
-        return self.assigned(Doubt.HEARD)
+            same = doubt < Doubt.HEARD and doubted[doubt] == doubted[Doubt(doubt + 1)]
+            if doubt < end and not same and (served := self.found(doubt)):
+                return served
+        return None
 
-    def assigned(
+    def found(
         self, doubt: Doubt, *, certain: bool = False, pins: Pins | None = None
-    ) -> tuple[Served, ...]:
+    ) -> tuple[Served, ...] | None:
         """The assignment while this much is doubted."""
-        allocated = self._allocated(doubt)
-        return assign(self.groups, self.policy, allocated, pins=pins, certain=certain)
+        allocated = self.allocated(doubt)
+        return find(self.groups, self.policy, allocated, pins=pins, certain=certain)
 
-    def _allocated(self, doubt: Doubt) -> list[Allocated]:
+    def allocated(self, doubt: Doubt) -> list[Allocated]:
         """Everything that is allocated; only what is ours has to be used up."""
         traits = frozenset[str]().union(
             *(group.required | group.forbidden for group in self.groups)
         )
+        reading = self.known.doubting(doubt, traits)
         return [
-            Allocated(
-                provider,
-                resources,
-                provider in self.ours,
-                *self.known.of(provider, doubt, traits),
-            )
+            Allocated(provider, resources, provider in self.ours, *reading.of(provider))
             for provider, resources in self.selection.entries
         ]
 

@@ -1,0 +1,201 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Allocations without mappings: which provider is whose, against reading them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import measure
+from benchmarks.plan import Benchmark, Plan
+from benchmarks.rows import Row
+from os_acc import exception, extra_specs, selected_rp
+from os_acc.assignment.knowledge import Known
+from os_acc.matching import match_groups
+from os_acc.objects.selection import Allocations, Wanted
+
+NAME = "assignment"
+_FLOOR = "reading flavor and allocations"
+_GPU = "CUSTOM_ACCELERATOR_GPU"
+_PROVIDERS = (64, 128, 256, 512)
+#: So many providers have one group.
+_EACH = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What is passed to plug, and what is known.
+
+    :ivar ours: the providers that have to be used up.
+    """
+
+    specs: dict[str, str]
+    selected: dict[str, Any]
+    ours: dict[str, str]
+    known: Known
+    has_answer: bool = True
+
+
+def _uuid(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
+def _request(
+    amounts: list[int],
+    allocated: list[int],
+    ours: int,
+    rules: Callable[[int], list[str]] = lambda _group: [],
+    traits: Callable[[int], list[str]] = lambda _provider: [],
+    policy: str = "none",
+    has_answer: bool = True,
+) -> Request:
+    """Groups of these amounts, and providers with these allocations.
+
+    :param rules: the traits that a group requires.
+    :param traits: those that a provider has.
+    """
+    specs = {"group_policy": policy}
+    for group, amount in enumerate(amounts):
+        specs[f"resources{group}:{_GPU}"] = str(amount)
+        specs |= {f"trait{group}:{name}": "required" for name in rules(group)}
+    uuids = [_uuid(number) for number in range(len(allocated))]
+    known = {uuid: frozenset(traits(n)) for n, uuid in enumerate(uuids)}
+    return Request(
+        specs,
+        {
+            "allocations": {
+                uuid: {"resources": {_GPU: amount}}
+                for uuid, amount in zip(uuids, allocated, strict=True)
+            }
+        },
+        dict.fromkeys(uuids[:ours], _GPU),
+        Known(own={uuid: known[uuid] for uuid in uuids[:ours]}, heard=known),
+        has_answer,
+    )
+
+
+def _alike(providers: int) -> Request:
+    groups = providers // _EACH
+    return _request([1] * groups, [1] * providers, groups, policy="isolate")
+
+
+def _own_traits(providers: int) -> Request:
+    groups = providers // _EACH
+    return _request(
+        [1] * groups,
+        [1] * providers,
+        groups,
+        # The last group needs the first provider.
+        rules=lambda group: [f"CUSTOM_{groups - 1 - group}"],
+        traits=lambda provider: [f"CUSTOM_{provider}"],
+    )
+
+
+def _mixed(providers: int) -> Request:
+    groups = providers // _EACH
+    dice = random.Random(1)
+    amounts = [dice.randint(1, 8) for _ in range(groups)]
+    ours = groups // 4
+    allocated = [sum(amounts[at::ours]) for at in range(ours)]
+    return _request(amounts, [*allocated, *[1] * (providers - ours)], ours)
+
+
+def _one_too_few(providers: int) -> Request:
+    groups = providers // _EACH
+    return _request(
+        [1] * groups,
+        [1] * providers,
+        groups,
+        rules=lambda group: ["CUSTOM_A", "CUSTOM_B"][group % 2 :][:1],
+        traits=lambda provider: ["CUSTOM_A", "CUSTOM_B"] * (provider < groups - 1),
+        has_answer=False,
+    )
+
+
+_CASES: dict[str, Callable[[int], Request]] = {
+    "groups that are alike, isolated": _alike,
+    "a trait for each group": _own_traits,
+    "mixed amounts": _mixed,
+    "one provider too few": _one_too_few,
+}
+
+
+def rows(plan: Plan) -> Iterator[Row]:
+    """Ever more providers, and groups for a sixteenth of them."""
+    for case, made in _CASES.items():
+        for providers in plan.sizes(*_PROVIDERS):
+            yield _row(plan, case, providers, made(providers))
+
+
+def _row(plan: Plan, case: str, providers: int, request: Request) -> Row:
+    pairs = measure.paired(
+        measure.Work(
+            functools.partial(_assign, *_read(request), request),
+            lambda answer: _check(request, answer),
+        ),
+        measure.Work(lambda: _read(request), lambda read: None),
+        plan.times(21),
+    )
+    return measure.row(
+        pairs,
+        benchmark=NAME,
+        case=case,
+        size=providers,
+        things="providers",
+        floor_is=_FLOOR,
+    )
+
+
+def _read(request: Request) -> tuple[Any, Allocations]:
+    selection = selected_rp.parse(request.selected)
+    assert isinstance(selection, Allocations)
+    return extra_specs.parse(request.specs), selection
+
+
+def _assign(
+    flavor: Any, selection: Allocations, request: Request
+) -> tuple[Wanted, ...] | exception.NoAssignment:
+    try:
+        return match_groups(flavor, selection, request.ours, request.known)
+    except exception.NoAssignment as error:
+        return error
+
+
+def _check(
+    request: Request, answer: tuple[Wanted, ...] | exception.NoAssignment
+) -> None:
+    if isinstance(answer, exception.NoAssignment):
+        assert not request.has_answer, str(answer)
+        return
+    assert request.has_answer, f"answered with {answer}"
+    amounts: dict[str, int] = {}
+    for one in answer:
+        amounts[one.provider_uuid] = amounts.get(one.provider_uuid, 0) + one.amount
+        rule = request.specs[f"resources{one.group_suffix}:{_GPU}"]
+        assert one.amount == int(rule), f"{one} is not {rule}"
+    wanted = {
+        uuid: request.selected["allocations"][uuid]["resources"][_GPU]
+        for uuid in request.ours
+    }
+    assert amounts == wanted, f"{amounts} is not {wanted}"
+
+
+def _cases(plan: Plan) -> set[tuple[str, int]]:
+    return {(case, size) for case in _CASES for size in plan.sizes(*_PROVIDERS)}
+
+
+BENCHMARK = Benchmark(NAME, lambda plan: tuple(rows(plan)), _cases)
