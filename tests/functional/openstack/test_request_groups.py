@@ -372,6 +372,15 @@ def test_a_trait_that_is_required_and_forbidden_is_refused_by_both(
     assert status(placement, f"resources=VCPU:1&required={AVX},!{AVX}") == 400
 
 
+def test_a_class_that_a_group_has_twice_is_refused_though_placement_is_not_so_strict(
+    wiring: Wiring,
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec):
+        asked({f"resources1:{VF}": "1", f"resources1:{VF}\n": str(VFS + 1)})
+    found = wiring.placement.candidates(f"resources1={VF}:{VFS + 1},{VF}:1")
+    assert len(found["allocation_requests"]) == 4
+
+
 def test_a_limit_of_nothing_is_refused_by_both(placement: Placement) -> None:
     with pytest.raises(exception.InvalidInput):
         asked({"resources:VCPU": "1"}, limit=0)
