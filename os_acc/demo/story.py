@@ -146,8 +146,10 @@ class Story:
         entries = os_acc.plug(self._three, {"uuid": fpga.uuid}, extra_specs)
         self._out.say("os_acc.plug() returns")
         self._show.entries(entries)
+        (held,) = self._stage.kernel.held_by_hardware(fpga.device.address)
+        self._out.say(f"the card holds {held}")
         (fpga,) = (each for each in os_acc.providers() if each.uuid == fpga.uuid)
-        self._out.say("and Placement is told")
+        self._out.say("Placement is told of no function: the guest could replace it")
         self._show.functions_of(fpga)
         return fpga.device.handles[0].members
 
