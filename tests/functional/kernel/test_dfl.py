@@ -142,22 +142,29 @@ def upload(
 
 
 def plug(
-    host: RealHost, *, image: str = "", trait: str = "", **wish: str
+    host: RealHost,
+    *,
+    image: str = "",
+    trait: str = "",
+    target: str = "VM",
+    **wish: str,
 ) -> dict[str, str]:
     """Plug the card for a new instance.
 
     :param image: what the instance boots from.
     :param trait: what its flavor requires, beside what it wishes.
+    :param target: who is to have the card.
     """
     guest = {"uuid": str(uuid.uuid4()), "name": "guest", "image_id": image}
     (provider,) = os_acc.providers()
-    extra_specs = {f"resources1:{CLASS}": "1"}
+    extra_specs = {f"resources1:{CLASS}": "1", "accel1:attach_target": target}
     extra_specs |= {f"accel1:{name}": value for name, value in wish.items()}
     if trait:
         extra_specs[f"trait1:{trait}"] = "required"
     (entry,) = in_time(lambda: os_acc.plug(guest, {"uuid": provider.uuid}, extra_specs))
-    assert entry["pci_id"] == host.root_side.card()
-    assert host.binding(entry["pci_id"]) == VFIO
+    card = host.root_side.card()
+    assert entry.get("pci_id") == (card if target == "VM" else None)
+    assert host.binding(card) == (VFIO if target == "VM" else DFL)
     return guest
 
 
@@ -180,7 +187,14 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     gzip = upload(host, "gzip", GZIP)
     upload(host, "crypto", CRYPTO)
     booted = upload(host, "guest", CRYPTO, tags=())
-    before = traits()
+    first = traits()
+
+    # A function that is there already.
+    unplug(host, plug(host, trait=min(first)))
+    # Of a card that a guest could program itself, nobody believes it.
+    assert traits() == frozenset()
+    with pytest.raises(exception.RegionMismatch):
+        plug(host, trait=min(first))
 
     # A device as it is.
     unplug(host, plug(host))
@@ -196,21 +210,23 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     assert hardware.attached() == {hardware.card()}
     hardware.let_go()
     unplug(host, guest)
+
+    # What no guest has had is not programmed again.
+    unplug(host, plug(host, bitstream_name="gzip", target="none"))
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, 2)
     after = traits()
     assert after
-    assert before.isdisjoint(after)
-
-    # A function that is there already.
-    unplug(host, plug(host, bitstream_name="gzip"))
-    unplug(host, plug(host, function_id=GZIP))
+    assert first.isdisjoint(after)
+    unplug(host, plug(host, function_id=GZIP, target="none"))
+    unplug(host, plug(host, bitstream_id=gzip, target="none"))
     unplug(host, plug(host, trait=min(after)))
-    assert (hardware.holds(), hardware.programmed()) == (GZIP, 1)
+    assert (hardware.holds(), hardware.programmed()) == (GZIP, 2)
 
     # What the instance's own image asks for.
     hardware.next_function(CRYPTO)
     unplug(host, plug(host, image=booted))
     unplug(host, plug(host, function_name="crypto"))
-    assert (hardware.holds(), hardware.programmed()) == (CRYPTO, 2)
+    assert (hardware.holds(), hardware.programmed()) == (CRYPTO, 4)
 
 
 def only_what_is_built_for_a_card_reaches_it(host: RealHost) -> None:
