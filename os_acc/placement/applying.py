@@ -92,8 +92,8 @@ class Applied:
             else:
                 self._refuse(step, error)
         except Broken as error:
-            # Whether it is done is not known.
-            self._refuse(step, error)
+            # Whether it is done is not known; a database that is busy, perhaps.
+            self._plan_again(step, error)
         else:
             self.done.append(step)
 
@@ -172,7 +172,7 @@ class Applied:
 
     # -- what fails ------------------------------------------------------------
 
-    def _plan_again(self, step: Step, error: exception.PlacementRefused) -> None:
+    def _plan_again(self, step: Step, error: exception.PlacementError) -> None:
         LOG.debug("planned again: %s: %s", step, error)
         self.again.append(Refusal(str(step), error))
         self._block(step)

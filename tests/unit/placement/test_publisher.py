@@ -208,13 +208,23 @@ def test_a_storm_ends_with_the_time(double, service, monkeypatch):
 
 @pytest.mark.parametrize("status", [500, 502])
 def test_a_change_that_fails_blocks_no_other(double, service, status):
-    double.trouble("PUT", f"{ONE.uuid}/traits", status)
+    double.trouble("PUT", f"{ONE.uuid}/traits", status, times=publisher.ROUNDS)
     found = service.sync(ONE, TWO)
     (refused,) = found.refused
     assert refused.error.retryable
     assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
     assert service.sync(ONE, TWO).refused == ()
     assert double.providers[ONE.uuid].inventories.keys() == {CLASS}
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("path", ["resource_providers$", "/inventories", "/traits$"])
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_change_that_fails_once_is_made_up_for(double, service, method, path, done):
+    """Whether it was done or not."""
+    double.trouble(method, path, 500, done=done)
+    assert service.sync(ONE, TWO).refused == ()
+    assert service.sync(ONE, TWO) == Published((), (), 1, 0)
 
 
 def test_a_read_that_fails_is_an_error(double, service):

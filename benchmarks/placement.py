@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Many hosts that report into one Placement: python -m benchmarks.placement.
+
+Needs what ``tox -e openstack`` installs. It is not one of the benchmarks with a
+floor: what takes the time is Placement, on SQLite here. What counts is how many
+requests a host costs the first time, with one device changed, and with none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import tempfile
+import time
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+from os_acc.objects import naming
+from os_acc.objects.device import Device, Handle, Provider
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.told import NOTHING, Told
+from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.publisher import Published, Publisher
+from tests.functional.openstack.cloud import Cloud
+from tests.functional.openstack.placement import Placement
+
+_CLASS = "CUSTOM_ACCELERATOR_GPU"
+_TRAITS = frozenset({"CUSTOM_PCI_10DE_2235", "CUSTOM_FAST"})
+_IDENTITY = PciIdentity(0x10DE, 0x2235, 0, 0, 0, "")
+_SECONDS = 600.0
+
+
+class _Ledger:
+    """What a host has on record."""
+
+    def __init__(self) -> None:
+        self._told = NOTHING
+
+    def told(self) -> Told:
+        return self._told
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        self._told = (self._told - gone) | more
+
+
+class _Host:
+    """A compute node, its devices, and the service that publishes them."""
+
+    def __init__(self, conf: cfg.ConfigOpts, name: str, devices: int) -> None:
+        self._ledger = _Ledger()
+        self._publisher = Publisher(conf, name)
+        self._wanted = [_capacity(name, number) for number in range(devices)]
+
+    def publish(self) -> Published:
+        return self._publisher.sync(
+            self._wanted, self._ledger, time.monotonic() + _SECONDS
+        )
+
+    def change_one(self) -> None:
+        """One device is out of order."""
+        first, *others = self._wanted
+        self._wanted = [
+            dataclasses.replace(first, units={_CLASS: Units(1, 1)}),
+            *others,
+        ]
+
+
+def _capacity(node_name: str, number: int) -> Capacity:
+    place = PciAddress(0, number, 0, 0)
+    handle = Handle(place, (place,), iommu_group=number, numa_node=None)
+    name = naming.of_device(node_name, naming.key(_IDENTITY, place))
+    device = Device("pci", place, _IDENTITY, _CLASS, _TRAITS, (handle,), None)
+    uuid = naming.uuid_of(name)
+    return Capacity(uuid, Provider(uuid, name, device), {_CLASS: Units(1)})
+
+
+def _cycle(about: str, hosts: Sequence[_Host]) -> None:
+    began = time.monotonic()
+    found = [host.publish() for host in hosts]
+    seconds = time.monotonic() - began
+    print(
+        f"{about:12} {seconds:9.1f} s  {sum(each.reads for each in found):7} reads"
+        f"  {sum(each.writes for each in found):7} writes"
+        f"  {sum(len(each.refused) for each in found):4} refused",
+        flush=True,
+    )
+
+
+def _options(cloud: Cloud) -> cfg.ConfigOpts:
+    path = cloud.home / "benchmark.conf"
+    told = cloud.credentials("nova").items()
+    lines = "".join(f"{name} = {value}\n" for name, value in told)
+    path.write_text(f"[os_acc_placement]\n{lines}")
+    conf = cfg.ConfigOpts()
+    conf(["--config-file", str(path)], project="os_acc")
+    return conf
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.placement")
+    parser.add_argument("--hosts", type=int, default=300)
+    parser.add_argument("--devices", type=int, default=16)
+    wanted = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="os-acc-placement-") as directory:
+        cloud = Cloud(pathlib.Path(directory))
+        try:
+            cloud.start()
+            cloud.placement.start()
+            _measure(cloud, wanted.hosts, wanted.devices)
+        finally:
+            cloud.stop()
+
+
+def _measure(cloud: Cloud, count: int, devices: int) -> None:
+    placement = Placement(cloud)
+    names = [f"host-{number}" for number in range(count)]
+    for name in names:
+        placement.make(name)
+    conf = _options(cloud)
+    hosts = [_Host(conf, name, devices) for name in names]
+    print(f"{count} hosts with {devices} devices each")
+    _cycle("first", hosts)
+    _cycle("nothing new", hosts)
+    for host in hosts:
+        host.change_one()
+    _cycle("one changed", hosts)
+    _cycle("nothing new", hosts)
+
+
+if __name__ == "__main__":
+    main()
