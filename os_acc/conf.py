@@ -191,7 +191,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     from os_acc.bitstreams import options as bitstreams
     from os_acc.bitstreams.glance import options as glance
     from os_acc.placement import options as placement
-    from os_acc.profiles import cyborg
+    from os_acc.profiles import cyborg, flavors
     from os_acc.profiles import options as profiles
 
     return [
@@ -201,6 +201,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         (placement.GROUP, placement.list_opts()),
         (profiles.GROUP, list(profiles.OPTIONS)),
         (profiles.CYBORG, cyborg.list_opts()),
+        (profiles.NOVA, flavors.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
         *plugins.list_opts(),
     ]

@@ -470,6 +470,20 @@ class ProfilesUnavailable(OsAccError):
     retryable = True
 
 
+class FlavorNotFound(OsAccError):
+    """Nova has no flavor of that name or id."""
+
+
+class FlavorsUnavailable(OsAccError):
+    """Nova, or Keystone before it, does not answer."""
+
+    retryable = True
+
+
+class FlavorRefused(OsAccError):
+    """Nova does not let a flavor be changed like this."""
+
+
 # -- Placement ----------------------------------------------------------------
 
 

@@ -122,22 +122,8 @@ class Requests:
         )
 
     def _all(self, store: Store) -> tuple[AcceleratorRequest, ...]:
-        """What was made, and what leases are without having been."""
-        made = store.requests()
-        known = {each.uuid for each in made}
-        plugged = (
-            self._plugged(lease) for lease in store.leases() if lease.uuid not in known
-        )
-        return (*made, *plugged)
-
-    def _plugged(self, lease: Lease) -> AcceleratorRequest:
-        """What a lease is the request of that no profile was asked for."""
         host = self._manager.settings.node_name
-        return AcceleratorRequest(
-            uuid=lease.uuid,
-            binding=Binding(host, lease.provider, lease.consumer),
-            lease=lease,
-        )
+        return with_plugged(store.requests(), store.leases(), host)
 
     def bind(self, bindings: object) -> tuple[AcceleratorRequest, ...]:
         """Bind requests: each to a host, a provider and an instance.
@@ -365,6 +351,26 @@ class Requests:
     @staticmethod
     def _deadline(seconds: float) -> float:
         return time.monotonic() + seconds
+
+
+def with_plugged(
+    made: tuple[AcceleratorRequest, ...], leases: Iterable[Lease], host: str
+) -> tuple[AcceleratorRequest, ...]:
+    """Requests that were made, and then what leases are that were not.
+
+    A plug asks no profile; what it has given is listed as Bound all the same.
+    """
+    known = {each.uuid for each in made}
+    plugged = (
+        AcceleratorRequest(
+            uuid=lease.uuid,
+            binding=Binding(host, lease.provider, lease.consumer),
+            lease=lease,
+        )
+        for lease in leases
+        if lease.uuid not in known
+    )
+    return (*made, *plugged)
 
 
 def _groups(

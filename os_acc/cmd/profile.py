@@ -26,7 +26,12 @@ from cliff import columns
 from os_acc.cmd import base
 from os_acc.objects.profile import DeviceProfile, ProfileGroup
 from os_acc.profiles import choice, folding
+from os_acc.profiles.flavors import Flavors
 from os_acc.profiles.source import Source
+
+_WITHOUT_POLICY = (
+    "the flavor has several groups: it needs group_policy, isolate or none, as well"
+)
 
 
 class ProfileList(base.Listing):
@@ -103,8 +108,9 @@ class ProfileApply(base.Showing):
     """Put a device profile's groups into a flavor, for a cloud without Cyborg.
 
     Nova resolves accel:device_profile by asking Cyborg and nobody else. A
-    flavor that has the groups themselves needs no Cyborg. By default the
-    command is printed that does it.
+    flavor that has the groups themselves needs no Cyborg. The command that
+    does it is printed; with --set it is done, and what an earlier version of
+    the profile had put there is removed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -113,11 +119,16 @@ class ProfileApply(base.Showing):
             "flavor", metavar="FLAVOR", help="the name or the id of the flavor"
         )
         parser.add_argument(
-            "--prefix",
+            "--suffix",
             metavar="TEXT",
             default="",
             help="what the suffix of each group begins with, before its number; "
             "default the profile's name between '_'",
+        )
+        parser.add_argument(
+            "--set",
+            action="store_true",
+            help="set the properties, by Nova's API: see [os_acc_nova]",
         )
         return parser
 
@@ -125,11 +136,39 @@ class ProfileApply(base.Showing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         profile = _source(self).profile(parsed_args.profile, _deadline(self))
-        properties = folding.properties(profile, parsed_args.prefix)
+        properties = folding.properties(profile, parsed_args.suffix)
+        if parsed_args.set:
+            return self._set(parsed_args, profile, properties)
+        if folding.lacks_policy(properties):
+            self.remark(_WITHOUT_POLICY)
         return ("Flavor", "Properties", "Command"), (
             parsed_args.flavor,
             _Properties(properties),
             _command(parsed_args.flavor, properties),
+        )
+
+    def _set(
+        self,
+        parsed_args: argparse.Namespace,
+        profile: DeviceProfile,
+        properties: Mapping[str, str],
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        applied = Flavors(self.os_acc.config).apply(
+            parsed_args.flavor,
+            properties,
+            parsed_args.suffix or folding.default_prefix(profile),
+            _deadline(self),
+        )
+        if folding.lacks_policy(applied.properties):
+            self.remark(_WITHOUT_POLICY)
+        if folding.KEY in applied.properties:
+            self.remark(
+                f"the flavor has {folding.KEY} as well: Nova asks Cyborg for it"
+            )
+        return ("Flavor", "Properties", "Removed"), (
+            applied.name,
+            _Properties(properties),
+            list(applied.removed),
         )
 
 

@@ -66,7 +66,7 @@ class Catalogue:
         for where, entry in self._entries(deadline):
             if isinstance(entry, exception.OsAccError):
                 errors.append(entry)
-            elif name in (entry.get("name"), entry.get("uuid")):
+            elif reading.is_called(entry, name):
                 found.append((where, reading.read(entry)))
         if len(found) > 1:
             raise exception.InvalidProfile(

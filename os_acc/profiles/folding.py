@@ -83,7 +83,7 @@ def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
         follows it is the number of the group.
     :raises InvalidInput: there is no such suffix.
     """
-    prefix = prefix or f"_{profile.name}_"
+    prefix = prefix or default_prefix(profile)
     found: dict[str, str] = {}
     for group in profile.groups:
         suffix = f"{prefix}{group.index}"
@@ -95,3 +95,14 @@ def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
             )
         found |= group.extra_specs(suffix, _NAMESPACE)
     return found
+
+
+def default_prefix(profile: DeviceProfile) -> str:
+    """What the suffixes of a profile's groups begin with in a flavor."""
+    return f"_{profile.name}_"
+
+
+def lacks_policy(specs: Mapping[str, str]) -> bool:
+    """Whether Placement refuses a flavor's groups for want of ``group_policy``."""
+    numbered = {match[1] for key in specs if (match := _NUMBERED.match(key))}
+    return len(numbered) > 1 and _POLICY not in specs

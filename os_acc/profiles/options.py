@@ -40,6 +40,15 @@ CYBORG = cfg.OptGroup(
     "[placement] or [service_user] do.",
 )
 CYBORG_DEFAULTS: Final = {"service_type": "accelerator"}
+#: Of Nova's options.
+NOVA = cfg.OptGroup(
+    "os_acc_nova",
+    title="Nova's API, as os_acc uses it",
+    help="How the Compute service is reached by 'os-acc profile apply --set', and "
+    "as which administrator; by nothing else. auth_section names another section "
+    "that has these credentials already.",
+)
+NOVA_DEFAULTS: Final = {"service_type": "compute"}
 
 OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.StrOpt(

@@ -74,9 +74,26 @@ def read(found: object) -> DeviceProfile:
     )
 
 
+def is_called(found: Mapping[str, Any], name: str) -> bool:
+    """Whether a profile, which may be wrong, has this name or uuid."""
+    if found.get("name") == name:
+        return True
+    wanted = canonical_uuid(name)
+    if wanted is None:
+        return False
+    given = found.get("uuid")
+    if given is None and isinstance(found.get("name"), str):
+        given = _made_up(found["name"])
+    return canonical_uuid(given) == wanted
+
+
+def _made_up(name: str) -> str:
+    return str(uuid.uuid5(_PROFILES, name))
+
+
 def _uuid(name: str, given: object) -> str:
     if given is None:
-        return str(uuid.uuid5(_PROFILES, name))
+        return _made_up(name)
     found = canonical_uuid(given)
     if found is None:
         raise exception.InvalidProfile(

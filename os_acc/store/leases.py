@@ -269,20 +269,20 @@ class Store:
         :raises RequestNotFound: one of these is not there.
         """
         with self._transaction() as connection:
-            leases = {
-                lease.uuid: lease
-                for lease in self._load(connection, rows.select(connection))
-            }
-            found = [
-                dataclasses.replace(each, lease=leases.get(each.uuid))
-                for each in requests.select(connection)
-                if not uuids or each.uuid in uuids
-            ]
+            leases = self._load(connection, rows.select(connection))
+            found = requests.joined(
+                (
+                    each
+                    for each in requests.select(connection)
+                    if not uuids or each.uuid in uuids
+                ),
+                leases,
+            )
         for missing in sorted(set(uuids) - {each.uuid for each in found}):
             raise exception.RequestNotFound(
                 f"there is no accelerator request {missing}"
             )
-        return tuple(found)
+        return found
 
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""

@@ -28,11 +28,12 @@ import tempfile
 import time
 
 from os_acc import exception
+from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import NO_DOUBTS, Doubts
 from os_acc.objects.told import NOTHING, Told
-from os_acc.store import codec, doubts, refusals, rows, schema, told
+from os_acc.store import codec, doubts, refusals, requests, rows, schema, told
 from os_acc.store.database import Database, StoreDamaged, has_strange_log
 
 
@@ -43,6 +44,7 @@ class Recorded:
     :ivar damaged_claims: functions of leases that cannot be read.
     :ivar damaged_files: damaged stores that were set aside.
     :ivar told: what Placement was told under our name.
+    :ivar requests: that were made of device profiles, with their leases.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -50,6 +52,7 @@ class Recorded:
     damaged_files: tuple[str, ...] = ()
     unknown_regions: Doubts = NO_DOUBTS
     told: Told = NOTHING
+    requests: tuple[AcceleratorRequest, ...] = ()
 
     @property
     def standing(self) -> Standing:
@@ -149,6 +152,7 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
             tuple(sorted(claims)),
             unknown_regions=doubts.read(connection),
             told=told.read(connection),
+            requests=requests.joined(requests.select(connection), leases),
         )
 
 

@@ -32,6 +32,7 @@ from os_acc.objects.accelerator_request import (
     Binding,
     RequestState,
 )
+from os_acc.objects.lease import Lease
 from os_acc.store import codec, schema
 
 LOG = log.getLogger(__name__)
@@ -51,6 +52,16 @@ def select(
         f"SELECT {COLUMNS} FROM requests WHERE {condition} ORDER BY rowid", arguments
     )
     return list(_sound(cursor))
+
+
+def joined(
+    found: Iterable[AcceleratorRequest], leases: Iterable[Lease]
+) -> tuple[AcceleratorRequest, ...]:
+    """Requests, each with its lease."""
+    known = {lease.uuid: lease for lease in leases}
+    return tuple(
+        dataclasses.replace(each, lease=known.get(each.uuid)) for each in found
+    )
 
 
 def insert(

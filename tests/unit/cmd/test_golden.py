@@ -128,6 +128,17 @@ def test_what_the_manual_shows_of_a_request(golden: Callable[..., None]) -> None
     golden("request-show", "request", "show", *given)
 
 
+def test_what_the_manual_shows_of_profiles(
+    console: Console, tmp_path: Path, golden: Callable[..., None]
+) -> None:
+    file = tmp_path / "profiles.yaml"
+    file.write_text((GOLDEN / "profiles.yaml").read_text())
+    console.configure(more=f"[os_acc_profiles]\ncatalogue = {file}")
+    golden("profile-list", "profile", "list")
+    golden("profile-show", "profile", "show", "fpga-dp1")
+    golden("profile-apply", "profile", "apply", "fpga-dp1", "fpga.small")
+
+
 @pytest.mark.usefixtures("helper_of_nova")
 def test_what_the_manual_shows_of_a_check(
     console: Console, golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,80 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""``os-acc request list``: accelerator requests, and how far they are."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from os_acc.cmd import arguments, base
+from os_acc.objects.accelerator_request import AcceleratorRequest
+from os_acc.requests import with_plugged
+
+_COLUMNS = ("UUID", "State", "Instance", "Profile", "Group", "Device")
+_MORE = ("Provider", "Host", "Reason")
+
+
+class RequestList(base.Listing):
+    """List accelerator requests: what was made of profiles, and what was plugged.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--instance",
+            metavar="UUID",
+            type=arguments.uuid,
+            help="only those that are, or were last, bound to this one",
+        )
+        parser.add_argument(
+            "--long",
+            action="store_true",
+            help="show the provider, the host, and why a request has failed as well",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        recorded, long = self.recorded(), parsed_args.long
+        host = self.settings.node_name
+        found = with_plugged(recorded.requests, recorded.leases, host)
+        return _COLUMNS + (_MORE if long else ()), [
+            _row(each, long)
+            for each in found
+            if parsed_args.instance is None
+            or (each.binding and each.binding.instance_uuid == parsed_args.instance)
+        ]
+
+
+def _row(request: AcceleratorRequest, long: bool) -> tuple[Any, ...]:
+    binding, lease = request.binding, request.lease
+    row = (
+        request.uuid,
+        request.state.value,
+        binding.instance_uuid if binding else None,
+        request.profile or None,
+        request.group,
+        str(lease.address) if lease else None,
+    )
+    if not long:
+        return row
+    provider, host = (
+        (binding.device_rp_uuid, binding.hostname) if binding else (None, None)
+    )
+    return (*row, provider, host, request.reason or None)

@@ -1,0 +1,209 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Flavors that are given the groups of a device profile, by Nova's API.
+
+``/flavors`` and ``/flavors/{id}/os-extra_specs`` of
+https://docs.openstack.org/api-ref/compute/, with microversion 2.86: Nova then
+refuses what no service of its could use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from os_acc import exception, hints
+from os_acc.profiles.link import Link, Service
+from os_acc.profiles.options import NOVA, NOVA_DEFAULTS
+from os_acc.rest import options
+
+MICROVERSION: Final = "2.86"
+SERVICE: Final = Service(
+    name="Nova",
+    group=NOVA,
+    defaults={**NOVA_DEFAULTS, **options.PATIENCE},
+    version="",
+    spoken=f"microversion {MICROVERSION} is spoken",
+    unavailable=exception.FlavorsUnavailable,
+)
+_OLD: Final = (
+    f"Nova does not know microversion {MICROVERSION}, with which it judges extra specs",
+    "its releases from 21.0.0 (Ussuri) on do; 'os-acc profile apply' without --set "
+    "prints what to set",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Applied:
+    """What has become of a flavor.
+
+    :ivar removed: keys that an earlier profile of the same prefix had put there.
+    :ivar properties: all that it has now.
+    """
+
+    name: str
+    removed: tuple[str, ...]
+    properties: Mapping[str, str]
+
+
+class Flavors:
+    """The flavors of a cloud, as an administrator changes them.
+
+    :param conf: as it is when the first flavor is asked for.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._link = Link(conf, SERVICE)
+
+    def apply(
+        self,
+        flavor: str,
+        properties: Mapping[str, str],
+        prefix: str,
+        deadline: float,
+    ) -> Applied:
+        """Set properties, and remove what an earlier profile had there besides.
+
+        What is there already is not set again. What is new is set before what
+        is old is removed: Nova may refuse it, and then nothing has changed.
+
+        :param flavor: its id, or its name.
+        :param prefix: of the suffixes of all groups that are the profile's.
+        :raises FlavorNotFound: there is none.
+        :raises FlavorRefused: Nova does not take the properties.
+        :raises FlavorsUnavailable: Nova does not answer.
+        :raises InvalidConfiguration: Nova does not let us in, or is not there.
+        """
+        found_id, name = self._found(flavor, deadline)
+        path = f"/flavors/{urllib.parse.quote(found_id, safe='')}/os-extra_specs"
+        about = f"the properties of flavor {hints.shown(name)}"
+        before = self._ask("GET", path, about, _specs, deadline)
+        if not properties.items() <= before.items():
+            body = {"extra_specs": dict(properties)}
+            self._ask("POST", path, about, _specs, deadline, json=body)
+        removed = tuple(_stale(before, properties, prefix))
+        for key in removed:
+            where = f"{path}/{urllib.parse.quote(key, safe='')}"
+            # Somebody else may have removed it.
+            with contextlib.suppress(exception.FlavorNotFound):
+                self._ask("DELETE", where, about, _nothing, deadline)
+        kept = {key: value for key, value in before.items() if key not in removed}
+        return Applied(name, removed, {**kept, **properties})
+
+    def _found(self, flavor: str, deadline: float) -> tuple[str, str]:
+        """(id, name) of a flavor; one with this id before one of this name."""
+        named = []
+        for found_id, name in self._flavors(deadline):
+            if found_id == flavor:
+                return found_id, name
+            if name == flavor:
+                named.append((found_id, name))
+        for each in named:
+            return each
+        raise exception.FlavorNotFound(
+            f"Nova has no flavor {hints.shown(flavor)}",
+            hint="'openstack flavor list --all' shows those that there are",
+        )
+
+    def _flavors(self, deadline: float) -> Iterator[tuple[str, str]]:
+        # None: those that are not public as well.
+        marker = ""
+        while True:
+            asked = {"is_public": "None", **({"marker": marker} if marker else {})}
+            page = self._ask(
+                "GET",
+                f"/flavors?{urllib.parse.urlencode(asked)}",
+                "the flavors",
+                _page,
+                deadline,
+            )
+            yield from page
+            # A page of the same again would be asked for without end.
+            if not page or page[-1][0] == marker:
+                return
+            marker = page[-1][0]
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        about: str,
+        take: Any,
+        deadline: float,
+        **told: Any,
+    ) -> Any:
+        return self._link.ask(
+            lambda adapter: adapter.request(
+                path, method, microversion=MICROVERSION, **told
+            ),
+            take,
+            about,
+            deadline,
+            lambda code, why: _refused(path, about, code, why),
+        )
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options; a second time changes nothing."""
+    SERVICE.register(conf)
+
+
+def list_opts() -> list[cfg.Opt]:
+    """For oslo-config-generator."""
+    return SERVICE.list_opts()
+
+
+def _refused(path: str, about: str, code: int, why: str) -> exception.OsAccError | None:
+    if code == 406:
+        return exception.FlavorRefused(_OLD[0], hint=_OLD[1])
+    if code == 403:
+        return exception.FlavorRefused(
+            f"Nova does not let us have {about}: {why}",
+            hint=f"flavors are an administrator's: see [{NOVA.name}]",
+        )
+    if code == 404 and "os-extra_specs" in path:
+        return exception.FlavorNotFound(f"Nova has not {about} any more: {why}")
+    if code in (400, 409):
+        return exception.FlavorRefused(
+            f"Nova does not take {about}: {why}",
+            hint="'os-acc check' tells whether Nova knows the keys of os_acc",
+        )
+    return None
+
+
+def _specs(answer: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in answer["extra_specs"].items()}
+
+
+def _page(answer: Any) -> list[tuple[str, str]]:
+    return [(str(each["id"]), str(each["name"])) for each in answer["flavors"]]
+
+
+def _nothing(_answer: Any) -> None:
+    """Nova says nothing of what it has removed."""
+
+
+def _stale(
+    before: Mapping[str, str], properties: Mapping[str, str], prefix: str
+) -> Iterator[str]:
+    ours = re.compile(rf"(?:resources|trait|os_acc){re.escape(prefix)}\d+:.+")
+    for key in sorted(before):
+        if ours.fullmatch(key) and key not in properties:
+            yield key

@@ -1,0 +1,241 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Keystone, Cyborg and Nova, as far as they are asked, that may misbehave.
+
+What is here of them answers as Cyborg 17 and Nova 34 do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.server
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+from os_acc.profiles.link import Service
+
+_TOKEN = "a token"
+
+
+@dataclasses.dataclass
+class Cloud:
+    """What is there, and what happens instead.
+
+    :ivar profiles: of Cyborg.
+    :ivar flavors: (id, name) to extra specs.
+    :ivar page: flavors on a page.
+    :ivar bad: keys that Nova refuses.
+    :ivar statuses: to answer Cyborg's and Nova's next requests with.
+    :ivar refusals: connections to drop.
+    :ivar silent: whether nothing is ever answered.
+    :ivar text: what is answered instead of JSON.
+    :ivar oldest: whether Nova knows no microversion that is asked for.
+    :ivar asked: the requests to Cyborg and Nova, as "method path".
+    :ivar microversions: that were asked for.
+    """
+
+    profiles: list[Any] = dataclasses.field(default_factory=list)
+    flavors: dict[tuple[str, str], dict[str, str]] = dataclasses.field(
+        default_factory=dict
+    )
+    page: int = 2
+    bad: str = ""
+    statuses: list[int] = dataclasses.field(default_factory=list)
+    refusals: int = 0
+    silent: bool = False
+    text: str | None = None
+    oldest: bool = False
+    asked: list[str] = dataclasses.field(default_factory=list)
+    microversions: set[str | None] = dataclasses.field(default_factory=set)
+    url: str = ""
+    ended: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def options(self, conf: cfg.ConfigOpts, service: Service, **told: object) -> None:
+        """Let a configuration lead here."""
+        service.register(conf)
+        group = service.group.name
+        conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
+        for name, value in (self.credentials() | told).items():
+            conf.set_override(name, value, group)
+
+    def credentials(self) -> dict[str, object]:
+        """How a user of this cloud is known."""
+        return {
+            "auth_type": "password",
+            "auth_url": f"{self.url}/identity/v3",
+            "username": "os_acc",
+            "password": "secret",
+            "project_name": "service",
+            "user_domain_id": "default",
+            "project_domain_id": "default",
+            "connect_retry_delay": 0,
+            "status_code_retry_delay": 0,
+        }
+
+    # -- answers ----------------------------------------------------------------
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        """What Cyborg or Nova says."""
+        where, _, query = path.partition("?")
+        parts = [urllib.parse.unquote(each) for each in where.strip("/").split("/")]
+        match [method, *parts]:
+            case ["GET", "accelerator", "v2", "device_profiles"]:
+                return 200, {"device_profiles": self.profiles}
+            case ["GET", "compute", "v2.1", "flavors"]:
+                return 200, {"flavors": self._listed(urllib.parse.parse_qs(query))}
+            case [_, "compute", "v2.1", "flavors", flavor, "os-extra_specs", *key]:
+                return self._specs(method, flavor, body, *key)
+        return 404, {"error": "there is no such path"}
+
+    def _listed(self, asked: dict[str, list[str]]) -> list[dict[str, str]]:
+        assert asked["is_public"] == ["None"]
+        ids = [each for each, _name in self.flavors]
+        begin = ids.index(asked["marker"][0]) + 1 if "marker" in asked else 0
+        chosen = list(self.flavors)[begin : begin + self.page]
+        return [{"id": each, "name": name} for each, name in chosen]
+
+    def _specs(
+        self, method: str, flavor: str, body: Any, key: str = ""
+    ) -> tuple[int, Any]:
+        found = [specs for (each, _), specs in self.flavors.items() if each == flavor]
+        if not found or (key and key not in found[0]):
+            return 404, {"itemNotFound": {"code": 404, "message": "not there"}}
+        (specs,) = found
+        if method == "DELETE":
+            del specs[key]
+            return 200, None
+        if method == "POST":
+            new = body["extra_specs"]
+            if self.bad in new:
+                why = f"Validation failed; extra spec {self.bad} does not exist"
+                return 400, {"badRequest": {"code": 400, "message": why}}
+            specs |= new
+        return 200, {"extra_specs": specs}
+
+
+@contextlib.contextmanager
+def running(**what: Any) -> Iterator[Cloud]:
+    """Have a cloud that answers."""
+    cloud = Cloud(**what)
+
+    class Handler(_Handler):
+        it = cloud
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    cloud.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield cloud
+    cloud.ended.set()
+    server.shutdown()
+    server.server_close()
+
+
+def soon() -> float:
+    """A deadline that no answer misses."""
+    return time.monotonic() + 60.0
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    it: Cloud
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+    def _serve(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path.startswith("/identity"):
+            self._keystone()
+            return
+        cloud = self.it
+        cloud.asked.append(f"{self.command} {self.path}")
+        if self.path.startswith("/compute"):
+            cloud.microversions.add(self.headers.get("OpenStack-API-Version"))
+        if cloud.silent:
+            cloud.ended.wait()
+            self.close_connection = True
+        elif cloud.refusals:
+            cloud.refusals -= 1
+            self.close_connection = True
+        elif cloud.statuses:
+            self._say(cloud.statuses.pop(0), {"message": "on purpose"})
+        elif cloud.text is not None:
+            self._send(200, cloud.text.encode(), "text/html")
+        elif self.headers.get("X-Auth-Token") != _TOKEN:
+            self._say(401, {"message": "nobody"})
+        elif cloud.oldest and self.headers.get("OpenStack-API-Version"):
+            self._say(406, {"computeFault": {"message": "not supported"}})
+        else:
+            body = json.loads(raw) if raw else None
+            self._say(*cloud.answer(self.command, self.path, body))
+
+    do_GET = do_POST = do_DELETE = _serve
+
+    def _keystone(self) -> None:
+        url = self.it.url
+        if self.command == "GET":
+            links = [{"rel": "self", "href": f"{url}/identity/v3"}]
+            about = {"id": "v3.14", "status": "stable", "links": links}
+            self._say(200, {"version": about})
+            return
+        places = {"accelerator": f"{url}/accelerator", "compute": f"{url}/compute/v2.1"}
+        about = {
+            "methods": ["password"],
+            "user": {"id": "u", "name": "os_acc", "domain": {"id": "default"}},
+            "project": {"id": "service", "name": "service"},
+            "expires_at": "2999-01-01T00:00:00.000000Z",
+            "issued_at": "2026-01-01T00:00:00.000000Z",
+            "catalog": [
+                {
+                    "type": kind,
+                    "name": kind,
+                    "id": kind,
+                    "endpoints": [
+                        {"interface": "public", "region": "lab", "url": each, "id": "1"}
+                    ],
+                }
+                for kind, each in places.items()
+            ],
+        }
+        self._say(201, {"token": about}, {"X-Subject-Token": _TOKEN})
+
+    def _say(
+        self, status: int, body: Any, headers: dict[str, str] | None = None
+    ) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        self._send(status, data, "application/json", headers)
+
+    def _send(
+        self,
+        status: int,
+        data: bytes,
+        kind: str,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

@@ -1,0 +1,172 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Device profiles that Cyborg has, whatever it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.profiles import choice, options
+from os_acc.profiles.cyborg import SERVICE, Cyborg
+from tests.unit.profiles.cloud_double import Cloud, running, soon
+from tests.unit.profiles.made import FPGA, profile
+
+UUID = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
+#: As its API reference has it.
+ANSWERED = profile(
+    uuid=UUID,
+    description="",
+    created_at="2020-03-10 03:52:15+00:00",
+    updated_at=None,
+    links=[
+        {"href": "http://192.0.2.1/accelerator/v2/device_profiles/x", "rel": "self"}
+    ],
+)
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    with running(profiles=[ANSWERED]) as cloud:
+        yield cloud
+
+
+def conf(cloud: Cloud, **told: object) -> cfg.ConfigOpts:
+    found = cfg.ConfigOpts()
+    found([], default_config_files=[], default_config_dirs=[])
+    cloud.options(found, SERVICE, **told)
+    return found
+
+
+@pytest.fixture
+def source(cloud: Cloud) -> Cyborg:
+    return Cyborg(conf(cloud))
+
+
+@pytest.mark.parametrize("name", ["fpga-dp1", UUID])
+def test_a_profile_is_found_by_name_and_by_uuid(source: Cyborg, name: str) -> None:
+    found = source.profile(name, soon())
+    assert (found.name, found.uuid) == ("fpga-dp1", UUID)
+    assert found.groups[0].request.resources == ((FPGA, 1),)
+
+
+def test_what_cyborg_does_not_have_is_not_found(source: Cyborg) -> None:
+    with pytest.raises(exception.ProfileNotFound, match="other"):
+        source.profile("other", soon())
+
+
+def test_a_profile_that_nobody_can_serve_hides_none(
+    cloud: Cloud, source: Cyborg
+) -> None:
+    # Cyborg checks nothing below accel:.
+    wrong = {"name": "bad", "groups": [{f"resources:{FPGA}": "1", "accel:typo": "x"}]}
+    cloud.profiles = [wrong, "rubbish", ANSWERED]
+    assert source.profile("fpga-dp1", soon()).name == "fpga-dp1"
+    with pytest.raises(exception.InvalidProfile, match="typo"):
+        source.profile("bad", soon())
+    judged = [each for _where, each in source.judged(soon())]
+    assert [type(each).__name__ for each in judged] == [
+        "InvalidProfile",
+        "DeviceProfile",
+    ]
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v2", "/v2/"])
+def test_an_endpoint_may_have_its_version_or_not(cloud: Cloud, end: str) -> None:
+    place = f"{cloud.url}/accelerator{end}"
+    source = Cyborg(conf(cloud, endpoint_override=place))
+    assert source.profile("fpga-dp1", soon()).uuid == UUID
+    assert cloud.asked == ["GET /accelerator/v2/device_profiles"]
+
+
+def test_a_token_is_asked_for_once(cloud: Cloud, source: Cyborg) -> None:
+    for _ in range(3):
+        source.profile("fpga-dp1", soon())
+    assert cloud.asked == ["GET /accelerator/v2/device_profiles"] * 3
+
+
+@pytest.mark.parametrize("trouble", [{"statuses": [503, 503]}, {"refusals": 2}])
+def test_what_passes_is_waited_for(
+    cloud: Cloud, source: Cyborg, trouble: dict[str, object]
+) -> None:
+    for name, value in trouble.items():
+        setattr(cloud, name, value)
+    assert source.profile("fpga-dp1", soon()).uuid == UUID
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 504])
+def test_an_answer_that_may_be_another_one_later(
+    cloud: Cloud, source: Cyborg, code: int
+) -> None:
+    cloud.statuses = [code]
+    with pytest.raises(exception.ProfilesUnavailable, match="cannot answer") as error:
+        source.profile("fpga-dp1", soon())
+    assert error.value.retryable
+    assert error.value.__cause__ is not None
+    assert source.profile("fpga-dp1", soon()).uuid == UUID
+
+
+@pytest.mark.parametrize("code", [400, 403, 404])
+def test_an_answer_that_stays_the_same(cloud: Cloud, source: Cyborg, code: int) -> None:
+    cloud.statuses = [code]
+    with pytest.raises(exception.InvalidConfiguration, match="os_acc_cyborg"):
+        source.profile("fpga-dp1", soon())
+
+
+def test_cyborg_that_takes_no_token(cloud: Cloud, source: Cyborg) -> None:
+    cloud.statuses = [401] * 9
+    with pytest.raises(exception.InvalidConfiguration, match="auth_type"):
+        source.profile("fpga-dp1", soon())
+
+
+def test_nobody_is_there(cloud: Cloud) -> None:
+    away = conf(cloud, endpoint_override="http://127.0.0.1:1", connect_retries=1)
+    with pytest.raises(exception.ProfilesUnavailable, match="nobody answers"):
+        Cyborg(away).profile("fpga-dp1", soon())
+
+
+def test_one_who_never_answers_is_not_waited_for(cloud: Cloud, source: Cyborg) -> None:
+    cloud.silent = True
+    with pytest.raises(exception.ProfilesUnavailable, match="in time"):
+        source.profile("fpga-dp1", time.monotonic() + 0.3)
+
+
+@pytest.mark.parametrize("text", ["<html>It works!</html>", "", "[]", '{"a": 1}'])
+def test_what_answers_is_not_cyborg(cloud: Cloud, source: Cyborg, text: str) -> None:
+    cloud.text = text
+    with pytest.raises(exception.InvalidConfiguration, match="endpoint_override"):
+        source.profile("fpga-dp1", soon())
+
+
+@pytest.mark.parametrize(
+    "told", [{"auth_type": None}, {"auth_type": "nonsense"}, {"version": "1"}]
+)
+def test_options_that_lead_nowhere(cloud: Cloud, told: dict[str, object]) -> None:
+    with pytest.raises(exception.InvalidConfiguration, match="os_acc_cyborg"):
+        Cyborg(conf(cloud, **told)).profile("fpga-dp1", soon())
+
+
+def test_cyborg_is_asked_where_the_configuration_says_so(cloud: Cloud) -> None:
+    told = conf(cloud)
+    options.register(told)
+    told.set_override("source", "cyborg", group=options.GROUP.name)
+    specs = {"accel:device_profile": "fpga-dp1"}
+    folded = choice.Profiles(told).folded(specs, soon())
+    assert folded[f"resourcesdevice_profile_0:{FPGA}"] == "1"  # type: ignore[index]
+    assert choice.Profiles(told).folded({"hw:x": "1"}, soon()) == {"hw:x": "1"}
+    assert len(cloud.asked) == 1

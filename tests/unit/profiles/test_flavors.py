@@ -1,0 +1,181 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A profile's groups in a flavor, set by Nova's API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.profiles import folding, reading
+from os_acc.profiles.flavors import SERVICE, Flavors
+from tests.unit.profiles.cloud_double import Cloud, running, soon
+from tests.unit.profiles.made import FPGA, GPU, profile
+
+PROPERTIES = folding.properties(reading.read(profile()))
+PREFIX = "_fpga-dp1_"
+PLACE = "/compute/v2.1/flavors/7/os-extra_specs"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    flavors = {
+        (number, f"m{number}"): {"hw:cpu_policy": "shared"} for number in "56789"
+    }
+    with running(flavors=flavors) as cloud:
+        yield cloud
+
+
+def conf(cloud: Cloud, **told: object) -> cfg.ConfigOpts:
+    found = cfg.ConfigOpts()
+    found([], default_config_files=[], default_config_dirs=[])
+    cloud.options(found, SERVICE, **told)
+    return found
+
+
+@pytest.fixture
+def flavors(cloud: Cloud) -> Flavors:
+    return Flavors(conf(cloud))
+
+
+def writes(cloud: Cloud) -> list[str]:
+    return [each for each in cloud.asked if not each.startswith("GET")]
+
+
+@pytest.mark.parametrize("flavor", ["7", "m7"])
+def test_a_flavor_of_any_page_is_found_by_id_and_by_name(
+    cloud: Cloud, flavors: Flavors, flavor: str
+) -> None:
+    applied = flavors.apply(flavor, PROPERTIES, PREFIX, soon())
+    assert applied.name == "m7"
+    assert cloud.flavors["7", "m7"] == {"hw:cpu_policy": "shared", **PROPERTIES}
+    assert applied.properties == cloud.flavors["7", "m7"]
+    assert writes(cloud) == [f"POST {PLACE}"]
+    assert cloud.microversions == {"compute 2.86"}
+
+
+def test_an_id_is_before_a_name(cloud: Cloud, flavors: Flavors) -> None:
+    cloud.flavors = {("1", "2"): {}, ("2", "1"): {}}
+    flavors.apply("2", PROPERTIES, PREFIX, soon())
+    assert cloud.flavors == {("1", "2"): {}, ("2", "1"): PROPERTIES}
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_flavor_that_nobody_has_made(
+    cloud: Cloud, flavors: Flavors, size: int
+) -> None:
+    cloud.page = size
+    with pytest.raises(exception.FlavorNotFound, match="m1"):
+        flavors.apply("m1", PROPERTIES, PREFIX, soon())
+    assert writes(cloud) == []
+
+
+def test_the_same_again_writes_nothing(cloud: Cloud, flavors: Flavors) -> None:
+    for _ in range(2):
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+    assert writes(cloud) == [f"POST {PLACE}"]
+
+
+def test_what_the_profile_has_no_longer_is_removed(
+    cloud: Cloud, flavors: Flavors
+) -> None:
+    flavors.apply("7", PROPERTIES, PREFIX, soon())
+    others = {
+        f"resources_fpga-dp1_x:{GPU}": "1",
+        f"resources_fpga-dp2_0:{GPU}": "1",
+        f"resources1:{GPU}": "1",
+    }
+    cloud.flavors["7", "m7"] |= others
+    less = {
+        "resources_fpga-dp1_0:" + FPGA: "2",
+        "os_acc_fpga-dp1_0:function_name": "gzip",
+    }
+    applied = flavors.apply("7", less, PREFIX, soon())
+    assert cloud.flavors["7", "m7"] == {"hw:cpu_policy": "shared", **others, **less}
+    assert applied.properties == cloud.flavors["7", "m7"]
+    assert set(applied.removed) == set(PROPERTIES) - set(less)
+    # Nova has judged what is new before anything is taken away.
+    assert writes(cloud)[1] == f"POST {PLACE}"
+
+
+def test_what_nova_refuses_changes_nothing(cloud: Cloud, flavors: Flavors) -> None:
+    flavors.apply("7", PROPERTIES, PREFIX, soon())
+    before = dict(cloud.flavors["7", "m7"])
+    cloud.bad = "os_acc_fpga-dp1_0:function_name"
+    with pytest.raises(exception.FlavorRefused, match="does not exist"):
+        flavors.apply("7", {cloud.bad: "gzip"}, PREFIX, soon())
+    assert cloud.flavors["7", "m7"] == before
+
+
+def test_a_nova_that_is_too_old(cloud: Cloud, flavors: Flavors) -> None:
+    cloud.oldest = True
+    with pytest.raises(exception.FlavorRefused, match=r"2\.86"):
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+
+
+def test_flavors_are_an_administrators(cloud: Cloud, flavors: Flavors) -> None:
+    cloud.statuses = [403]
+    with pytest.raises(exception.FlavorRefused, match="administrator"):
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+
+
+def test_a_flavor_that_is_deleted_meanwhile(
+    cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud, "_specs", lambda *_: (404, {"itemNotFound": {}}))
+    with pytest.raises(exception.FlavorNotFound, match="any more"):
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+
+
+def test_a_removal_whose_answer_is_lost_has_happened(
+    cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.flavors["7", "m7"] = {f"resources_fpga-dp1_9:{GPU}": "1"}
+    answer = cloud.answer
+
+    def lose(method: str, path: str, body: object) -> tuple[int, object]:
+        told = answer(method, path, body)
+        return (503, {}) if method == "DELETE" and told[0] == 200 else told
+
+    monkeypatch.setattr(cloud, "answer", lose)
+    flavors.apply("7", PROPERTIES, PREFIX, soon())
+    assert cloud.flavors["7", "m7"] == PROPERTIES
+    assert [each.split()[0] for each in writes(cloud)] == ["POST", "DELETE", "DELETE"]
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 504])
+def test_a_nova_that_cannot_answer_now(
+    cloud: Cloud, flavors: Flavors, code: int
+) -> None:
+    cloud.statuses = [code]
+    with pytest.raises(exception.FlavorsUnavailable, match="cannot answer") as error:
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+    assert error.value.retryable
+
+
+@pytest.mark.parametrize("text", ["<html>", "", "[]", '{"flavors": [{"id": 1}]}'])
+def test_what_answers_is_not_nova(cloud: Cloud, flavors: Flavors, text: str) -> None:
+    cloud.text = text
+    with pytest.raises(exception.InvalidConfiguration, match="os_acc_nova"):
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+
+
+def test_nobody_waits_for_a_nova_that_is_silent(cloud: Cloud, flavors: Flavors) -> None:
+    cloud.silent = True
+    with pytest.raises(exception.FlavorsUnavailable, match="in time"):
+        flavors.apply("7", PROPERTIES, PREFIX, time.monotonic() + 0.3)
