@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
+from os_acc.testing import HostSpec, hosts
 from os_acc.testing.provider_tree import ProviderTree
 from tests.unit.bench import instance, uuid_of
 from tests.unit.fpga import (
@@ -27,6 +28,7 @@ from tests.unit.fpga import (
     CRYPTO,
     GZIP,
     OTHER_CARD,
+    POWER_ON,
     FpgaBench,
     function_trait,
     traits,
@@ -64,38 +66,45 @@ def card_of(entries: list[dict[str, Any]], group: str) -> str:
     return address
 
 
+@pytest.fixture
+def differing(make_fpgas, card) -> FpgaBench:
+    """This card holds another function than the other one."""
+    holds = {CARD: POWER_ON, OTHER_CARD: POWER_ON} | {card: GZIP}
+    buses = [address.removesuffix(":00.0") for address in holds]
+    functions = zip(buses, holds.values(), strict=True)
+    return make_fpgas(
+        HostSpec(tuple(hosts.dfl(b, functions=(f,)) for b, f in functions))
+    )
+
+
 @either_card
-def test_the_group_gets_the_region_with_its_function(fpgas, card):
-    fpgas.upload()
-    fpgas.ask(9, card, function_id=GZIP)
-    fpgas.unplug(9)
+def test_the_group_gets_the_region_with_its_function(differing, card):
     specs = TWO_GROUPS | {f"trait1:{function_trait(GZIP)}": "required"}
-    entries = fpgas.manager.plug(instance(1), allocations(fpgas), specs)
+    entries = differing.manager.plug(instance(1), allocations(differing), specs)
     assert card_of(entries, "1") == card
 
 
 @either_card
-def test_what_was_assigned_stays_though_the_region_holds_something_else(fpgas, card):
-    fpgas.upload()
-    fpgas.upload("crypto", CRYPTO)
-    fpgas.ask(9, card, function_id=GZIP)
-    fpgas.unplug(9)
+def test_what_was_assigned_stays_though_a_region_holds_something_else(differing, card):
+    (other,) = {CARD, OTHER_CARD} - {card}
+    differing.upload("crypto", CRYPTO)
     specs = TWO_GROUPS | {
-        f"trait1:{function_trait(GZIP)}": "required",
-        "accel1:function_id": CRYPTO,
+        f"trait1:{function_trait(POWER_ON)}": "forbidden",
+        "accel2:function_id": CRYPTO,
     }
-    plain = allocations(fpgas)
-    entries = fpgas.manager.plug(instance(1), plain, specs)
+    plain = allocations(differing)
+    assert function_trait(POWER_ON) in traits(differing, other)
+    entries = differing.manager.plug(instance(1), plain, specs)
     assert card_of(entries, "1") == card
-    assert function_trait(CRYPTO) in traits(fpgas, card)
-    assert function_trait(GZIP) not in traits(fpgas, card)
-    again = [(plain, specs), (mapped(fpgas, card), specs), (None, None)]
+    # By traits alone, either card would do for group 1 by now.
+    assert function_trait(POWER_ON) not in traits(differing, other)
+    again = [(plain, specs), (mapped(differing, card), specs), (None, None)]
     for selected, wanted in again:
-        assert fpgas.manager.plug(instance(1), selected, wanted) == entries
-    service = fpgas.restart()
+        assert differing.manager.plug(instance(1), selected, wanted) == entries
+    service = differing.restart()
     for selected, wanted in again:
         assert service.plug(instance(1), selected, wanted) == entries
-    assert fpgas.programmings() == ["done", "done"]
+    assert differing.programmings() == ["done"]
 
 
 @either_card
