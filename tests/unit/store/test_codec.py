@@ -17,11 +17,13 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Programming, Region
+from os_acc.objects.request import AttachTarget
 from os_acc.store import codec
 
 _16_BITS = st.integers(0, 0xFFFF)
@@ -32,20 +34,39 @@ ADDRESSES = st.builds(
     st.integers(0, 0x1F),
     st.integers(0, 7),
 )
+IDENTITIES = st.builds(
+    PciIdentity,
+    _16_BITS,
+    _16_BITS,
+    _16_BITS,
+    _16_BITS,
+    st.integers(0, 0xFF),
+    st.text(),
+)
 PRIORS = st.builds(
     PriorBinding,
     address=ADDRESSES,
-    identity=st.builds(
-        PciIdentity,
-        _16_BITS,
-        _16_BITS,
-        _16_BITS,
-        _16_BITS,
-        st.integers(0, 0xFF),
-        st.text(),
-    ),
+    identity=IDENTITIES,
     driver=st.none() | st.text(),
     driver_override=st.none() | st.text(),
+)
+PROGRAMMINGS = st.builds(
+    Programming,
+    region=st.builds(
+        Region,
+        card=ADDRESSES,
+        identity=IDENTITIES,
+        number=st.integers(0, 7),
+        interface_id=st.none() | st.text(),
+        function_id=st.none() | st.text(),
+        functions=st.lists(ADDRESSES, max_size=2).map(tuple),
+    ),
+    function_id=st.none() | st.text(),
+    image_id=st.text(),
+    hash_algo=st.text(),
+    hash_value=st.text(),
+    is_exact=st.booleans(),
+    boot_id=st.text(),
 )
 LEASES = st.builds(
     Lease,
@@ -68,14 +89,19 @@ LEASES = st.builds(
     project_id=st.text(),
     epoch=st.integers(0, 2**62),
     reason=st.text(st.characters()),
+    programming=st.none() | PROGRAMMINGS,
+    attach_target=st.sampled_from(AttachTarget),
 )
 
 
+# What makes the input takes longer than that on a busy machine.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(LEASES)
 def test_every_field_comes_back_as_it_was(lease):
     assert codec.decode(codec.encode(lease)) == lease
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(LEASES, LEASES)
 def test_equal_payloads_are_equal_leases(one, other):
     assert (codec.encode(one) == codec.encode(other)) == (one == other)
