@@ -1,0 +1,162 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A compute node whose accelerators are published in the real Placement."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from oslo_config import cfg
+
+from os_acc.manager import Manager
+from os_acc.placement.publisher import Published, Publisher
+from os_acc.placement.steps import Refusal
+from os_acc.testing import HostSpec, hosts
+from tests.functional.openstack.placement import Known, Placement
+from tests.unit.bench import privileged_here
+from tests.unit.fpga import FpgaBench
+
+FPGA_A, FPGA_B, GPU_A, GPU_B, NIC = (
+    f"0000:{bus}:00.0" for bus in ("3b", "af", "17", "b1", "5e")
+)
+REGIONS = ("0000:3b:00.1", "0000:3b:00.2", "0000:af:00.1", "0000:af:00.2")
+FPGA, GPU, NETWORK = (f"CUSTOM_ACCELERATOR_{each}" for each in ("FPGA", "GPU", "NIC"))
+
+#: What names all of it: two cards of two regions each, four VFs, two GPUs.
+NAMED = [
+    '{"address": "0000:3b:*.*", "num_vfs": 2}',
+    '{"address": "0000:af:*.*", "num_vfs": 2}',
+    '{"address": "0000:5e:*.*", "num_vfs": 4}',
+    '{"address": "0000:17:00.*"}',
+    '{"address": "0000:b1:00.*"}',
+]
+
+
+def host() -> HostSpec:
+    """Two FPGA cards with two regions each, two GPUs, and a card with VFs."""
+    two = (hosts.DFL_FUNCTION, hosts.DFL_FUNCTION)
+    return HostSpec(
+        (
+            hosts.dfl("0000:3b", 0, functions=two, vfs=2),
+            hosts.dfl("0000:af", 1, functions=two, vfs=2),
+            hosts.nic("0000:5e", 0, name="ens1f0"),
+            *hosts.gpu("0000:17", 0),
+            *hosts.gpu("0000:b1", 1, card=2),
+        )
+    )
+
+
+class Site(FpgaBench):
+    """One such host, with a compute node of its own in Placement.
+
+    :ivar root: the compute node's provider, as Nova has made it.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        placement: Placement,
+        spec: HostSpec | None = None,
+        **options: object,
+    ) -> None:
+        self.placement = placement
+        self.name = f"node-{uuid.uuid4()}"
+        self._told: dict[str, object] = {}
+        super().__init__(
+            place,
+            spec or host(),
+            **{"node_name": self.name, "device_spec": NAMED, **options},
+        )
+        self.node = placement.make(self.name, inventories={"VCPU": 8, "MEMORY_MB": 64})
+        self.publisher = self.new_publisher()
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[Self]:
+        """Privileged code finds this kernel; all that hangs ends with this."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(privileged_here())
+            stack.enter_context(self.installed())
+            stack.callback(self.end)
+            yield self
+
+    def read(self) -> cfg.ConfigOpts:
+        """The configuration, with how Placement is reached."""
+        conf = cfg.ConfigOpts()
+        conf(["--config-file", str(self.file(**self._told))], project="os_acc")
+        return conf
+
+    def file(self, **told: object) -> Path:
+        """Such a file.
+
+        :param told: of [os_acc_placement], beside and instead of the rest.
+        """
+        about = {**self.placement.cloud.credentials("nova"), **told}
+        path = Path(self.root).parent / f"{uuid.uuid4()}.conf"
+        path.write_text(
+            "[os_acc_placement]\n"
+            + "".join(f"{name} = {value}\n" for name, value in about.items())
+        )
+        return path
+
+    # -- what os_acc does ------------------------------------------------------
+
+    def new_publisher(self, **told: object) -> Publisher:
+        """As after a restart, with these options."""
+        self._told = told
+        return Publisher(self.config(), self.name)
+
+    def sync(self, by: Publisher | None = None) -> Published:
+        """One synchronization."""
+        return self.manager.publish(by or self.publisher, time.monotonic() + 300)
+
+    def renew(self, **options: object) -> Manager:
+        """Start the service anew: nothing is left in memory."""
+        manager = self.restart(**options)
+        self.publisher = self.new_publisher()
+        return manager
+
+    def published(self) -> Published:
+        """One synchronization of which nothing is refused."""
+        found = self.sync()
+        assert found.refused == ()
+        return found
+
+    # -- what comes of it --------------------------------------------------------
+
+    def tree(self) -> dict[str, Known]:
+        """The providers of this node, by their names after the node's."""
+        begin = f"{self.name}_accel_"
+        return {
+            name.removeprefix(begin): known
+            for name, known in self.placement.tree(self.node).items()
+        }
+
+    def known(self, address: str) -> Known:
+        """What Placement has of the provider of a device."""
+        return self.placement.known(self.provider(address).uuid)
+
+    def units(self, rp: str) -> dict[str, tuple[int, int]]:
+        """(total, reserved) of each class of a provider."""
+        found = self.placement.known(rp).inventories
+        return {name: (each["total"], each["reserved"]) for name, each in found.items()}
+
+
+def told(refused: tuple[Refusal, ...]) -> dict[str, Any]:
+    """The types of what was refused, by what that was."""
+    return {each.what: type(each.error) for each in refused}

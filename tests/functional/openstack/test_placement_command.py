@@ -1,0 +1,106 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""``os-acc provider sync``, ``os_acc.sync_placement()``, and who is let in."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+import os_acc
+from os_acc import exception, service
+from os_acc.cmd.app import OsAcc
+from tests.functional.openstack.placement import Placement
+from tests.functional.openstack.placement_site import GPU, GPU_A, NAMED, NIC, Site
+
+
+@pytest.fixture
+def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path, placement).working() as site:
+        yield site
+
+
+def run(site: Site, *arguments: str, **told: object) -> tuple[int, str, str]:
+    """One run of ``os-acc`` with this host's configuration: status, out, err."""
+    file = site.file(**told)
+    named = "".join(f"device_spec = {each}\n" for each in NAMED)
+    file.write_text(
+        f"[os_acc]\nstate_path = {site.state_path}\nnode_name = {site.name}\n{named}"
+        + file.read_text()
+    )
+    out, err = io.StringIO(), io.StringIO()
+    app = OsAcc(root=site.root, config=cfg.ConfigOpts(), stdout=out, stderr=err)
+    status = app.run(["--config-file", str(file), *arguments])
+    return status, out.getvalue(), err.getvalue()
+
+
+def changes(out: str) -> list[str]:
+    return [each["Change"] for each in json.loads(out)]
+
+
+def test_the_command_does_what_it_has_shown_before(site: Site) -> None:
+    site.manager.take_stock()
+    before = site.placement.tree(site.node)
+    status, shown, _err = run(site, "provider", "sync", "--dry-run", "-f", "json")
+    assert status == 0
+    assert site.placement.tree(site.node) == before
+    status, done, _err = run(site, "provider", "sync", "-f", "json")
+    assert status == 0
+    assert changes(done) == changes(shown) != []
+    assert site.units(site.provider(GPU_A).uuid) == {GPU: (1, 0)}
+    assert changes(run(site, "provider", "sync", "-f", "json")[1]) == []
+    assert site.published().writes == 0
+
+
+def test_the_command_tells_what_was_refused_and_does_the_rest(site: Site) -> None:
+    gpu = site.provider(GPU_A)
+    site.placement.make(gpu.name)
+    for arguments in (["--dry-run"], []):
+        status, out, err = run(site, "provider", "sync", *arguments, "-f", "json")
+        assert status == 1
+        assert f"os-acc: refused: create {gpu.name}: " in err
+        assert len(changes(out)) > 10
+    assert not site.placement.has(f"/resource_providers/{gpu.uuid}")
+    assert site.placement.has(f"/resource_providers/{site.provider(NIC).uuid}")
+
+
+def test_a_service_publishes_by_a_public_function(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_manager", site.manager)
+    monkeypatch.setattr(service, "_publisher", site.publisher)
+    first, second = os_acc.sync_placement(), os_acc.sync_placement()
+    assert first.done
+    assert (second.done, second.refused, second.reads) == ((), (), 1)
+
+
+def test_a_password_that_is_wrong_is_told(site: Site) -> None:
+    with pytest.raises(exception.InvalidConfiguration, match="os_acc_placement"):
+        site.sync(site.new_publisher(password="wrong"))
+
+
+def test_a_user_without_the_role_is_told_which_it_takes(site: Site) -> None:
+    with pytest.raises(exception.PlacementRefused, match="role service") as caught:
+        site.sync(site.new_publisher(username="os_acc"))
+    assert not caught.value.retryable
+
+
+def test_a_user_whom_nobody_has_named_is_told(site: Site) -> None:
+    with pytest.raises(exception.PlacementNotConfigured, match="auth_type"):
+        site.sync(site.new_publisher(auth_type=""))

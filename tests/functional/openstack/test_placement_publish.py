@@ -1,0 +1,331 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What a host offers, in the real Placement: as it is, and as it changes."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception, operations
+from os_acc.objects.pci import PciAddress
+from os_acc.placement.steps import Remove
+from tests.functional.openstack.placement import Placement
+from tests.functional.openstack.placement_site import (
+    FPGA,
+    GPU,
+    GPU_A,
+    NAMED,
+    NETWORK,
+    NIC,
+    REGIONS,
+    Site,
+)
+
+
+@pytest.fixture
+def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path, placement).working() as site:
+        yield site
+
+
+def test_a_host_is_a_tree_of_three_levels(site: Site) -> None:
+    site.published()
+    tree = site.tree()
+    names = {known.uuid: name for name, known in tree.items()}
+    assert {name: names.get(known.parent) for name, known in tree.items()} == {
+        site.name: None,
+        "card_8086_0b2b_0000_3b_00_0": site.name,
+        "8086_0b2c_0000_3b_00_1": "card_8086_0b2b_0000_3b_00_0",
+        "8086_0b2c_0000_3b_00_2": "card_8086_0b2b_0000_3b_00_0",
+        "card_8086_0b2b_0000_af_00_0": site.name,
+        "8086_0b2c_0000_af_00_1": "card_8086_0b2b_0000_af_00_0",
+        "8086_0b2c_0000_af_00_2": "card_8086_0b2b_0000_af_00_0",
+        "8086_1592_0000_5e_00_0": site.name,
+        "10de_2235_0000_17_00_0": site.name,
+        "10de_2235_0000_b1_00_0": site.name,
+    }
+    assert site.units(site.provider(NIC).uuid) == {NETWORK: (4, 0)}
+    assert site.units(site.provider(GPU_A).uuid) == {GPU: (1, 0)}
+    assert site.units(site.provider(REGIONS[0]).uuid) == {FPGA: (1, 0)}
+    card = tree["card_8086_0b2b_0000_3b_00_0"]
+    assert (card.inventories, card.traits) == ({}, frozenset())
+
+
+def test_all_of_it_is_what_the_providers_are_said_to_have(site: Site) -> None:
+    site.published()
+    offered = site.manager.providers()
+    assert len(offered) == 7
+    for each in offered:
+        known = site.placement.known(each.uuid)
+        assert known.name == each.name
+        assert known.traits == each.device.traits
+        (record,) = known.inventories.values()
+        units = len(each.device.handles)
+        assert record == {
+            "total": units,
+            "reserved": 0,
+            "min_unit": 1,
+            "max_unit": units,
+            "step_size": 1,
+            "allocation_ratio": 1.0,
+        }
+
+
+def test_where_nothing_is_new_one_listing_is_read(site: Site) -> None:
+    site.published()
+    again = site.published()
+    assert (again.done, again.reads, again.writes) == ((), 1, 0)
+
+
+def test_a_restart_reads_what_there_is_and_writes_nothing(site: Site) -> None:
+    site.published()
+    site.renew()
+    again = site.published()
+    assert (again.done, again.writes) == ((), 0)
+    # The version, the node by its name, the tree; two for each of seven.
+    assert again.reads == 3 + 2 * 7
+
+
+def test_an_allocation_costs_two_reads_of_its_provider_and_no_write(
+    site: Site,
+) -> None:
+    """Placement counts it in the provider's generation."""
+    site.published()
+    site.placement.allocate({site.provider(GPU_A).uuid: {GPU: 1}})
+    for reads in (3, 1):
+        again = site.published()
+        assert (again.done, again.reads, again.writes) == ((), reads, 0)
+
+
+def test_a_dry_run_changes_nothing_and_shows_what_is_done_then(site: Site) -> None:
+    site.manager.take_stock()
+    before = site.placement.tree(site.node)
+    wanted, told = site.manager._snapshots.newest(), site.manager.store.told()
+    plan = site.publisher.difference(wanted, told, time.monotonic() + 300)
+    assert site.placement.tree(site.node) == before
+    assert plan.steps
+    assert tuple(map(str, site.published().done)) == tuple(map(str, plan.steps))
+
+
+# -- capacity ------------------------------------------------------------------
+
+
+def test_what_is_leased_is_counted_and_not_reserved(site: Site) -> None:
+    site.published()
+    site.plug(1, NIC, amount=3)
+    assert site.published().writes == 0
+    assert site.units(site.provider(NIC).uuid) == {NETWORK: (4, 0)}
+
+
+def test_what_cannot_be_given_back_is_reserved_until_it_is(site: Site) -> None:
+    nic = site.provider(NIC).uuid
+    entry, _other = site.plug(1, NIC, amount=2)
+    site.kernel.fail(entry["pci_id"], "unbind", times=None)
+    with pytest.raises(exception.DevicesUnreleased):
+        site.unplug(1)
+    site.published()
+    assert site.units(nic) == {NETWORK: (4, 1)}
+    site.kernel.lift()
+    operations.release_device(site.manager, PciAddress.parse(entry["pci_id"]), None)
+    assert site.published().writes == 1
+    assert site.units(nic) == {NETWORK: (4, 0)}
+
+
+def test_what_is_leased_of_a_card_that_has_vanished_stays(site: Site) -> None:
+    nic = site.provider(NIC).uuid
+    site.published()
+    site.plug(1, NIC, amount=3)
+    site.kernel.hot_unplug(NIC)
+    site.published()
+    assert site.units(nic) == {NETWORK: (3, 0)}
+
+
+# -- what is not offered any more ------------------------------------------------
+
+
+def without(*gone: str) -> list[str]:
+    """What is named, but for some buses."""
+    return [each for each in NAMED if not any(bus in each for bus in gone)]
+
+
+def test_what_is_not_offered_is_deleted_and_its_card_with_it(site: Site) -> None:
+    site.published()
+    site.renew(device_spec=without(":3b:", ":17:"))
+    done = site.published()
+    assert [type(each) for each in done.done] == [Remove] * 4
+    assert sorted(site.tree()) == sorted(
+        [
+            site.name,
+            "card_8086_0b2b_0000_af_00_0",
+            "8086_0b2c_0000_af_00_1",
+            "8086_0b2c_0000_af_00_2",
+            "8086_1592_0000_5e_00_0",
+            "10de_2235_0000_b1_00_0",
+        ]
+    )
+    assert site.published().writes == 0
+
+
+def test_what_is_allocated_stays_all_reserved_until_it_is_free(site: Site) -> None:
+    site.published()
+    nic = site.provider(NIC).uuid
+    consumer = site.placement.allocate({nic: {NETWORK: 2}})
+    site.renew(device_spec=without(":5e:"))
+    for writes in (1, 0):
+        assert site.published().writes == writes
+        assert site.units(nic) == {NETWORK: (4, 4)}
+    site.placement.free(consumer)
+    (step,) = site.published().done
+    assert isinstance(step, Remove)
+    assert not site.placement.has(f"/resource_providers/{nic}")
+
+
+def test_what_comes_back_is_offered_again(site: Site) -> None:
+    site.published()
+    nic = site.provider(NIC).uuid
+    site.placement.allocate({nic: {NETWORK: 1}})
+    site.renew(device_spec=without(":5e:"))
+    site.published()
+    site.renew(device_spec=NAMED)
+    site.published()
+    assert site.units(nic) == {NETWORK: (4, 0)}
+
+
+# -- classes ---------------------------------------------------------------------
+
+
+def of_class(name: str, *, traits: str = "") -> list[str]:
+    """A card's VFs alone, of a class of one's own."""
+    told = {"address": "0000:5e:*.*", "num_vfs": 4, "resource_class": name}
+    return [json.dumps(told | ({"traits": traits} if traits else {}))]
+
+
+@pytest.fixture
+def unique() -> str:
+    """Part of a name that nobody else uses."""
+    return uuid.uuid4().hex.upper()
+
+
+def test_a_class_of_ours_that_nobody_uses_any_more_is_deleted(
+    site: Site, unique: str
+) -> None:
+    first, second = f"CUSTOM_A_{unique}", f"CUSTOM_B_{unique}"
+    site.renew(device_spec=of_class(first))
+    nic = site.provider(NIC).uuid
+    site.published()
+    assert site.units(nic) == {first: (4, 0)}
+    site.renew(device_spec=of_class(second))
+    site.published()
+    assert site.units(nic) == {second: (4, 0)}
+    assert not site.placement.has(f"/resource_classes/{first}")
+    assert site.published().writes == 0
+
+
+def test_a_class_of_which_something_is_allocated_stays_reserved(
+    site: Site, unique: str
+) -> None:
+    first, second = f"CUSTOM_A_{unique}", f"CUSTOM_B_{unique}"
+    site.renew(device_spec=of_class(first))
+    nic = site.provider(NIC).uuid
+    site.published()
+    consumer = site.placement.allocate({nic: {first: 1}})
+    site.renew(device_spec=of_class(second))
+    for writes in (2, 0):
+        # The new class has to be made.
+        assert site.published().writes == writes
+        assert site.units(nic) == {first: (4, 4), second: (4, 0)}
+    site.placement.free(consumer)
+    site.published()
+    assert site.units(nic) == {second: (4, 0)}
+    assert not site.placement.has(f"/resource_classes/{first}")
+
+
+def test_a_class_that_others_have_made_or_use_is_not_deleted(
+    site: Site, unique: str
+) -> None:
+    theirs, shared = f"CUSTOM_A_{unique}", f"CUSTOM_B_{unique}"
+    site.placement.make(f"other-{unique}", None, {theirs: 1})
+    site.renew(device_spec=of_class(shared))
+    site.published()
+    site.placement.make(f"another-{unique}", None, {shared: 1})
+    site.renew(device_spec=of_class(theirs))
+    site.published()
+    site.renew(device_spec=without(":5e:"))
+    site.published()
+    for name in (theirs, shared):
+        assert site.placement.has(f"/resource_classes/{name}")
+    assert site.published().writes == 0
+
+
+# -- traits --------------------------------------------------------------------
+
+
+def test_a_trait_of_ours_that_nobody_uses_any_more_is_deleted(
+    site: Site, unique: str
+) -> None:
+    fast, slow = f"CUSTOM_FAST_{unique}", f"CUSTOM_SLOW_{unique}"
+    site.renew(device_spec=of_class(NETWORK, traits=f"{fast},{slow}"))
+    site.published()
+    site.placement.make(f"other-{unique}", traits=(slow,))
+    # A restart: what is ours is on record.
+    site.renew(device_spec=of_class(NETWORK))
+    site.published()
+    assert not {fast, slow} & site.known(NIC).traits
+    assert not site.placement.has(f"/traits/{fast}")
+    assert site.placement.has(f"/traits/{slow}")
+    assert site.published().writes == 0
+
+
+def test_traits_that_operators_have_added_stay(site: Site, unique: str) -> None:
+    fast, gold = f"CUSTOM_FAST_{unique}", f"CUSTOM_GOLD_{unique}"
+    site.renew(device_spec=of_class(NETWORK, traits=fast))
+    site.published()
+    nic = site.provider(NIC).uuid
+    mine = site.known(NIC).traits
+    site.placement.set_traits(nic, gold, "HW_NIC_SRIOV", *mine)
+    assert site.published().writes == 0
+    site.renew(device_spec=of_class(NETWORK))
+    site.published()
+    assert site.known(NIC).traits == mine - {fast} | {gold, "HW_NIC_SRIOV"}
+
+
+def test_a_provider_with_a_trait_of_an_operators_is_not_deleted(
+    site: Site, unique: str
+) -> None:
+    site.published()
+    nic = site.provider(NIC).uuid
+    site.placement.set_traits(nic, f"CUSTOM_GOLD_{unique}", *site.known(NIC).traits)
+    site.renew(device_spec=without(":5e:"))
+    site.published()
+    assert site.units(nic) == {NETWORK: (4, 4)}
+    assert site.published().writes == 0
+
+
+def test_a_region_that_is_leased_is_not_programmable(site: Site) -> None:
+    site.published()
+    assert "CUSTOM_PROGRAMMABLE" in site.known(REGIONS[0]).traits
+    site.plug(1, REGIONS[0])
+    done = site.published()
+    assert len(done.done) == done.writes == 1
+    assert "CUSTOM_PROGRAMMABLE" not in site.known(REGIONS[0]).traits
+    assert "CUSTOM_PROGRAMMABLE" in site.known(REGIONS[1]).traits
+    site.unplug(1)
+    site.published()
+    assert "CUSTOM_PROGRAMMABLE" in site.known(REGIONS[0]).traits
