@@ -369,6 +369,16 @@ def test_one_too_few_is_seen_without_a_search() -> None:
             assign(groups, policy, places, budget=500)
 
 
+def test_one_too_few_is_seen_where_no_two_groups_are_alike() -> None:
+    # Each may be on all of the good ones but one, and there are too few of these.
+    groups = [group(f"g{n:02}", 1, "T", f"!N{n}") for n in range(16)]
+    places = [others(f"p{n:02}", 1, "T", f"N{n}") for n in range(15)]
+    places += [others(f"q{n:02}", 1) for n in range(16)]
+    for policy in GroupPolicy:
+        with pytest.raises(exception.NoAssignment, match="right traits"):
+            assign(groups, policy, places, budget=500)
+
+
 def test_the_budget_is_counted_in_steps() -> None:
     groups = shuffled(16, 1, most=100)
     places = packed(groups, 8)
