@@ -108,7 +108,9 @@ class Requests:
             happens by itself.
         :raises InvalidInput: that is no uuid, or no such word.
         """
-        if bind_state not in (None, "resolved"):
+        if bind_state is not None and not (
+            isinstance(bind_state, str) and bind_state == "resolved"
+        ):
             raise exception.InvalidInput(
                 f"bind_state is {hints.shown(bind_state)}",
                 hint="it is 'resolved', or left out",

@@ -30,10 +30,11 @@ from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.privsep import images as privsep_images
 from os_acc.privsep import kernel as privsep_kernel
+from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, HostSpec
 
 #: What is written to in place, so that copies must not share it.
-_IN_PLACE = (".kernel/notes", "run", "../state", "../images")
+_IN_PLACE = (".kernel/notes", "run", "../state", "../images", "../profiles")
 _EVERYTHING = '{"address": "*:*:*.*"}'
 
 
@@ -63,6 +64,11 @@ class Bench:
         os.makedirs(self.root)
         return FakeKernel.build(self.root, host)
 
+    @property
+    def profiles(self) -> str:
+        """The directory of the device profiles."""
+        return os.path.join(self.directory, "profiles")
+
     def boot(self) -> Manager:
         """The library in this process, which talks to this host for good."""
         if privsep_kernel.current.root != self.root:
@@ -84,6 +90,8 @@ class Bench:
         bitstreams.register(options)
         for name, value in {"source": "directory", "directory": self.images}.items():
             options.set_override(name, value, group=bitstreams.GROUP.name)
+        profiles.register(options)
+        options.set_override("catalogue", self.profiles, group=profiles.GROUP.name)
         cache = os.path.join(self.directory, "state", state_path.BITSTREAMS)
         privsep_images.current = privsep_images.Images(cache)
         return service.build(options, self.root, Owner.NOVA)

@@ -29,6 +29,8 @@ Arguments = tuple[Any, ...]
 FPGA, GPU, AUDIO = "0000:5e:00.0", "0000:17:00.0", "0000:17:00.1"
 CLASS = "CUSTOM_ACCELERATOR_GPU"
 NODE = "node1"
+#: A device profile that asks for the GPU.
+PROFILE = "one"
 STRANGER = "99999999-9999-4999-8999-999999999999"
 #: The first instance has an FPGA, the second one nothing.
 OWNER, OTHER = instance(1), instance(2)
@@ -42,6 +44,7 @@ _FAMILIAR = (
         "trait1:CUSTOM_X",
         CLASS,
     ),
+    *("hostname", "device_rp_uuid", "instance_uuid", "resolved", PROFILE, NODE),
     *(uuid_of(1), uuid_of(2), STRANGER, FPGA, "resources_X1:VCPU", "trait:HW_GPU"),
 )
 
@@ -68,6 +71,15 @@ class Calls:
             "host_info": lambda _rubbish: (),
             "update_provider_tree": lambda _rubbish: (_tree(), NODE),
             "initialize": lambda rubbish: rubbish.pick(((), (False,))),
+            "create_requests": lambda rubbish: rubbish.pick(((PROFILE,), ("two",))),
+            "bind_requests": self._bind,
+            "list_requests": lambda rubbish: rubbish.pick(
+                ((), (uuid_of(1),), (None, "resolved"), (STRANGER, None))
+            ),
+            "unbind_requests": self._uuids,
+            "delete_requests": self._uuids,
+            "request_events": self._uuids,
+            "sync_placement": lambda _rubbish: (),
         }
 
     @property
@@ -89,6 +101,17 @@ class Calls:
             right = (*right[:at], rubbish.near(right[at]), *right[at + 1 :])
         return right
 
+    def _bind(self, rubbish: Rubbish) -> Arguments:
+        binding = {
+            "hostname": NODE,
+            "device_rp_uuid": self._uuid,
+            "instance_uuid": uuid_of(2),
+        }
+        return ({rubbish.pick((*_made(), STRANGER)): binding},)
+
+    def _uuids(self, rubbish: Rubbish) -> Arguments:
+        return ([rubbish.pick((*_made(), STRANGER))],)
+
     def _plug(self, rubbish: Rubbish) -> Arguments:
         selected, specs = rubbish.pick((self._free, self._held))
         if rubbish.happens(0.3):
@@ -106,6 +129,15 @@ class Calls:
         for _ in range(rubbish.random.randrange(3)):
             specs[rubbish.text()] = rubbish.pick(("1", "required", rubbish.text()))
         return specs
+
+
+def _made() -> list[str]:
+    """The requests that there are."""
+    return [
+        each["uuid"]
+        for each in os_acc.list_requests()
+        if each["device_profile_name"] == PROFILE
+    ]
 
 
 def _tree() -> ProviderTree:

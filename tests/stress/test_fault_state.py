@@ -245,6 +245,7 @@ TABLES = (
     "unknown_regions",
     "told",
     "made_names",
+    "requests",
 )
 
 

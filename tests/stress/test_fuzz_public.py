@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +25,16 @@ import pytest
 
 import os_acc
 from os_acc import exception, service
+from os_acc.profiles import options as profiles
 from os_acc.testing import hosts
 from tests.rubbish import shown
 from tests.stress.fuzzing import Fuzzed, told
 from tests.stress.public_calls import (
+    CLASS,
     FPGA,
     GPU,
     OWNER,
+    PROFILE,
     Arguments,
     Calls,
     fingerprint,
@@ -42,6 +46,10 @@ from tests.unit.bench import Bench, instance, request, uuid_of
 #: How often each is called; the others look at the whole host.
 CALLS = {"plug": 3_000, "unplug": 4_000, "rekey": 4_000, "requests_accelerators": 3_000}
 OTHERS = 1_000
+CHANGING = (
+    *("plug", "unplug", "rekey"),
+    *("create_requests", "bind_requests", "unbind_requests", "delete_requests"),
+)
 BATCH = 250
 
 
@@ -52,11 +60,20 @@ class World:
         self.bench = Bench(Path(place), hosts.two_socket_host())
         self.untouched = self.bench.kernel.snapshot()
         self._state = self.bench.state_path
+        self.config = self.bench.config()
+        profiles.register(self.config)
+        catalogue = os.path.join(place, "profiles.yaml")
+        with open(catalogue, "w") as file:
+            json.dump(
+                [{"name": PROFILE, "groups": [{f"resources:{CLASS}": "1"}]}], file
+            )
+        self.config.set_override("catalogue", catalogue, group=profiles.GROUP.name)
         self._log = os.path.join(self.bench.root, ".kernel", "notes")
 
     def begin(self) -> None:
         """All is as it is between calls."""
         self.bench.plug(1, FPGA)
+        os_acc.create_requests(PROFILE)
         self._before = self.bench.kernel.snapshot()
         self.mark()
 
@@ -80,6 +97,9 @@ class World:
         """What a right call has done is undone by right calls."""
         for consumer in os_acc.attached():
             assert os_acc.unplug({"uuid": consumer}) == 1
+        if made := [each["uuid"] for each in os_acc.list_requests()]:
+            os_acc.unbind_requests(made)
+            assert os_acc.delete_requests(made) == len(made)
         assert self.bench.kernel.snapshot() == self.untouched
         self.begin()
 
@@ -94,7 +114,7 @@ def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(place)
     with world.bench.kernel.installed():
         begin = functools.partial(
-            service.initialize, config=world.bench.config(), root=world.bench.root
+            service.initialize, config=world.config, root=world.bench.root
         )
         monkeypatch.setattr(service, "_manager", None)
         monkeypatch.setattr(service, "initialize", begin)
@@ -132,9 +152,10 @@ def try_out(world: World, name: str, given: Arguments) -> None:
         assert fingerprint(given) == before
     if world.is_unchanged():
         return
-    # It was a right one after all.
-    assert name in ("plug", "unplug", "rekey")
-    assert answer
+    # It was a right one after all, or has left its mark on the request.
+    assert name in CHANGING
+    states = {each["state"] for each in os_acc.list_requests()}
+    assert answer or states & {"Unbound", "BindFailed"}
     world.restore()
 
 
