@@ -1,0 +1,316 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Flavors that ask for accelerators, and the life of the guests that have them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from os_acc import allocation_candidates, extra_specs
+from os_acc.objects.request import FlavorRequest
+from tests.functional.openstack.placement_site import (
+    FPGA,
+    FPGA_A,
+    FPGA_B,
+    GPU,
+    NETWORK,
+    REGIONS,
+    Site,
+)
+
+#: What goes to which: (group, provider), of this host's accelerators alone.
+Mapped = frozenset[tuple[str, str]]
+#: (provider, resource class, amount) of everything that a candidate takes.
+Taken = frozenset[tuple[str, str, int]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """What one group asks for.
+
+    :ivar programmed: it wishes for a function, each guest for another one.
+    """
+
+    resource_class: str
+    amount: int = 1
+    traits: tuple[str, ...] = ()
+    programmed: bool = False
+
+
+PROGRAMMED, AS_IT_IS = Asked(FPGA, programmed=True), Asked(FPGA)
+ONE_GPU, ONE_VF = Asked(GPU), Asked(NETWORK)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flavor:
+    """Groups, numbered from 1.
+
+    :ivar policy: '' where there is but one.
+    """
+
+    groups: tuple[Asked, ...]
+    policy: str = ""
+
+    @property
+    def numbered(self) -> Iterator[tuple[str, Asked]]:
+        for number, asked in enumerate(self.groups, 1):
+            yield str(number), asked
+
+    @property
+    def devices(self) -> int:
+        """How many devices a guest gets."""
+        return sum(asked.amount for asked in self.groups)
+
+    def specs(self, functions: Mapping[str, str]) -> dict[str, str]:
+        """The extra specs.
+
+        :param functions: the function that a group wishes for.
+        """
+        specs = {"group_policy": self.policy} if self.policy else {}
+        for suffix, asked in self.numbered:
+            specs[f"resources{suffix}:{asked.resource_class}"] = str(asked.amount)
+            specs |= {f"trait{suffix}:{trait}": "required" for trait in asked.traits}
+        for suffix, function in functions.items():
+            specs[f"accel{suffix}:function_id"] = function
+        return specs
+
+    def wishes(self) -> dict[str, str]:
+        """A function that nobody has yet for each group that wishes for one."""
+        return {
+            suffix: str(uuid.uuid4())
+            for suffix, asked in self.numbered
+            if asked.programmed
+        }
+
+    def request(self) -> FlavorRequest:
+        """With what every guest has besides: a processor, and some memory."""
+        request = extra_specs.parse(self.specs(self.wishes()))
+        return allocation_candidates.filled(request, vcpus=1, memory_mb=1, disk_gb=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """One allocation request of Placement."""
+
+    allocations: Mapping[str, Mapping[str, Any]]
+    mappings: Mapping[str, tuple[str, ...]]
+
+    @property
+    def taken(self) -> Taken:
+        return frozenset(
+            (rp, name, amount)
+            for rp, each in self.allocations.items()
+            for name, amount in each["resources"].items()
+        )
+
+    def mapped(self, ours: Mapping[str, object]) -> Mapped:
+        return frozenset(
+            (suffix, rp)
+            for suffix, members in self.mappings.items()
+            for rp in members
+            if rp in ours
+        )
+
+    def selected(self, *, with_mappings: bool) -> dict[str, Any]:
+        """As it is passed to plug."""
+        selected: dict[str, Any] = {"allocations": self.allocations}
+        if with_mappings:
+            selected["mappings"] = {s: list(rps) for s, rps in self.mappings.items()}
+        return selected
+
+
+class Customers:
+    """Guests on one host, from the scheduler's question to their end.
+
+    :ivar guests: the devices of those who are there, by the guests' uuids.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.guests: dict[str, tuple[str, ...]] = {}
+
+    # -- what Placement says -----------------------------------------------------
+
+    def candidates(self, flavor: Flavor) -> list[Candidate]:
+        """Every candidate for a flavor on this host."""
+        return [
+            Candidate(
+                each["allocations"],
+                {suffix: tuple(rps) for suffix, rps in each["mappings"].items()},
+            )
+            for each in self._answer(flavor.request())["allocation_requests"]
+        ]
+
+    def view(self) -> dict[str, tuple[Any, frozenset[str]]]:
+        """What Placement has of all providers, as the scheduler sees them.
+
+        Of each what there is and what is used of it, and its traits, but for
+        those of what a region holds.
+        """
+        request = extra_specs.parse({"resources:VCPU": "1"})
+        return {
+            rp: (
+                each["resources"],
+                frozenset(name for name in each["traits"] if "_FUNCTION_" not in name),
+            )
+            for rp, each in self._answer(request)["provider_summaries"].items()
+        }
+
+    def _answer(self, request: FlavorRequest) -> Any:
+        # This host alone, as Nova asks where a host is forced: other tests have
+        # left theirs.
+        query = f"{allocation_candidates.query(request)}&in_tree={self.site.node}"
+        answer = self.site.placement.http.get(
+            f"/allocation_candidates?{query}",
+            microversion=allocation_candidates.MICROVERSION,
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    # -- what the host has -------------------------------------------------------
+
+    def offered(self) -> dict[str, frozenset[str]]:
+        """The addresses of the devices of each provider that are in order."""
+        return {
+            each.uuid: frozenset(
+                str(handle.address)
+                for handle in each.device.handles
+                if not handle.fault
+            )
+            for each in self.site.manager.providers()
+        }
+
+    def free(self) -> frozenset[str]:
+        """The addresses of devices that no guest has."""
+        theirs = itertools.chain.from_iterable(self.guests.values())
+        return frozenset[str]().union(*self.offered().values()).difference(theirs)
+
+    def held(self) -> dict[str, str]:
+        """What the hardware of each region holds."""
+        kernel = self.site.kernel
+        held = kernel.held_by_hardware(FPGA_A) + kernel.held_by_hardware(FPGA_B)
+        return dict(zip(REGIONS, held, strict=True))
+
+    # -- guests -------------------------------------------------------------------
+
+    def live_on_each(self, flavor: Flavor, candidates: Sequence[Candidate]) -> int:
+        """Let guests live without mappings, one after the other; how many.
+
+        One on what each candidate takes: nothing else is said there, and any of
+        Placement's mappings of just that is right.
+        """
+        found = self.offered()
+        meant: dict[Taken, set[Mapped]] = {}
+        for each in candidates:
+            meant.setdefault(each.taken, set()).add(each.mapped(found))
+        alone = {each.taken: each for each in candidates}
+        before = self.view()
+        for taken, candidate in alone.items():
+            self._live(flavor, candidate, meant[taken], with_mappings=False)
+            assert self.view() == before
+        return len(alone)
+
+    def live_as_mapped(self, flavor: Flavor, candidates: Sequence[Candidate]) -> int:
+        """Let guests live as the mappings of each candidate say; how many."""
+        found, before = self.offered(), self.view()
+        for candidate in candidates:
+            right = {candidate.mapped(found)}
+            self._live(flavor, candidate, right, with_mappings=True)
+            assert self.view() == before
+        return len(candidates)
+
+    def _live(
+        self,
+        flavor: Flavor,
+        candidate: Candidate,
+        right: set[Mapped],
+        *,
+        with_mappings: bool,
+    ) -> None:
+        """One guest, which leaves the host as it has found it."""
+        before = self.site.kernel.snapshot()
+        consumer = self._scheduled(candidate)
+        selected = candidate.selected(with_mappings=with_mappings)
+        entries = self._plugged(consumer, flavor, selected)
+        mapped = frozenset(
+            (each["request_group"], each["device_rp_uuid"]) for each in entries
+        )
+        assert mapped in right
+        self.leave(consumer)
+        assert self.site.kernel.snapshot() == before
+        self.site.published()
+
+    def settle(self, flavor: Flavor) -> tuple[str, ...]:
+        """A guest comes and stays, on the first candidate; its devices."""
+        candidate = self.candidates(flavor)[0]
+        consumer = self._scheduled(candidate)
+        self._plugged(consumer, flavor, candidate.selected(with_mappings=False))
+        return self.guests[consumer]
+
+    def leave(self, consumer: str) -> None:
+        """A guest ends."""
+        devices = self.guests.pop(consumer)
+        assert self.site.manager.unplug({"uuid": consumer}) == len(devices)
+        self.site.placement.free(consumer)
+
+    def end(self) -> None:
+        """All guests that are there end."""
+        for consumer in list(self.guests):
+            self.leave(consumer)
+
+    def _scheduled(self, candidate: Candidate) -> str:
+        consumer = self.site.placement.allocate(
+            {rp: each["resources"] for rp, each in candidate.allocations.items()}
+        )
+        self.guests[consumer] = ()
+        return consumer
+
+    def _plugged(
+        self, consumer: str, flavor: Flavor, selected: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """What a guest gets, which is what its flavor asks for."""
+        wishes, free, held = flavor.wishes(), self.free(), self.held()
+        for function in wishes.values():
+            self.site.upload(function, function)
+        entries = self.site.manager.plug(
+            {"uuid": consumer}, selected, flavor.specs(wishes)
+        )
+        self.guests[consumer] = tuple(str(each["pci_id"]) for each in entries)
+        self._check_devices(flavor, entries, free)
+        programmed = {
+            each["pci_id"]: wishes[each["request_group"]]
+            for each in entries
+            if each["request_group"] in wishes
+        }
+        assert self.held() == held | programmed
+        return entries
+
+    def _check_devices(
+        self, flavor: Flavor, entries: Sequence[Mapping[str, Any]], free: frozenset[str]
+    ) -> None:
+        """As many as each group asks for, each ready, and nobody else's."""
+        assert Counter(each["request_group"] for each in entries) == {
+            suffix: asked.amount for suffix, asked in flavor.numbered
+        }
+        devices = [each["pci_id"] for each in entries]
+        assert len(set(devices)) == len(devices)
+        assert free.issuperset(devices)
+        offered = self.offered()
+        for each in entries:
+            assert each["pci_id"] in offered[each["device_rp_uuid"]]
+        assert set(self.site.drivers(*devices)) == {"vfio-pci"}
