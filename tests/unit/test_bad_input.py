@@ -355,3 +355,45 @@ def wrong_calls(
 def test_a_lookup_of_no_argument_needs_none(api):
     assert dataclasses.is_dataclass(os_acc.providers()[0])
     assert set(os_acc.host_info()) == {"contract", "plugins", "set_aside"}
+
+
+# -- accelerator requests ----------------------------------------------------
+
+
+def input_error(shown: str) -> tuple[type[exception.OsAccError], str]:
+    return exception.InvalidInput, shown
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_accelerator_requests_are_asked_for_by_uuids(value, shown):
+    for call in (os_acc.unbind_requests, os_acc.request_events):
+        is_told(lambda call=call: call(value), *input_error(shown))
+        is_told(lambda call=call: call([value]), *input_error(shown))
+    if value is not None:
+        is_told(lambda: os_acc.delete_requests(value), *input_error(shown))
+        is_told(lambda: os_acc.list_requests(value), *input_error(shown))
+        is_told(lambda: os_acc.list_requests(None, value), *input_error(shown))
+        is_told(lambda: os_acc.delete_requests(instance=value), *input_error(shown))
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+@pytest.mark.parametrize("field", ["hostname", "device_rp_uuid", "instance_uuid"])
+def test_a_binding_is_three_texts(field, value, shown):
+    binding = {
+        "hostname": "node1",
+        "device_rp_uuid": STRANGER,
+        "instance_uuid": uuid_of(2),
+    }
+    is_told(
+        lambda: os_acc.bind_requests({STRANGER: {**binding, field: value}}),
+        *input_error(shown),
+    )
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_requests_are_deleted_by_uuid_or_by_instance():
+    for arguments in ({}, {"uuids": [STRANGER], "instance": STRANGER}):
+        with pytest.raises(exception.InvalidInput, match="either"):
+            os_acc.delete_requests(**arguments)
