@@ -15,8 +15,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from oslo_config import cfg
@@ -170,3 +172,13 @@ def test_cyborg_is_asked_where_the_configuration_says_so(cloud: Cloud) -> None:
     assert folded[f"resourcesdevice_profile_0:{FPGA}"] == "1"  # type: ignore[index]
     assert choice.Profiles(told).folded({"hw:x": "1"}, soon()) == {"hw:x": "1"}
     assert len(cloud.asked) == 1
+
+
+def test_what_cyborg_17_has_answered_is_read(cloud: Cloud, source: Cyborg) -> None:
+    """Its own API took both profiles; the second has a misspelt key."""
+    answered = Path(__file__).with_name("cyborg_17.json").read_text()
+    cloud.profiles = json.loads(answered)["device_profiles"]
+    assert [each["name"] for each in cloud.profiles] == ["fpga-dp1", "typo"]
+    assert source.profile("fpga-dp1", soon()).groups[0].request.wish is not None
+    with pytest.raises(exception.InvalidProfile, match="bitstram_id"):
+        source.profile("typo", soon())
