@@ -507,7 +507,7 @@ class PlacementNotConfigured(InvalidConfiguration):
     """Nobody has said how to ask Placement."""
 
 
-class NodeNotPublished(NodeNotFound):
+class NodeNotPublished(PlacementError):
     """Placement does not have the compute node, below which ours belong."""
 
     retryable = True
