@@ -102,9 +102,11 @@ def test_a_store_that_has_lost_the_end_is_told_early(
     value = hashlib.sha512(DATA).hexdigest()
     image_id = glance.add(DATA, os_hash_algo="sha512", os_hash_value=value)
     image = source.image(image_id, soon())
+    # urllib3 before 2.0 passes on what is less than a whole piece as well.
+    told = f"no more than ({2**20}|{2**20 + 7}) bytes"
     with (
         open(tmp_path / "arriving", "w+b", buffering=0) as file,
-        pytest.raises(exception.ImageInvalid, match="no more than 1048576 bytes"),
+        pytest.raises(exception.ImageInvalid, match=told),
     ):
         fetch.fetch(source, image, file.fileno(), 2**30, soon())
     assert glance.count(f"GET /v2/images/{image_id}/file") == 4
