@@ -115,7 +115,7 @@ CASES = {
 
 @pytest.fixture
 def bench(place: str) -> Bench:
-    bench = Bench(os.path.join(place, "bench"), write_timeout=1.0)
+    bench = Bench(os.path.join(place, "bench"), write_timeout=5.0)
     card = [each for each in flows.host().functions if each.address == FPGA]
     bench.build(HostSpec((*card, *flows.Program.more)))
     shelf.fill(bench.images)
