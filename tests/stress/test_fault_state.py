@@ -147,6 +147,15 @@ def test_every_page_may_be_damaged_before_a_start(
     survive(sound, place, counting, f"a page {damage.__name__}, at start", attempts)
 
 
+def _unplugged(manager: Manager) -> int:
+    """What an unplug releases; it may be the first to read the damaged page."""
+    try:
+        return manager.unplug({"uuid": NEXT})
+    except StoreDamaged as error:
+        check_named(error)
+        return manager.unplug({"uuid": NEXT})
+
+
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
 def test_every_page_may_be_damaged_in_use(
     sound: Bench, leases, place: str, counting: Counting, damage
@@ -164,7 +173,9 @@ def test_every_page_may_be_damaged_in_use(
                     assert os.path.exists(error.path)
                     assert bench.kernel.snapshot() == before
                     plug(manager, NEXT, NIC)
-                assert manager.unplug({"uuid": NEXT}) == 1
+                    assert manager.unplug({"uuid": NEXT}) == 1
+                else:
+                    assert _unplugged(manager) == 1
             check_serves(bench, leases)
 
         return run

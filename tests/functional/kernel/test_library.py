@@ -72,6 +72,8 @@ def nova_conf(the_machine: Machine) -> Callable[[OrdinaryUser], None]:
         NOVA_CONF.write_text(
             "[os_acc]\n"
             f"state_path = {user.home}/os_acc\n"
+            # Three helpers are started, one by one, in software emulation.
+            "initialize_timeout = 300\n"
             f'device_spec = {{"address": "{the_machine.pf_node1}", "num_vfs": 4}}\n'
         )
 
