@@ -130,8 +130,14 @@ def own_names() -> list[str]:
 
 
 def modules() -> list[str]:
+    """Every module of ours but those that Nova alone can import."""
     found = pkgutil.walk_packages(os_acc.__path__, f"{os_acc.__name__}.")
-    return [module.name for module in found if not module.name.endswith("__main__")]
+    return [
+        module.name
+        for module in found
+        if not module.name.endswith("__main__")
+        and not module.name.startswith("os_acc.nova.")
+    ]
 
 
 #: Names of others', and arguments with which they would leave a trace.
