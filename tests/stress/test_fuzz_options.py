@@ -29,6 +29,8 @@ from os_acc import conf, device_spec, exception, privsep, service, xrt_path
 from os_acc.helper import Helper
 from os_acc.manager import Manager
 from os_acc.objects.lease import Owner
+from os_acc.placement import options as placement
+from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts
 from tests.rubbish import TEXTS, Rubbish, shown
 from tests.stress import test_fuzz_images
@@ -41,6 +43,17 @@ GROUP = conf.GROUP.name
 VALUES = 60
 SPECS = 4_000
 _SPEC = '{"address": "0000:17:00.*", "traits": "HW_GPU", "prebound": false}'
+
+#: Of each service that is asked by REST, besides keystoneauth1's.
+OF_SERVICES = {
+    placement.GROUP.name: [option.name for option in placement.OWN],
+    profiles.GROUP.name: [option.name for option in profiles.OPTIONS],
+    **{each: [] for each in ("os_acc_cyborg", "os_acc_nova")},
+}
+LOADED = {
+    placement.GROUP.name: placement.Settings.load,
+    profiles.GROUP.name: profiles.Settings.load,
+}
 
 Set = Callable[[str, object], cfg.ConfigOpts]
 
@@ -253,10 +266,32 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[privsep.Co
 
 
 def test_every_option_of_the_helpers_is_fuzzed():
-    others = {GROUP, xrt_path.GROUP, *(group for group, _ in test_fuzz_images.names())}
+    others = {
+        *(GROUP, xrt_path.GROUP, *OF_SERVICES),
+        *(group for group, _ in test_fuzz_images.names()),
+    }
     assert {each for each in options() if each[0] not in others} == {
         (group, name) for group in conf.PRIVSEP_GROUPS for name in HELPERS
     }
+
+
+@pytest.mark.parametrize("group", LOADED)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_wrong_option_of_a_service_is_told_or_taken(
+    fake: FakeKernel, place: str, fuzzed: Fuzzed, group: str, text: str
+):
+    """Those of our own; keystoneauth1's are read by the code that Glance's are."""
+    for name in OF_SERVICES[group]:
+        path = Path(place, f"{name}.conf")
+        line = f"[{group}]\n{name} = {text}\n"
+        path.write_bytes(line.encode("utf-8", "surrogatepass"))
+        try:
+            config = fresh(place, "--config-file", str(path))
+            LOADED[group](config)
+        except (cfg.Error, ValueError, exception.InvalidConfiguration):
+            pass
+        fuzzed("values of options", 1)
+    assert fake.writes() == []
 
 
 @pytest.mark.parametrize("text", TEXTS)
