@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A flow of least cost through a small network, in whole numbers.
+
+Successive shortest paths, each found by Bellman's and Ford's algorithm with a
+queue, so that what goes back along an edge may have a negative cost. The same
+edges, added in the same order, have the same answer.
+
+Ahuja, Magnanti and Orlin, "Network Flows", 1993, section 9.7.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Flow:
+    """Edges with a capacity, and what flows along them.
+
+    :param nodes: how many there are; they are numbered from 0.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self._out: list[list[int]] = [[] for _ in range(nodes)]
+        # An edge and its way back are neighbours: 2n and 2n + 1.
+        self._target: list[int] = []
+        self._room: list[int] = []
+        self._cost: list[int] = []
+
+    def add(self, source: int, target: int, capacity: int, cost: int = 0) -> int:
+        """Add an edge; its number, by which :meth:`used` is asked.
+
+        :param capacity: how many units it can carry; 0 or more.
+        :param cost: of each of them; 0 or more.
+        """
+        edge = len(self._target)
+        for at, to, room, price in (
+            (source, target, capacity, cost),
+            (target, source, 0, -cost),
+        ):
+            self._out[at].append(len(self._target))
+            self._target.append(to)
+            self._room.append(room)
+            self._cost.append(price)
+        return edge
+
+    def run(self, source: int, sink: int, wanted: int) -> tuple[int, int]:
+        """Send as many units as can be sent, and no more than are wanted.
+
+        It may be called again, and then sends more; edges may be added before.
+
+        :returns: how many were sent, and the least that so many cost.
+        """
+        sent = total = 0
+        while sent < wanted and (path := self._cheapest(source, sink)):
+            units = min(wanted - sent, *(self._room[edge] for edge in path))
+            for edge in path:
+                self._room[edge] -= units
+                self._room[edge ^ 1] += units
+                total += units * self._cost[edge]
+            sent += units
+        return sent, total
+
+    def used(self, edge: int) -> int:
+        """How many units flow along an edge."""
+        return self._room[edge ^ 1]
+
+    def reached(self, source: int) -> frozenset[int]:
+        """The nodes that more could still be sent to.
+
+        Where a run has sent less than was wanted, the edges that leave these
+        nodes are full, and the least that are: the minimum cut.
+        """
+        found, todo = {source}, [source]
+        while todo:
+            for edge in self._out[todo.pop()]:
+                if self._room[edge] and self._target[edge] not in found:
+                    found.add(self._target[edge])
+                    todo.append(self._target[edge])
+        return frozenset(found)
+
+    def _cheapest(self, source: int, sink: int) -> list[int]:
+        """The edges of the cheapest way there is room on; none if there is none."""
+        least, last = {source: 0}, dict[int, int]()
+        waiting, queued = deque([source]), {source}
+        while waiting:
+            queued.discard(node := waiting.popleft())
+            for edge in self._out[node]:
+                target, cost = self._target[edge], least[node] + self._cost[edge]
+                if self._room[edge] and cost < least.get(target, cost + 1):
+                    least[target], last[target] = cost, edge
+                    if target not in queued:
+                        queued.add(target)
+                        waiting.append(target)
+        path: list[int] = []
+        while sink in last and sink != source:
+            path.append(last[sink])
+            sink = self._target[last[sink] ^ 1]
+        return path

@@ -1,0 +1,129 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A flow is the largest and the cheapest that there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from os_acc.numa.flow import Flow
+
+#: Source, target, capacity, cost.
+Edges = list[tuple[int, int, int, int]]
+
+NODES, SOURCE, SINK = 5, 0, 4
+edges_of = st.lists(
+    st.tuples(
+        st.integers(0, NODES - 1),
+        st.integers(0, NODES - 1),
+        st.integers(0, 2),
+        st.integers(0, 5),
+    ).filter(lambda edge: edge[0] != edge[1]),
+    max_size=6,
+)
+
+
+def flow_of(edges: Edges) -> tuple[Flow, list[int]]:
+    flow = Flow(NODES)
+    return flow, [flow.add(*edge) for edge in edges]
+
+
+def leaving(edges: Edges, amounts: list[int]) -> Counter[int]:
+    """How much more leaves each node than enters it."""
+    net = Counter[int]()
+    for (source, target, _capacity, _cost), amount in zip(edges, amounts, strict=True):
+        net[source] += amount
+        net[target] -= amount
+    return net
+
+
+def price(edges: Edges, amounts: list[int]) -> int:
+    return sum(edge[3] * n for edge, n in zip(edges, amounts, strict=True))
+
+
+def best(edges: Edges, wanted: int) -> tuple[int, int]:
+    """By trying every amount on every edge."""
+    found = (0, 0)
+    for amounts in itertools.product(*(range(edge[2] + 1) for edge in edges)):
+        net = leaving(edges, list(amounts))
+        sent = net[SOURCE]
+        inner = any(net[node] for node in range(NODES) if node not in (SOURCE, SINK))
+        if not inner and 0 <= sent <= wanted:
+            found = max(found, (sent, -price(edges, list(amounts))))
+    return found[0], -found[1]
+
+
+@settings(deadline=None)
+@given(edges_of, st.integers(0, 6))
+def test_no_other_flow_is_larger_or_as_large_and_cheaper(
+    edges: Edges, wanted: int
+) -> None:
+    assert flow_of(edges)[0].run(SOURCE, SINK, wanted) == best(edges, wanted)
+
+
+@given(edges_of, st.integers(0, 6))
+def test_what_is_used_is_a_flow_of_that_size_and_cost(
+    edges: Edges, wanted: int
+) -> None:
+    flow, numbers = flow_of(edges)
+    sent, cost = flow.run(SOURCE, SINK, wanted)
+    amounts = [flow.used(number) for number in numbers]
+    assert all(0 <= n <= edge[2] for n, edge in zip(amounts, edges, strict=True))
+    assert +leaving(edges, amounts) == +Counter({SOURCE: sent})
+    assert price(edges, amounts) == cost
+
+
+@given(edges_of, st.integers(0, 6))
+def test_it_may_be_sent_little_by_little(edges: Edges, wanted: int) -> None:
+    at_once, _ = flow_of(edges)
+    slowly, _ = flow_of(edges)
+    parts = [slowly.run(SOURCE, SINK, 1) for _ in range(wanted)]
+    assert at_once.run(SOURCE, SINK, wanted) == (
+        sum(sent for sent, _cost in parts),
+        sum(cost for _sent, cost in parts),
+    )
+
+
+@given(edges_of)
+def test_what_cannot_be_reached_is_behind_the_minimum_cut(edges: Edges) -> None:
+    flow, _ = flow_of(edges)
+    everything = sum(edge[2] for edge in edges) + 1
+    sent, _cost = flow.run(SOURCE, SINK, everything)
+    near = flow.reached(SOURCE)
+    assert SOURCE in near
+    assert SINK not in near
+    assert sent == sum(
+        capacity
+        for source, target, capacity, _cost in edges
+        if source in near and target not in near
+    )
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_a_cheap_way_is_given_up_where_that_lets_more_through(wanted: int) -> None:
+    # Two of each side; the cheap pair leaves nothing for the others.
+    edges = [(0, 1, 1, 0), (0, 2, 1, 0), (1, 3, 1, 0), (1, 4, 1, 3), (2, 3, 1, 1)]
+    flow, _ = flow_of([*edges, (3, 4, 1, 0)])
+    assert flow.run(SOURCE, SINK, wanted) == (wanted, [0, 0, 4][wanted])
+
+
+def test_nothing_flows_from_a_node_to_itself() -> None:
+    flow = Flow(2)
+    flow.add(0, 1, 1)
+    assert flow.run(0, 0, 5) == (0, 0)
