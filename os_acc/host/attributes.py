@@ -35,6 +35,7 @@ _ATTRIBUTE_FLAGS = _FLAGS | os.O_NOFOLLOW
 # (Documentation/filesystems/sysfs.rst).
 _PAGE = 4096
 _NUMBER = re.compile(r"-?[0-9]{1,19}|0x[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 
 
 def read_text(path: str, *, dir_fd: int | None = None) -> str | None:
@@ -134,6 +135,26 @@ def number(text: str, what: str) -> int:
     if _NUMBER.fullmatch(text) is None:
         raise HostStepFailed(f"{what} says {text[:80]!r}, not a number")
     return int(text, 16 if text[:2].lower() == "0x" else 10)
+
+
+# The siblings of a core are told once for each of its threads.
+@functools.lru_cache(16384)
+def number_list(text: str, what: str) -> frozenset[int]:
+    """A list of CPUs or nodes, such as ``0-3,8``; empty: of none.
+
+    Documentation/admin-guide/cputopology.rst and bitmap_print_to_pagebuf() in
+    lib/bitmap.c.
+
+    :raises HostStepFailed: the text is no such list; ``what`` names its source.
+    """
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        match = _RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if first > last:
+            raise HostStepFailed(f"{what} says {text[:80]!r}, not a list of numbers")
+        found.update(range(first, last + 1))
+    return frozenset(found)
 
 
 def _refused(path: str, error: OSError) -> HostStepFailed:

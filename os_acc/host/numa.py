@@ -1,0 +1,185 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host's NUMA topology, from ``/sys/devices/system/{node,cpu}``.
+
+Documentation/ABI/stable/sysfs-devices-node,
+Documentation/ABI/stable/sysfs-devices-system-cpu,
+Documentation/admin-guide/cputopology.rst and
+Documentation/admin-guide/mm/hugetlbpage.rst. Where two readings are possible,
+the one of libvirt is taken: it is what Nova's scheduler knows of this host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+
+from os_acc.exception import HostStepFailed
+from os_acc.host.attributes import names, number, number_list, read_lines, read_text
+from os_acc.objects.numa import MemoryPages, NUMACell, NUMATopology
+
+NODES = "sys/devices/system/node"
+CPUS = "sys/devices/system/cpu"
+
+_MEM_TOTAL = re.compile(r"Node [0-9]+ MemTotal: +([0-9]{1,19}) kB", re.ASCII)
+_HUGE_PAGES = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
+_KIB_IN_MIB = 1024
+_SMALL_PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def read_topology(root: str) -> NUMATopology:
+    """The cells of the host as they are now; none of a kernel without NUMA.
+
+    Of each cell all CPUs that are online may be shared, and may be a guest's
+    alone: which of them Nova uses how is said by its options. ``used`` is known
+    of huge pages only: those that are not free. Nobody is told of a guest here.
+
+    What goes while it is read is left out: a CPU, a node, or the distances of
+    all cells where a node has come or gone.
+
+    :raises HostStepFailed: something is there and cannot be read or understood.
+    """
+    numbers = sorted(_list(os.path.join(root, NODES, "online")))
+    nodes = [node for n in numbers if (node := _read_node(root, n)) is not None]
+    # Last: a CPU that has gone offline meanwhile has no topology any more.
+    online = _list(os.path.join(root, CPUS, "online"))
+    return NUMATopology(tuple(node.cell(numbers, online) for node in nodes))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Core:
+    """Hardware threads that share a core, and the package it is in."""
+
+    threads: frozenset[int]
+    package: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Node:
+    """What is said of one node, before it is known which CPUs are online."""
+
+    number: int
+    memory_kb: int
+    cores: tuple[_Core, ...]
+    distances: tuple[int, ...]
+    huge_pages: tuple[MemoryPages, ...]
+
+    def cell(self, nodes: list[int], online: frozenset[int]) -> NUMACell:
+        cores = [core for core in self.cores if core.threads & online]
+        siblings = tuple(core.threads & online for core in cores)
+        cpus = frozenset[int]().union(*siblings)
+        packages = {core.package for core in cores}
+        whole = len(self.distances) == len(nodes)
+        return NUMACell(
+            id=self.number,
+            cpuset=cpus,
+            pcpuset=cpus,
+            memory=self.memory_kb // _KIB_IN_MIB,
+            siblings=siblings,
+            mempages=self._pages(),
+            socket=packages.pop() if len(packages) == 1 else None,
+            distances=tuple(zip(nodes, self.distances, strict=True)) if whole else (),
+        )
+
+    def _pages(self) -> tuple[MemoryPages, ...]:
+        """Small pages are what huge ones leave (virNumaGetPages() in libvirt)."""
+        huge_kb = sum(pages.size_kb * pages.total for pages in self.huge_pages)
+        small = max(self.memory_kb - huge_kb, 0) // _SMALL_PAGE_KB
+        return (MemoryPages(_SMALL_PAGE_KB, small), *self.huge_pages)
+
+
+def _read_node(root: str, node: int) -> _Node | None:
+    path = os.path.join(root, NODES, f"node{node}")
+    cores = tuple(_cores(root, _list(f"{path}/cpulist")))
+    huge_pages = _huge_pages(f"{path}/hugepages")
+    distances = _distances(f"{path}/distance")
+    # Every node has one. Read last, its absence tells that the node has gone.
+    meminfo = read_lines(f"{path}/meminfo")
+    if not meminfo:
+        return None
+    memory_kb = _memory_kb(f"{path}/meminfo", meminfo)
+    return _Node(node, memory_kb, cores, distances, huge_pages)
+
+
+def _cores(root: str, cpus: frozenset[int]) -> Iterator[_Core]:
+    left = set(cpus)
+    for cpu in sorted(cpus):
+        if cpu not in left:
+            continue
+        path = os.path.join(root, CPUS, f"cpu{cpu}", "topology")
+        # In this order: a thread that goes offline in between is a core of its
+        # own, and lends its package to no other.
+        package = _package(f"{path}/physical_package_id")
+        siblings = _list(f"{path}/thread_siblings_list")
+        threads = (siblings & cpus) | {cpu}
+        left -= threads
+        yield _Core(threads, package)
+
+
+def _package(path: str) -> int:
+    """Where the kernel knows of no packages (-1), all is on one.
+
+    So says virHostCPUGetSocket() in libvirt.
+    """
+    text = read_text(path)
+    return 0 if text is None else max(number(text, path), 0)
+
+
+def _distances(path: str) -> tuple[int, ...]:
+    """To each node that is online, in their order (drivers/base/node.c)."""
+    text = " ".join(read_lines(path))
+    return tuple(_natural(part, path) for part in text.split())
+
+
+def _huge_pages(directory: str) -> tuple[MemoryPages, ...]:
+    """Of a node without memory there are none."""
+    found = []
+    for name in names(directory):
+        match = _HUGE_PAGES.fullmatch(name)
+        if match is None:
+            continue
+        total = _count(f"{directory}/{name}/nr_hugepages")
+        free = _count(f"{directory}/{name}/free_hugepages")
+        # Each number is of its own moment.
+        found.append(MemoryPages(int(match[1]), total, max(total - free, 0)))
+    return tuple(sorted(found, key=lambda pages: pages.size_kb))
+
+
+def _memory_kb(path: str, lines: list[str]) -> int:
+    for line in lines:
+        match = _MEM_TOTAL.fullmatch(line)
+        if match is not None:
+            return int(match[1])
+    raise HostStepFailed(f"{path} does not say how much memory there is")
+
+
+def _count(path: str) -> int:
+    text = read_text(path)
+    return 0 if text is None else _natural(text, path)
+
+
+def _natural(text: str, path: str) -> int:
+    value = number(text, path)
+    if value < 0:
+        raise HostStepFailed(f"{path} says {text!r}, less than nothing")
+    return value
+
+
+def _list(path: str) -> frozenset[int]:
+    """A list of CPUs or nodes, of any length; of none where it is missing."""
+    # Longer than a page where the numbers of many CPUs alternate between nodes.
+    lines = read_lines(path)
+    return number_list(lines[0].strip() if lines else "", path)
