@@ -28,6 +28,7 @@ from os_acc.testing.specs import (
     DriverSpec,
     FunctionSpec,
     HostSpec,
+    NodeSpec,
     SriovSpec,
 )
 from os_acc.testing.writes import Outcome, Write
@@ -40,6 +41,7 @@ __all__ = [
     "FunctionSpec",
     "FunctionState",
     "HostSpec",
+    "NodeSpec",
     "Outcome",
     "Snapshot",
     "SriovSpec",

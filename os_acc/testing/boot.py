@@ -19,12 +19,11 @@ import errno
 import uuid
 
 from os_acc.objects import pci
-from os_acc.testing import dfl, drivers, functions, holders, records, sriov
+from os_acc.testing import dfl, drivers, functions, holders, nodes, records, sriov
 from os_acc.testing.specs import DriverSpec, FunctionSpec, HostSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
 _HOST = f"{PRIVATE}/host"
-_NODES = "sys/devices/system/node"
 _PARAMETERS = "sys/module/vfio_pci/parameters"
 
 
@@ -103,7 +102,7 @@ def _boot(tree: Transaction, host: HostSpec, plugged: tuple[FunctionSpec, ...]) 
     if host.iommu:
         tree.mkdir(functions.IOMMU)
     _proc(tree, host)
-    _nodes(tree, host.nodes)
+    nodes.boot(tree, host.nodes)
     for driver in host.drivers:
         drivers.register(tree, driver)
     if host.vfio:
@@ -120,17 +119,6 @@ def _proc(tree: Transaction, host: HostSpec) -> None:
     lines = [f"{node:<40}partition\t1048572\t0\t-2" for node in host.swaps]
     heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority"
     tree.put("proc/swaps", "".join(f"{line}\n" for line in [heading, *lines]))
-
-
-def _nodes(tree: Transaction, cpulists: tuple[str, ...]) -> None:
-    count = len(cpulists)
-    span = "0" if count == 1 else f"0-{count - 1}"
-    for name in ("online", "possible"):
-        tree.put(f"{_NODES}/{name}", f"{span}\n")
-    for number, cpulist in enumerate(cpulists):
-        distances = ("10" if other == number else "21" for other in range(count))
-        tree.put(f"{_NODES}/node{number}/cpulist", f"{cpulist}\n")
-        tree.put(f"{_NODES}/node{number}/distance", " ".join(distances) + "\n")
 
 
 def _load_vfio(tree: Transaction, host: HostSpec) -> None:

@@ -254,10 +254,30 @@ class DriverSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One NUMA node; its number is its place in the host.
+
+    :ivar cpus: a list as the kernel writes them; empty: it has memory alone.
+    :ivar memory: in MiB; 0: it has CPUs alone.
+    :ivar socket: the package that its CPUs are in; -1: the kernel knows of none.
+    :ivar threads: so many CPUs in a row are one core.
+    :ivar distances: to each node; empty: 10 to itself and 21 to the others.
+    :ivar huge_pages: their sizes in KiB, and how many there are at boot.
+    """
+
+    cpus: str = ""
+    memory: int = 65536
+    socket: int = 0
+    threads: int = 1
+    distances: tuple[int, ...] = ()
+    huge_pages: tuple[tuple[int, int], ...] = ((2048, 0), (1048576, 0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class HostSpec:
     """A whole host.
 
-    :ivar nodes: the cpulist of each NUMA node.
+    :ivar nodes: its NUMA nodes; none: the kernel was built without NUMA.
     :ivar iommu: whether the IOMMU is on.
     :ivar vfio: whether vfio-pci is loaded.
     :ivar denylist: what vfio-pci refuses.
@@ -268,7 +288,7 @@ class HostSpec:
     """
 
     functions: tuple[FunctionSpec, ...] = ()
-    nodes: tuple[str, ...] = ("0-7", "8-15")
+    nodes: tuple[NodeSpec, ...] = (NodeSpec("0-7"), NodeSpec("8-15", socket=1))
     iommu: bool = True
     vfio: bool = True
     denylist: tuple[Ids, ...] = DENYLIST

@@ -30,10 +30,12 @@ from os_acc.testing import (
     FakeKernel,
     FunctionSpec,
     HostSpec,
+    NodeSpec,
     drivers,
     helper,
     holders,
     hosts,
+    nodes,
     specs,
 )
 from os_acc.testing.tree import Transaction, Tree
@@ -50,6 +52,10 @@ PLACES = Places(
     slot="0000:01:00.0",
 )
 _STUB = DriverSpec("pci-stub", manages_dma=True)
+_NODES = (
+    NodeSpec("0", 984, distances=(10, 20)),
+    NodeSpec("1", 1003, distances=(20, 10)),
+)
 
 
 def _edu(
@@ -96,7 +102,7 @@ def machine() -> HostSpec:
             dataclasses.replace(pf, parent=PLACES.bridge),
             _edu(PLACES.single, 1, "bus", port="0000:80:01.0"),
         ),
-        nodes=("0", "1"),
+        nodes=_NODES,
     )
 
 
@@ -183,6 +189,14 @@ class FakeHost(HostUnderTest):
     def swap_to_disk(self, on: bool) -> None:
         line = "/dev/nvme2n1 partition 65532 0 -2\n" if on else ""
         self._put("proc/swaps", f"Filename Type Size Used Priority\n{line}")
+
+    def reserve_huge_pages(self, node: int, size_kb: int, count: int) -> None:
+        with Tree(self.root).transaction() as tree:
+            nodes.reserve_huge_pages(tree, node, size_kb, count)
+
+    def switch_cpu(self, cpu: int, on: bool) -> None:
+        with Tree(self.root).transaction() as tree:
+            nodes.switch(tree, _NODES, cpu, on=on)
 
     def signal(self, pid: int, number: int) -> None:
         os.kill(pid, number)

@@ -266,6 +266,14 @@ class HostUnderTest(abc.ABC):
         """Let the host use the disk of the card."""
 
     @abc.abstractmethod
+    def reserve_huge_pages(self, node: int, size_kb: int, count: int) -> None:
+        """Have so many huge pages in a NUMA node."""
+
+    @abc.abstractmethod
+    def switch_cpu(self, cpu: int, on: bool) -> None:
+        """Bring a CPU online, or take it offline."""
+
+    @abc.abstractmethod
     def signal(self, pid: int, number: int) -> None:
         """Signal a process of root's."""
 

@@ -98,6 +98,13 @@ class RealHost(HostUnderTest):
         elif swaps:
             self.root_side.swap_off(swaps[0])
 
+    def reserve_huge_pages(self, node: int, size_kb: int, count: int) -> None:
+        pages = f"sys/devices/system/node/node{node}/hugepages/hugepages-{size_kb}kB"
+        self.store(f"{pages}/nr_hugepages", str(count))
+
+    def switch_cpu(self, cpu: int, on: bool) -> None:
+        self.store(f"sys/devices/system/cpu/cpu{cpu}/online", str(int(on)))
+
     def signal(self, pid: int, number: int) -> None:
         self.root_side.signal(pid, number)
 

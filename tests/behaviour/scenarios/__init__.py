@@ -13,7 +13,17 @@
 
 """The scenarios; :data:`ALL` of them."""
 
-from . import crashes, hotplug, offers, operator, plugs, refusals, unplugs, unsettled
+from . import (
+    crashes,
+    hotplug,
+    offers,
+    operator,
+    plugs,
+    refusals,
+    topology,
+    unplugs,
+    unsettled,
+)
 from .common import ALL
 
 __all__ = [
@@ -24,6 +34,7 @@ __all__ = [
     "operator",
     "plugs",
     "refusals",
+    "topology",
     "unplugs",
     "unsettled",
 ]

@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The fake kernel's nodes are what the library's own reading says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from os_acc.host.numa import read_topology
+from os_acc.objects.numa import MemoryPages, NUMATopology
+from os_acc.testing import FakeKernel, HostSpec, NodeSpec, hosts, nodes
+from os_acc.testing.tree import Tree
+
+SPECS = (
+    NodeSpec("0-1,4-5", 4096, threads=2, distances=(10, 21, 14)),
+    NodeSpec("2-3,6-7", 8192, 1, distances=(21, 10, 24), huge_pages=((2048, 512),)),
+    # An expander: memory alone.
+    NodeSpec(memory=1024, distances=(14, 24, 10)),
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return FakeKernel.build(tmp_path, HostSpec(nodes=SPECS)).root
+
+
+def test_nodes_are_as_they_were_specified(root):
+    near, far, expander = read_topology(root).cells
+    assert near.cpuset == {0, 1, 4, 5}
+    assert near.siblings == ({0, 1}, {4, 5})
+    assert (near.memory, near.socket) == (4096, 0)
+    assert (far.memory, far.socket) == (8192, 1)
+    assert far.distances == ((0, 21), (1, 10), (2, 24))
+    assert far.mempages[1] == MemoryPages(2048, 512)
+    assert (expander.cpuset, expander.memory, expander.socket) == (set(), 1024, None)
+
+
+def test_huge_pages_may_be_reserved_and_used(root):
+    with Tree(root).transaction() as tree:
+        nodes.reserve_huge_pages(tree, 0, 2048, 100, used=7)
+    small, huge, *_ = read_topology(root).cells[0].mempages
+    assert huge == MemoryPages(2048, 100, used=7)
+    assert small.size_kb * small.total == (4096 - 200) * 1024
+
+
+def test_a_cpu_goes_and_comes_back(root):
+    before = read_topology(root)
+    with Tree(root).transaction() as tree:
+        nodes.switch(tree, SPECS, 4, on=False)
+    near, *others = read_topology(root).cells
+    assert near.cpuset == {0, 1, 5}
+    assert near.siblings == ({0, 1}, {5})
+    assert tuple(others) == before.cells[1:]
+    with Tree(root).transaction() as tree:
+        nodes.switch(tree, SPECS, 4, on=True)
+    assert read_topology(root) == before
+
+
+def test_a_kernel_without_numa_has_no_nodes(tmp_path):
+    kernel = FakeKernel.build(tmp_path, HostSpec(nodes=()))
+    assert read_topology(kernel.root) == NUMATopology()
+
+
+def test_nodes_are_there_again_after_a_reboot(tmp_path):
+    kernel = FakeKernel.build(tmp_path, HostSpec(nodes=SPECS))
+    before = read_topology(kernel.root)
+    kernel.reboot()
+    assert read_topology(kernel.root) == before
+
+
+def test_hosts_have_two_sockets_unless_told_otherwise(tmp_path):
+    kernel = FakeKernel.build(tmp_path, hosts.two_socket_host())
+    assert [cell.socket for cell in read_topology(kernel.root).cells] == [0, 1]
