@@ -65,6 +65,7 @@ def scanning(root: str, size: int) -> measure.Work[Host]:
 def _stocking(root: str, size: int) -> measure.Work[inventory.Inventory]:
     rules = inventory.Rules(
         named=device_spec.parse((EVERYTHING,)),
+        nova_policies=device_spec.nova_numa_policies(()),
         nova=device_spec.parse(()),
         nova_mdev_parents=frozenset(),
         nova_mdev_types=frozenset(),

@@ -80,7 +80,10 @@ def plug(
     arguments are never changed.
 
     :param instance_info: ``uuid``, and optionally ``name``, ``project_id``
-        and ``image_id`` of the instance.
+        and ``image_id`` of the instance; ``numa_cells``: the ids of the host's
+        NUMA cells that the guest is fitted to; ``image_properties`` with
+        ``hw_pci_numa_affinity_policy``; ``port_numa_policies``: by the suffix
+        of the request group that a port has for itself.
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of
         Placement with ``allocations`` and, where they are known,
         ``mappings``; or None: make what is recorded for this instance ready
@@ -90,12 +93,14 @@ def plug(
         and what Nova's libvirt driver reads of a bound accelerator request
         (``uuid``, ``attach_handle_type``, ``attach_handle_uuid``,
         ``attach_handle_info``, ``device_rp_uuid``, ``state``), besides
-        ``request_group`` and ``numa_node``.
+        ``request_group``, ``numa_node`` and ``numa_affinity``: "local",
+        "unknown", "same socket" or "remote", or None without ``numa_cells``.
     :raises InvalidInput: an argument is not what it should be.
     :raises ConsumerConflict: the instance has accelerators of another
         request.
     :raises ProviderNotFound: the provider is not one of this host's.
-    :raises NoDeviceAvailable: too few of its devices are free.
+    :raises NoDeviceAvailable: too few of its devices are free;
+        :class:`.NUMAPolicyUnmet` where they are too far from the guest.
     :raises LeaseNotFound: nothing is recorded, and nothing is selected.
     :raises HostError: as the host refused a step; the subclass says which.
     :raises OsAccError: any other; nothing is left changed, or the error's

@@ -109,6 +109,7 @@ class Settings:
     unplug_timeout: float
     write_timeout: float
     nova_device_spec: tuple[str, ...]
+    nova_aliases: tuple[str, ...]
     nova_mdev_addresses: tuple[str, ...]
     nova_mdev_types: tuple[str, ...]
 
@@ -132,7 +133,8 @@ class Settings:
                 plug_timeout=_seconds(group, "plug_timeout"),
                 unplug_timeout=_seconds(group, "unplug_timeout"),
                 write_timeout=_seconds(group, "write_timeout"),
-                nova_device_spec=_nova_device_spec(conf),
+                nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
+                nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),
                 nova_mdev_types=_nova_mdev_types(conf),
             )
@@ -217,10 +219,6 @@ def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:
         return conf[group][name]
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
         return None
-
-
-def _nova_device_spec(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    return tuple(_option(conf, "pci", "device_spec") or ())
 
 
 def _nova_mdev_addresses(conf: cfg.ConfigOpts) -> tuple[str, ...]:

@@ -22,7 +22,9 @@ from oslo_log import log
 from oslo_utils import uuidutils
 
 from os_acc import bindings, choice, exception, inventory, programming
-from os_acc.host import boot
+from os_acc.host import boot, numa
+from os_acc.numa.affinity import Guest
+from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.pci import PciAddress
@@ -31,12 +33,36 @@ from os_acc.objects.selection import Wanted
 LOG = log.getLogger(__name__)
 
 
+def chooser(root: str, instance: InstanceInfo, flavor_policy: object) -> choice.Chooser:
+    """Who chooses devices for an instance, by where it is and what it asks for.
+
+    :param flavor_policy: ``hw:pci_numa_affinity_policy``, as it was given.
+    :raises InvalidNUMAPolicy: a policy that is none, or two.
+    :raises InvalidInstanceInfo: the host has no such NUMA cell.
+    :raises HostStepFailed: the host's NUMA topology cannot be read.
+    """
+    policies = Policies.of(instance, flavor_policy)
+    if not instance.numa_cells:
+        return choice.Chooser(policies=policies)
+    topology = numa.read_topology(root)
+    there = [cell.id for cell in topology.cells]
+    for cell in instance.numa_cells:
+        if cell not in there:
+            raise exception.InvalidInstanceInfo(
+                f"instance_info['numa_cells'] has {cell}, but the NUMA cells of this "
+                f"host are {', '.join(map(str, there)) or 'unknown'}",
+                hint="pass the ids of host cells, not those of the guest's own",
+            )
+    return choice.Chooser(Guest(topology, instance.numa_cells), policies)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drafter:
     """Makes the leases of one request.
 
     :ivar root: where ``/sys`` is found.
     :ivar digest: of the request.
+    :ivar chooser: for the guest that the instance is.
     :ivar named: the uuids that the leases of a group are to have, by its
         suffix; the others get new ones.
     """
@@ -46,6 +72,7 @@ class Drafter:
     instance: InstanceInfo
     wanted: Sequence[Wanted]
     digest: str
+    chooser: choice.Chooser
     named: Mapping[str, Sequence[str]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -61,7 +88,7 @@ class Drafter:
         stuck: exception.DeviceStuck | None = None
         while True:
             try:
-                chosen = choice.choose(self.wanted, stock.providers, taken)
+                chosen = self.chooser.choose(self.wanted, stock.providers, taken)
             except exception.NoDeviceAvailable as error:
                 if stuck is None:
                     raise
@@ -122,4 +149,5 @@ class Drafter:
             instance_name=self.instance.name,
             project_id=self.instance.project_id,
             attach_target=chosen.wanted.attach_target,
+            affinity=chosen.affinity,
         )

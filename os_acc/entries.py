@@ -46,6 +46,7 @@ def entry(lease: Lease) -> dict[str, Any]:
         "instance_uuid": lease.consumer,
         "request_group": lease.group,
         "numa_node": lease.numa_node,
+        "numa_affinity": lease.affinity and lease.affinity.value,
     }
 
 

@@ -65,10 +65,10 @@ class InvalidExtraSpec(InvalidInput):
     """A flavor extra spec that is malformed or contradicts another one."""
 
 
-class UnsupportedExtraSpec(InvalidExtraSpec):
-    """A flavor extra spec that os_acc knows but this version cannot serve."""
+class InvalidNUMAPolicy(InvalidInput):
+    """A NUMA policy that is none, or flavor and image that ask for two."""
 
-    default_hint = "take it out of the flavor, or upgrade os_acc"
+    default_hint = "there are required, socket, legacy and preferred"
 
 
 class InvalidProfile(InvalidInput):
@@ -184,6 +184,14 @@ class NoDeviceAvailable(OsAccError):
     """A selected provider has no free device for the request."""
 
     retryable = True
+
+
+class NUMAPolicyUnmet(NoDeviceAvailable):
+    """What is free is not as near to the guest as its NUMA policy wants it."""
+
+    default_hint = (
+        "another host may have such a device; a wider policy takes one of these"
+    )
 
 
 class ConsumerConflict(OsAccError):

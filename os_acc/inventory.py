@@ -75,6 +75,7 @@ class Rules:
 
     named: device_spec.DeviceSpec
     nova: device_spec.DeviceSpec
+    nova_policies: device_spec.DeviceSpec
     nova_mdev_parents: frozenset[PciAddress]
     nova_mdev_types: frozenset[str]
 
@@ -120,7 +121,7 @@ def take_stock(
     :raises DeviceStuck: the deadline has passed.
     """
     host = host or pci.scan(root)
-    named = _match(rules.named, host)
+    named = _with_policies(_match(rules.named, host), _match(rules.nova_policies, host))
     scene = eligibility.Scene(
         root=root,
         host=host,
@@ -162,11 +163,27 @@ def _with_fault(handle: Handle, faults: Mapping[PciAddress, str]) -> Handle:
 
 
 def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, Tags]:
+    if not spec.entries:
+        return {}
     found = (
         (address, spec.match(function, host.netdevs, host.functions))
         for address, function in host.functions.items()
     )
     return {address: tags for address, tags in found if tags is not None}
+
+
+def _with_policies(
+    named: Mapping[PciAddress, Tags], aliases: Mapping[PciAddress, Tags]
+) -> dict[PciAddress, Tags]:
+    """What Nova's alias says of NUMA comes before what we are told ourselves."""
+    return {
+        address: (
+            dataclasses.replace(tags, numa_policy=aliases[address].numa_policy)
+            if address in aliases
+            else tags
+        )
+        for address, tags in named.items()
+    }
 
 
 def _claims(scene: eligibility.Scene) -> tuple[tuple[Claim, ...], list[Refused]]:

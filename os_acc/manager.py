@@ -47,6 +47,7 @@ from os_acc.host.view import Host
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
+from os_acc.objects.numa import Affinity
 from os_acc.objects.request import AttachTarget, FlavorRequest
 from os_acc.objects.selection import Allocations, Selection, Wanted
 from os_acc.placement import memory, publisher, regions, snapshot, tree
@@ -362,8 +363,9 @@ class Manager:
         )
         if not held:
             digest = _digest(wanted, found=selection.is_unmapped)
+            chooser = drafting.chooser(self.root, instance, request.pci_numa_policy)
             drafter = drafting.Drafter(
-                self.root, self._owner, instance, wanted, digest, named
+                self.root, self._owner, instance, wanted, digest, chooser, named
             )
             return self._fresh(drafter, look, deadline)
         if not self._confirms(held, request, selection):
@@ -461,7 +463,7 @@ class Manager:
             # What is taken meanwhile, the store refuses.
             drafts = drafter.drafted(*look, deadline)
             try:
-                return self._established(drafts, instance, deadline)
+                leases = self._established(drafts, instance, deadline)
             except AlreadyLeased as error:
                 # Another plug was faster; each round somebody gets a device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
@@ -475,6 +477,9 @@ class Manager:
                 gone = {each.provider_uuid for each in wanted} - set(look[0].providers)
                 if gone or time.monotonic() >= deadline:
                     raise
+            else:
+                _tell_far(leases, instance)
+                return leases
 
     def _established(
         self,
@@ -509,7 +514,7 @@ def _digest(wanted: Sequence[Wanted], *, found: bool = False) -> str:
 
 
 def _plain(wanted: Wanted) -> tuple[Any, ...]:
-    *fields, wish, _target, required = dataclasses.astuple(wanted)
+    *fields, wish, _target, required, near = dataclasses.astuple(wanted)
     # As it was before there were wishes: recorded digests have to hold.
     if wish:
         fields.append(wish)
@@ -517,11 +522,29 @@ def _plain(wanted: Wanted) -> tuple[Any, ...]:
         fields.append(wanted.attach_target.value)
     if required:
         fields.append(required)
+    if near:
+        fields.append(near.value)
     return tuple(fields)
 
 
 def _is_of(held: Sequence[Lease], *digests: str) -> bool:
     return all(lease.request in digests for lease in held)
+
+
+def _tell_far(leases: Sequence[Lease], instance: InstanceInfo) -> None:
+    """Write to the log, once, which devices are not in the guest's own cells."""
+    far = [
+        f"{lease.address} ({lease.affinity.value}, node {lease.numa_node})"
+        for lease in leases
+        if lease.affinity not in (None, Affinity.LOCAL)
+    ]
+    if far:
+        LOG.warning(
+            "instance %s in NUMA cells %s has accelerators from elsewhere: %s",
+            instance.uuid,
+            ", ".join(map(str, instance.numa_cells)),
+            ", ".join(far),
+        )
 
 
 def _check_complete(held: Sequence[Lease]) -> None:

@@ -92,6 +92,7 @@ def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wante
                 hint="give the key the suffix of the group with the accelerator",
             )
     targets = {group.suffix: group.attach_target for group in request.groups}
+    near = {group.suffix: group.numa_policy for group in request.groups}
     required = {group.suffix: _of_regions(group) for group in request.groups}
     # Of the unnumbered group, any of its providers may have the traits.
     if [one.group_suffix for one in wanted].count("") > 1:
@@ -102,6 +103,7 @@ def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wante
             wish=asked.get(one.group_suffix),
             attach_target=targets.get(one.group_suffix, AttachTarget.VM),
             required=required.get(one.group_suffix, ()),
+            numa_policy=near.get(one.group_suffix),
         )
         for one in wanted
     ]

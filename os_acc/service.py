@@ -248,6 +248,7 @@ def _rules(settings: conf.Settings) -> inventory.Rules:
     return inventory.Rules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
+        nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),
         nova_mdev_parents=device_spec.nova_mdev_addresses(settings.nova_mdev_addresses),
         nova_mdev_types=frozenset(settings.nova_mdev_types),
     )

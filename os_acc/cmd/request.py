@@ -124,6 +124,7 @@ class _Groups(columns.FormattableColumn[Any]):
                 "forbidden": sorted(group.forbidden),
                 "programmed_with": str(group.wish) if group.wish else None,
                 "attach_target": group.attach_target.value,
+                "numa_policy": group.numa_policy and group.numa_policy.value,
             }
             for group in self._value
         ]
@@ -152,6 +153,8 @@ def _lines(group: RequestGroup) -> Iterable[str]:
         yield f"  programmed with {group.wish}"
     if group.attach_target is not AttachTarget.VM:
         yield f"  attach_target {group.attach_target.value}"
+    if group.numa_policy:
+        yield f"  numa_policy {group.numa_policy.value}"
 
 
 def _distinct(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:

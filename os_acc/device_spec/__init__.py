@@ -18,7 +18,11 @@ does not know for a tag, so that a misspelt one matches every device; here an
 unknown key is an error.
 """
 
-from os_acc.device_spec.nova import nova_claims, nova_mdev_addresses
+from os_acc.device_spec.nova import (
+    nova_claims,
+    nova_mdev_addresses,
+    nova_numa_policies,
+)
 from os_acc.device_spec.parser import parse
 from os_acc.device_spec.spec import DeviceSpec, Entry
 from os_acc.objects.claim import Tags
@@ -29,5 +33,6 @@ __all__ = [
     "Tags",
     "nova_claims",
     "nova_mdev_addresses",
+    "nova_numa_policies",
     "parse",
 ]

@@ -21,6 +21,7 @@ from oslo_log import log as logging
 from os_acc import exception
 from os_acc.device_spec.parser import entry_of, objects_of
 from os_acc.device_spec.spec import NOVA_HIGHEST_DOMAIN, DeviceSpec, Entry
+from os_acc.device_spec.tags import parse_tags
 from os_acc.objects.claim import Tags
 from os_acc.objects.pci import PciAddress
 
@@ -37,6 +38,28 @@ def nova_claims(device_spec_values: Sequence[str]) -> DeviceSpec:
     entries = [
         entry for value in device_spec_values for entry in _readable_entries(value)
     ]
+    return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
+
+
+def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
+    """The NUMA policies in Nova's ``[pci] alias``, by the devices that it names.
+
+    Of two for one device the first is heard. An alias that names no product,
+    and what Nova itself would refuse, says nothing of a device.
+    """
+    entries = []
+    for value in alias_values:
+        try:
+            entries += [
+                entry_of(
+                    {key: spec[key] for key in ("vendor_id", "product_id")},
+                    parse_tags({"numa_policy": spec["numa_policy"]}),
+                )
+                for spec in objects_of(value)
+                if {"vendor_id", "product_id", "numa_policy"} <= spec.keys()
+            ]
+        except exception.InvalidDeviceSpec as error:
+            LOG.warning("A value of Nova's [pci] alias is ignored: %s", error)
     return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
 
 

@@ -25,6 +25,7 @@ from oslo_utils import strutils
 
 from os_acc import exception, hints
 from os_acc.objects.claim import Tags
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import PLACEMENT_NAME
 
 _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
@@ -50,6 +51,9 @@ def parse_tags(spec: Mapping[str, Any]) -> Tags:
         num_vfs=_num_vfs(spec["num_vfs"]) if "num_vfs" in spec else None,
         prebound=_boolean("prebound", spec.get("prebound", False)),
         allow_no_reset=_boolean("allow_no_reset", spec.get("allow_no_reset", False)),
+        numa_policy=_numa_policy(spec["numa_policy"])
+        if "numa_policy" in spec
+        else None,
     )
 
 
@@ -100,6 +104,17 @@ def _num_vfs(value: object) -> int:
             f"num_vfs is {hints.shown(value)}, not a number from 1 to {_MOST_VFS}"
         )
     return number
+
+
+def _numa_policy(value: object) -> NUMAPolicy:
+    try:
+        return NUMAPolicy(value)
+    except ValueError as error:
+        choices = [each.value for each in NUMAPolicy]
+        raise exception.InvalidDeviceSpec(
+            f"numa_policy is {hints.shown(value)}",
+            hint=hints.did_you_mean(str(value), choices),
+        ) from error
 
 
 def _boolean(tag: str, value: object) -> bool:

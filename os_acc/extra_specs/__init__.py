@@ -27,12 +27,17 @@ is no error, since Nova fills that group from the flavor's VCPUs and memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from os_acc import exception, hints
 from os_acc.extra_specs import granular, own_keys, rules
 from os_acc.extra_specs.drafts import Draft
 from os_acc.objects.image import Wish
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget, FlavorRequest
+
+#: Nova's, for all PCI devices of a guest; judged where it is needed.
+PCI_NUMA_POLICY: Final = "hw:pci_numa_affinity_policy"
 
 
 def parse(flavor_extra_specs: object) -> FlavorRequest:
@@ -43,8 +48,6 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
         group that Placement would refuse; several numbered groups without
         ``group_policy``; an unknown key of ours; a group that asks for two
         bitstreams, or for one without an accelerator to be programmed.
-    :raises UnsupportedExtraSpec: a key of ours that this version does not
-        serve.
     """
     specs = _sorted_items(flavor_extra_specs)
     drafts: dict[str, Draft] = {}
@@ -71,6 +74,7 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
             for name, amount in draft.resources.items()
             if not amount
         ),
+        pci_numa_policy=dict(specs).get(PCI_NUMA_POLICY),
     )
     rules.check(request)
     return request
@@ -121,19 +125,19 @@ def _sorted_items(specs: object) -> list[tuple[str, object]]:
 def _add_own(drafts: dict[str, Draft], own: own_keys.OwnKey, value: object) -> None:
     said = own_keys.read(own, value)
     draft = drafts.setdefault(own.suffix, Draft())
-    if isinstance(said, AttachTarget):
-        _add_target(draft, own, said)
-    else:
+    if isinstance(said, Wish):
         _add_wish(draft, own, said)
-
-
-def _add_target(draft: Draft, own: own_keys.OwnKey, target: AttachTarget) -> None:
-    if draft.attach_target not in (None, target):
+        return
+    before: AttachTarget | NUMAPolicy | None
+    if isinstance(said, AttachTarget):
+        before, draft.attach_target = draft.attach_target, said
+    else:
+        before, draft.numa_policy = draft.numa_policy, said
+    if before not in (None, said):
         raise exception.InvalidExtraSpec(
             f"extra spec {hints.shown(own.key)}: group {own.suffix!r} has another "
-            "attach_target as well"
+            f"{own.name} as well"
         )
-    draft.attach_target = target
 
 
 def _add_wish(draft: Draft, own: own_keys.OwnKey, wish: Wish) -> None:

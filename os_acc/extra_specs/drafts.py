@@ -18,6 +18,7 @@ import dataclasses
 
 from os_acc import exception, hints
 from os_acc.objects.image import Wish
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget, RequestGroup
 
 
@@ -30,6 +31,7 @@ class Draft:
     forbidden: set[str] = dataclasses.field(default_factory=set)
     wish: Wish | None = None
     attach_target: AttachTarget | None = None
+    numa_policy: NUMAPolicy | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -40,6 +42,7 @@ class Draft:
             or self.forbidden
             or self.wish is not None
             or self.attach_target not in (None, AttachTarget.VM)
+            or self.numa_policy is not None
         )
 
     def group(self, suffix: str) -> RequestGroup:
@@ -55,6 +58,7 @@ class Draft:
             forbidden=frozenset(self.forbidden),
             wish=self.wish,
             attach_target=self.attach_target or AttachTarget.VM,
+            numa_policy=self.numa_policy,
         )
 
 

@@ -27,6 +27,7 @@ from os_acc import exception, hints
 from os_acc.extra_specs.drafts import text_of
 from os_acc.objects import wishes
 from os_acc.objects.image import Wish
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
 
 #: The namespaces that take a group's suffix; both mean the same.
@@ -44,7 +45,8 @@ class Treatment(enum.Enum):
     WISH = enum.auto()
     #: It says who is to have the accelerators.
     TARGET = enum.auto()
-    NOT_YET = enum.auto()
+    #: It says how near to the guest they have to be.
+    POLICY = enum.auto()
 
 
 #: Every name below :data:`NAMESPACES`, and what becomes of such a key.
@@ -53,7 +55,7 @@ KEYS: Final[Mapping[str, Treatment]] = {
     "bitstream_name": Treatment.WISH,
     "function_id": Treatment.WISH,
     "function_name": Treatment.WISH,
-    "numa_policy": Treatment.NOT_YET,
+    "numa_policy": Treatment.POLICY,
     "attach_target": Treatment.TARGET,
 }
 #: The os_acc specification's own namespaces, and what they say in our words.
@@ -65,7 +67,7 @@ OF_THE_SPECIFICATION: Final[Mapping[str, str]] = {
 #: The values of those that have no others.
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "attach_target": tuple(each.value for each in AttachTarget),
-    "numa_policy": ("legacy", "preferred", "required", "socket"),
+    "numa_policy": tuple(sorted(each.value for each in NUMAPolicy)),
 }
 
 
@@ -114,8 +116,7 @@ def find(key: str, suffixes: Collection[str] = ()) -> OwnKey | None:
 def check(key: str, value: object) -> None:
     """Judge one key alone, without the flavor that it is part of.
 
-    Keys of others' are right. One that this version does not serve yet is,
-    too: another version on the compute node may.
+    Keys of others' are right.
 
     :raises InvalidExtraSpec: there is no such key of ours, or its value is
         none that it can have.
@@ -130,21 +131,18 @@ def check(key: str, value: object) -> None:
     _check_choice(own, value)
 
 
-def read(own: OwnKey, value: object) -> Wish | AttachTarget:
+def read(own: OwnKey, value: object) -> Wish | AttachTarget | NUMAPolicy:
     """What a key says.
 
     :raises InvalidExtraSpec: there is no such key, or it cannot say that.
-    :raises UnsupportedExtraSpec: this version does not serve it.
     """
     if own.treatment is Treatment.WISH:
         return _wish(own, value)
     _check_known(own)
+    _check_choice(own, value)
     if own.treatment is Treatment.TARGET:
-        _check_choice(own, value)
         return AttachTarget(value)
-    raise exception.UnsupportedExtraSpec(
-        f"extra spec {hints.shown(own.key)} cannot be served by this version of os_acc"
-    )
+    return NUMAPolicy(value)
 
 
 def _wish(own: OwnKey, value: object) -> Wish:

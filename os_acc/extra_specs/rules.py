@@ -53,6 +53,8 @@ def _check_group(group: RequestGroup) -> None:
         lacking = f"asks for {group.wish}, but for no accelerator"
     elif group.attach_target is not AttachTarget.VM:
         lacking = f"has an attach_target, {group.attach_target.value}, but nothing else"
+    elif group.numa_policy:
+        lacking = f"has a numa_policy, {group.numa_policy.value}, but nothing else"
     else:
         return
     raise exception.InvalidExtraSpec(

@@ -19,20 +19,10 @@ where a device serves a guest under a policy here, it serves it there.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Collection
 
+from os_acc.objects.numa import Affinity as Affinity
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
-
-
-class Affinity(enum.IntEnum):
-    """How a device stands to the cells of a guest, the best first."""
-
-    LOCAL = 0
-    #: The kernel does not know of any cell (``numa_node`` -1).
-    UNKNOWN = 1
-    SAME_SOCKET = 2
-    REMOTE = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.objects.device import Handle
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction
 
 
@@ -29,6 +30,8 @@ class Tags:
     :ivar num_vfs: how many VFs to create on a PF; None: leave them alone.
     :ivar prebound: the device is expected on vfio-pci already.
     :ivar allow_no_reset: offer the device although it cannot be reset.
+    :ivar numa_policy: how near to a guest it has to be, where the guest does
+        not say.
     """
 
     resource_class: str | None = None
@@ -36,6 +39,7 @@ class Tags:
     num_vfs: int | None = None
     prebound: bool = False
     allow_no_reset: bool = False
+    numa_policy: NUMAPolicy | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,4 +63,5 @@ class Claim:
             members=self.members,
             iommu_group=self.iommu_group,
             numa_node=self.function.numa_node,
+            numa_policy=self.tags.numa_policy,
         )

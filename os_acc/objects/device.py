@@ -18,6 +18,7 @@ import dataclasses
 import enum
 
 from os_acc.objects import naming
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
 
@@ -30,6 +31,8 @@ class Handle:
     functions that go to vfio-pci with it because the IOMMU cannot tell them
     apart (sorted, ``address`` among them; bridges are not).
 
+    :ivar numa_policy: how near to its guest it has to be, where the guest does
+        not say; None: as Nova's ``legacy`` has it.
     :ivar fault: why nobody is to be given it for as long as it is so; empty
         while it is healthy. What is out of order stays in the inventory, as
         reserved.
@@ -40,6 +43,7 @@ class Handle:
     iommu_group: int
     numa_node: int | None
     fault: str = ""
+    numa_policy: NUMAPolicy | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 
 from os_acc import exception, hints
+
+#: The property by which an image asks for a policy for all its PCI devices.
+IMAGE_NUMA_POLICY: Final = "hw_pci_numa_affinity_policy"
 
 
 def canonical_uuid(value: object) -> str | None:
@@ -50,12 +53,23 @@ def consumer_uuid(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """What os_acc needs to know of an instance; only ``uuid`` is required."""
+    """What os_acc needs to know of an instance; only ``uuid`` is required.
+
+    :ivar numa_cells: the host's NUMA cells that the guest's are on, in the
+        guest's order; empty: it may be anywhere.
+    :ivar image_numa_policy: ``hw_pci_numa_affinity_policy`` of its image, as
+        it was given.
+    :ivar port_numa_policies: (suffix of a request group, policy of the port
+        that the group is for), as they were given.
+    """
 
     uuid: str
     name: str = ""
     project_id: str = ""
     image_id: str = ""
+    numa_cells: tuple[int, ...] = ()
+    image_numa_policy: object = None
+    port_numa_policies: tuple[tuple[str, object], ...] = ()
 
     @classmethod
     def from_api(cls, instance_info: object) -> Self:
@@ -85,4 +99,43 @@ class InstanceInfo:
                     hint="leave it out where there is none",
                 )
             texts[key] = value or ""
-        return cls(uuid=consumer, **texts)
+        return cls(
+            uuid=consumer,
+            numa_cells=_numa_cells(instance_info.get("numa_cells")),
+            image_numa_policy=_mapping(instance_info, "image_properties").get(
+                IMAGE_NUMA_POLICY
+            ),
+            port_numa_policies=tuple(
+                sorted(
+                    _mapping(instance_info, "port_numa_policies").items(),
+                    key=lambda item: item[0],
+                )
+            ),
+            **texts,
+        )
+
+
+def _numa_cells(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence) or not all(
+        type(cell) is int and cell >= 0 for cell in value
+    ):
+        raise exception.InvalidInstanceInfo(
+            f"instance_info['numa_cells'] is {hints.shown(value)}",
+            hint="it has to be a list of numbers of host cells: the ids of the cells "
+            "of the instance's NUMA topology, once it is fitted to the host",
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def _mapping(instance_info: Mapping[str, Any], key: str) -> Mapping[str, object]:
+    value = instance_info.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
+        raise exception.InvalidInstanceInfo(
+            f"instance_info[{key!r}] is {hints.shown(value)}",
+            hint="it has to be a mapping with text as its keys",
+        )
+    return value

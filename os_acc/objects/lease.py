@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import NO_DOUBTS, Doubts, Programming, Region
 from os_acc.objects.request import AttachTarget
@@ -72,6 +73,8 @@ class Lease:
     :ivar reason: why it is quarantined, or empty.
     :ivar programming: what its FPGA region has to hold; None: it has none.
     :ivar attach_target: who has it: only what is the guest's is on vfio-pci.
+    :ivar affinity: how it stood to the guest when it was chosen; None where
+        nobody said which cells the guest is in.
     """
 
     uuid: str
@@ -95,6 +98,7 @@ class Lease:
     reason: str = ""
     programming: Programming | None = None
     attach_target: AttachTarget = AttachTarget.VM
+    affinity: Affinity | None = None
 
     @property
     def is_the_guests(self) -> bool:

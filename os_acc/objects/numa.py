@@ -46,6 +46,16 @@ class NUMAPolicy(enum.Enum):
     PREFERRED = "preferred"
 
 
+class Affinity(enum.Enum):
+    """How a device stands to the cells of a guest, from the best."""
+
+    LOCAL = "local"
+    #: The kernel does not know of any cell (``numa_node`` -1).
+    UNKNOWN = "unknown"
+    SAME_SOCKET = "same socket"
+    REMOTE = "remote"
+
+
 class CPUPolicy(enum.Enum):
     """``hw:cpu_policy``: whether a guest's CPUs have the host's to themselves."""
 

@@ -20,6 +20,7 @@ import re
 from typing import Final
 
 from os_acc.objects.image import Wish
+from os_acc.objects.numa import NUMAPolicy
 
 #: The largest amount of a resource that Placement can store.
 MAX_AMOUNT: Final = 0x7FFF_FFFF
@@ -56,7 +57,8 @@ class RequestGroup:
     """One granular request group; the unnumbered one has suffix ''.
 
     ``resources`` are (resource class, amount), sorted by class. ``wish`` is
-    what its accelerators are to be programmed with.
+    what its accelerators are to be programmed with, ``numa_policy`` how near
+    to the guest they have to be; None: as it is for the whole guest.
     """
 
     suffix: str
@@ -65,6 +67,7 @@ class RequestGroup:
     forbidden: frozenset[str] = frozenset()
     wish: Wish | None = None
     attach_target: AttachTarget = AttachTarget.VM
+    numa_policy: NUMAPolicy | None = None
 
     def amount(self, resource_class: str) -> int:
         """How many units of a resource class this group asks for."""
@@ -77,8 +80,11 @@ class FlavorRequest:
 
     ``zeroed`` are the resource classes of which it says that none is asked
     for: Nova asks for none of these on its own, not even VCPU.
+    ``pci_numa_policy`` is ``hw:pci_numa_affinity_policy`` as it was given, for
+    all devices of the guest.
     """
 
     groups: tuple[RequestGroup, ...] = ()
     policy: GroupPolicy | None = None
     zeroed: frozenset[str] = frozenset()
+    pci_numa_policy: object = None

@@ -18,6 +18,7 @@ import dataclasses
 from typing import TypeAlias
 
 from os_acc.objects.image import Wish
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget
 
 
@@ -61,7 +62,8 @@ class Wanted:
 
     ``amount`` counts accelerators; ``wish`` is what they are to be
     programmed with, ``attach_target`` who is to have them, ``required`` the
-    traits by which their FPGA region is named, and what it holds.
+    traits by which their FPGA region is named, and what it holds,
+    ``numa_policy`` what its group says of NUMA.
     """
 
     group_suffix: str
@@ -72,3 +74,4 @@ class Wanted:
     wish: Wish | None = None
     attach_target: AttachTarget = AttachTarget.VM
     required: tuple[str, ...] = ()
+    numa_policy: NUMAPolicy | None = None

@@ -26,6 +26,7 @@ from typing import Any
 
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
@@ -75,6 +76,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "reason": lease.reason,
         "programming": lease.programming and _encode_programming(lease.programming),
         "attach_target": lease.attach_target.value,
+        "affinity": lease.affinity and lease.affinity.value,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -109,11 +111,16 @@ def decode(payload: str) -> Lease:
             # Records from before there were regions have none.
             programming=_decode_programming(fields.get("programming")),
             attach_target=AttachTarget(fields.get("attach_target", "VM")),
+            affinity=_decode_affinity(fields.get("affinity")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"not the record of a lease: {error}") from error
     except exception.InvalidPciAddress as error:
         raise Unreadable(error.message) from error
+
+
+def _decode_affinity(value: str | None) -> Affinity | None:
+    return None if value is None else Affinity(value)
 
 
 def _encode_programming(programming: Programming) -> dict[str, Any]:

@@ -97,6 +97,36 @@ def test_what_else_is_said_of_an_instance_is_text(key, value, shown):
     assert key in str(error)
 
 
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("value", [0, "0", [True], [-1], [0.0], ["0"], {0: 1}, {0}])
+def test_numa_cells_are_numbers_of_cells(value):
+    error = is_told(
+        lambda: os_acc.plug({"uuid": uuid_of(1), "numa_cells": value}),
+        *instance_error("numa_cells"),
+    )
+    assert str(value) in str(error)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_numa_cells_are_the_hosts(api):
+    selected, specs = request(api.provider(GPU))
+    mine = {"uuid": uuid_of(2), "numa_cells": [0, 7]}
+    error = is_told(
+        lambda: os_acc.plug(mine, selected, specs), *instance_error("has 7")
+    )
+    assert "host cells" in error.hint
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("key", ["image_properties", "port_numa_policies"])
+@pytest.mark.parametrize("value", [0, "required", ["required"], {1: "required"}])
+def test_what_is_said_by_name_is_a_mapping(key, value):
+    error = is_told(
+        lambda: os_acc.plug({"uuid": uuid_of(1), key: value}), *instance_error(key)
+    )
+    assert str(value) in str(error)
+
+
 @pytest.mark.parametrize(
     "name", ["\ud800", "\0", "'; DROP TABLE leases; --", "é" * 999]
 )
@@ -264,10 +294,10 @@ def test_an_extra_spec_that_cannot_be_meant_is_refused(specs, shown):
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("key", ["accel:numa_policy", "os_acc1:numa_policy"])
-def test_what_this_version_cannot_serve_is_not_served_silently(key):
-    for call in ask({key: "x"}):
-        error = is_told(call, exception.UnsupportedExtraSpec, key)
-        assert error.hint
+def test_a_numa_policy_that_is_none_is_told_with_those_that_are(key):
+    for call in ask({key: "prefered"}):
+        error = is_told(call, exception.InvalidExtraSpec, key)
+        assert "preferred" in error.hint
 
 
 def test_what_nova_drops_is_dropped_with_novas_warning(api, unchanged, caplog):

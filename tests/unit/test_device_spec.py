@@ -22,7 +22,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.device_spec import Tags, nova_claims, nova_mdev_addresses, parse
+from os_acc.device_spec import (
+    Tags,
+    nova_claims,
+    nova_mdev_addresses,
+    nova_numa_policies,
+    parse,
+)
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 
 PF = PciAddress.parse("0000:3b:00.0")
@@ -214,6 +221,11 @@ def test_traits_are_normalised_as_in_nova() -> None:
     )
 
 
+@pytest.mark.parametrize("policy", list(NUMAPolicy))
+def test_a_device_has_a_numa_policy(policy: NUMAPolicy) -> None:
+    assert tags_of({"numa_policy": policy.value}) == Tags(numa_policy=policy)
+
+
 @pytest.mark.parametrize("yes", [True, "true", "Yes", "1"])
 @pytest.mark.parametrize("tag", ["prebound", "allow_no_reset"])
 def test_booleans_may_be_text(tag: str, yes: object) -> None:
@@ -283,6 +295,9 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
         ('{"address": "*", "prebound": 1}', "prebound"),
         ('{"address": "*", "prebound": "maybe"}', "maybe"),
         ('{"address": "*", "allow_no_reset": null}', "allow_no_reset"),
+        ('{"address": "*", "numa_policy": "near"}', "numa_policy"),
+        ('{"address": "*", "numa_policy": null}', "numa_policy"),
+        ('{"address": "*", "numa_policy": ["legacy"]}', "numa_policy"),
         (None, "None"),
         ({"address": "*"}, "address"),
     ],
@@ -370,3 +385,52 @@ def test_any_value_is_a_device_spec_or_an_invalid_device_spec(values) -> None:
 def test_nova_s_values_never_raise(values) -> None:
     nova_claims(values)
     nova_mdev_addresses(values)
+
+
+# -- Nova's aliases ----------------------------------------------------------
+
+
+def alias_policy(*aliases: object) -> NUMAPolicy | None:
+    """What Nova's aliases say of the PF."""
+    spec = nova_numa_policies([json.dumps(each) for each in aliases])
+    tags = spec.match(HOST[PF], NETDEVS, HOST)
+    return tags and tags.numa_policy
+
+
+def alias(policy: object, product: str = "1572") -> dict[str, object]:
+    return {
+        "name": "nic",
+        "vendor_id": "8086",
+        "product_id": product,
+        "device_type": "type-PF",
+        "numa_policy": policy,
+    }
+
+
+def test_the_first_alias_of_a_device_is_heard() -> None:
+    assert alias_policy() is None
+    assert alias_policy(alias("required"), alias("socket")) is NUMAPolicy.REQUIRED
+    other = alias("required", product="154c")
+    assert alias_policy(other, alias("socket")) is NUMAPolicy.SOCKET
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        {"name": "any", "resource_class": "CUSTOM_GPU", "numa_policy": "required"},
+        {key: value for key, value in alias("x").items() if key != "numa_policy"},
+    ],
+)
+def test_an_alias_that_names_no_device_or_no_policy_says_nothing(
+    silent: dict[str, object],
+) -> None:
+    assert alias_policy(silent) is None
+    assert alias_policy(silent, alias("socket")) is NUMAPolicy.SOCKET
+
+
+@pytest.mark.parametrize("bad", [7, alias("near"), alias("socket") | {"vendor_id": 7}])
+def test_an_alias_that_nova_would_refuse_is_ignored(
+    bad: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert alias_policy(bad, alias("socket")) is NUMAPolicy.SOCKET
+    assert "[pci] alias" in caplog.text

@@ -58,6 +58,7 @@ def test_an_entry_is_a_bound_accelerator_request():
         "instance_uuid": uuid_of(2),
         "request_group": "_gpu",
         "numa_node": 1,
+        "numa_affinity": None,
     }
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception, extra_specs
 from os_acc.objects.image import Wish
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import (
     AttachTarget,
     FlavorRequest,
@@ -268,12 +269,40 @@ def test_wrong_types_are_named(specs: object, named: str) -> None:
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("namespace", ["accel", "accel1", "os_acc", "os_acc1"])
-def test_keys_that_cannot_be_served_yet_are_refused(namespace: str) -> None:
-    key = f"{namespace}:numa_policy"
-    with pytest.raises(exception.UnsupportedExtraSpec) as caught:
-        extra_specs.parse({f"resources1:{FPGA}": "1", key: "required"})
-    assert key in str(caught.value)
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+@pytest.mark.parametrize("policy", list(NUMAPolicy))
+def test_a_group_says_how_near_its_accelerators_have_to_be(
+    namespace: str, policy: NUMAPolicy
+) -> None:
+    specs = {
+        f"resources1:{FPGA}": "1",
+        f"resources2:{FPGA}": "1",
+        f"{namespace}1:numa_policy": policy.value,
+        "group_policy": "none",
+    }
+    first, second = extra_specs.parse(specs).groups
+    assert (first.numa_policy, second.numa_policy) == (policy, None)
+
+
+def test_one_group_has_one_numa_policy() -> None:
+    specs = {
+        f"resources1:{FPGA}": "1",
+        "accel1:numa_policy": "required",
+        "os_acc1:numa_policy": "socket",
+    }
+    with pytest.raises(exception.InvalidExtraSpec, match="numa_policy"):
+        extra_specs.parse(specs)
+
+
+def test_a_numa_policy_needs_an_accelerator() -> None:
+    with pytest.raises(exception.InvalidExtraSpec, match="numa_policy"):
+        extra_specs.parse({"accel1:numa_policy": "required"})
+
+
+@pytest.mark.parametrize("value", ["required", "prefered", 7])
+def test_novas_policy_for_the_whole_guest_is_not_judged_here(value: object) -> None:
+    specs = {extra_specs.PCI_NUMA_POLICY: value}
+    assert extra_specs.parse(specs).pci_numa_policy == value
 
 
 @pytest.mark.parametrize("namespace", ["accel", "os_acc"])

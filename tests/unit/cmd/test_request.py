@@ -59,6 +59,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
         "trait_a:CUSTOM_A=forbidden",
         "accel_a:function_name=gzip",
         "accel_a:attach_target=host",
+        "accel_a:numa_policy=socket",
         "resources1:VCPU=2",
         "group_policy=isolate",
     )
@@ -71,6 +72,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
                 "forbidden": [],
                 "programmed_with": None,
                 "attach_target": "VM",
+                "numa_policy": None,
             },
             {
                 "suffix": "_a",
@@ -79,6 +81,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
                 "forbidden": ["CUSTOM_A"],
                 "programmed_with": "function_name gzip",
                 "attach_target": "host",
+                "numa_policy": "socket",
             },
         ],
         "Group Policy": "isolate",
@@ -95,12 +98,14 @@ def test_a_table_has_a_line_for_each_thing(console: Console) -> None:
         f"resources1:{FPGA}=1",
         "trait1:CUSTOM_A=forbidden",
         "accel1:attach_target=none",
+        "accel1:numa_policy=required",
     ).out
     for line in (
         "group 1:",
         f"  1 {FPGA}",
         "  without CUSTOM_A",
         "  attach_target none",
+        "  numa_policy required",
         f"={FPGA}:1",
     ):
         assert line in out

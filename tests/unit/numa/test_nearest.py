@@ -1,0 +1,165 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Devices are as near as there are, and shared out among a guest's cells."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.numa.affinity import Guest
+from os_acc.numa.nearest import ORDER, Demand, Shelf, divide
+from os_acc.objects.numa import NUMACell, NUMATopology
+
+CELLS = 4
+#: Two sockets of two cells each; from cell to cell, as firmware has it.
+DISTANCES = ((10, 12, 21, 31), (12, 10, 31, 21), (21, 31, 10, 12), (31, 21, 12, 10))
+TOPOLOGY = NUMATopology(
+    tuple(
+        NUMACell(id=cell, socket=cell // 2, distances=tuple(enumerate(row)))
+        for cell, row in enumerate(DISTANCES)
+    )
+)
+guests = st.lists(
+    st.sampled_from(range(CELLS)), min_size=1, max_size=3, unique=True
+).map(lambda cells: Guest(TOPOLOGY, tuple(cells)))
+shelves = st.lists(
+    st.builds(
+        Shelf,
+        st.sampled_from((None, *range(CELLS))),
+        st.integers(min_value=0, max_value=2),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@st.composite
+def demands(draw: st.DrawFn, places: int) -> list[Demand]:
+    return draw(
+        st.lists(
+            st.builds(
+                Demand,
+                st.integers(min_value=1, max_value=2),
+                st.sets(st.sampled_from(range(places))).map(
+                    lambda each: tuple(sorted(each))
+                ),
+            ),
+            min_size=1,
+            max_size=2,
+        )
+    )
+
+
+def cost(shelf: Shelf, guest: Guest) -> tuple[int, int]:
+    return ORDER.index(guest.affinity(shelf.node)), guest.distance(shelf.node)
+
+
+def evenness(nodes: list[int | None], guest: Guest) -> int:
+    """The least that these devices weigh on the guest's cells."""
+    return min(
+        sum(load * (load - 1) // 2 for load in map(homes.count, guest.cells))
+        for homes in itertools.product(*(guest.nearest(node) for node in nodes))
+    )
+
+
+def ways(demands: list[Demand], shelves: list[Shelf]) -> list[tuple[int, ...]]:
+    """Every way to give each unit a shelf that may serve it."""
+    units = [demand.shelves for demand in demands for _ in range(demand.amount)]
+    return [
+        way
+        for way in itertools.product(*units)
+        if all(way.count(place) <= each.count for place, each in enumerate(shelves))
+    ]
+
+
+@given(st.data(), guests, shelves)
+def test_no_other_way_is_nearer_or_more_even(
+    data: st.DataObject, guest: Guest, shelves: list[Shelf]
+) -> None:
+    asked = data.draw(demands(len(shelves)))
+    shares = divide(asked, shelves, guest)
+    possible = ways(asked, shelves)
+    if not possible:
+        assert any(
+            sum(share) < demand.amount
+            for share, demand in zip(shares, asked, strict=True)
+        )
+        return
+    for share, demand in zip(shares, asked, strict=True):
+        assert sum(share) == demand.amount
+        assert {place for place, n in enumerate(share) if n} <= set(demand.shelves)
+    given_out = [
+        place for share in shares for place, n in enumerate(share) for _ in range(n)
+    ]
+    assert all(given_out.count(i) <= each.count for i, each in enumerate(shelves))
+
+    def weight(way: tuple[int, ...] | list[int]) -> tuple[int, int, int]:
+        tiers, distances = zip(*(cost(shelves[i], guest) for i in way), strict=True)
+        even = evenness([shelves[i].node for i in way], guest)
+        return sum(tiers), sum(distances), even
+
+    assert weight(given_out) == min(weight(way) for way in possible)
+
+
+@given(st.data(), guests, shelves)
+def test_the_same_is_chosen_again(
+    data: st.DataObject, guest: Guest, shelves: list[Shelf]
+) -> None:
+    asked = data.draw(demands(len(shelves)))
+    assert divide(asked, shelves, guest) == divide(asked, shelves, guest)
+
+
+@given(st.data(), guests, shelves)
+def test_taking_away_what_was_not_chosen_changes_nothing_of_the_sum(
+    data: st.DataObject, guest: Guest, shelves: list[Shelf]
+) -> None:
+    asked = data.draw(demands(len(shelves)))
+    shares = divide(asked, shelves, guest)
+    fewer = [
+        Shelf(shelf.node, sum(share[place] for share in shares))
+        for place, shelf in enumerate(shelves)
+    ]
+    again = divide(asked, fewer, guest)
+    assert [sum(share) for share in again] == [sum(share) for share in shares]
+
+
+def test_several_are_spread_over_the_guests_cells() -> None:
+    guest = Guest(TOPOLOGY, (0, 2))
+    shelves = [Shelf(0, 4), Shelf(2, 4)]
+    assert divide([Demand(2, (0, 1))], shelves, guest) == ((1, 1),)
+    # Whoever can have either leaves the one to whom nothing else is open.
+    asked = [Demand(1, (0, 1)), Demand(1, (0,))]
+    assert divide(asked, shelves, guest) == ((0, 1), (1, 0))
+
+
+def test_the_same_socket_comes_before_a_nearer_cell_of_another() -> None:
+    odd = NUMATopology(
+        (
+            NUMACell(id=0, socket=0, distances=((0, 10), (1, 40), (2, 20))),
+            NUMACell(id=1, socket=0),
+            NUMACell(id=2, socket=1),
+        )
+    )
+    shelves = [Shelf(2, 1), Shelf(1, 1), Shelf(None, 1)]
+    guest = Guest(odd, (0,))
+    assert divide([Demand(1, (0, 1))], shelves, guest) == ((0, 1, 0),)
+    assert divide([Demand(1, (0, 1, 2))], shelves, guest) == ((0, 0, 1),)
+
+
+def test_a_guest_anywhere_gets_the_first() -> None:
+    guest = Guest(TOPOLOGY)
+    shelves = [Shelf(None, 1), Shelf(3, 1), Shelf(0, 1)]
+    assert divide([Demand(2, (0, 1, 2))], shelves, guest) == ((1, 1, 0),)

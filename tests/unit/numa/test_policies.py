@@ -1,0 +1,112 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Who says which NUMA policy, and who of them is heard."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from os_acc import exception
+from os_acc.numa.policies import Policies
+from os_acc.objects.device import Handle
+from os_acc.objects.instance import InstanceInfo
+from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.selection import Wanted
+
+GPU = PciAddress.parse("0000:3b:00.0")
+UUID = "11111111-1111-4111-8111-111111111111"
+#: From the one that is heard first.
+PLACES = ("port", "group", "guest", "device")
+
+
+def effective(**said: NUMAPolicy) -> NUMAPolicy:
+    """What holds for one device, where these places say something."""
+    instance = InstanceInfo.from_api(
+        {
+            "uuid": UUID,
+            "port_numa_policies": {"1": said["port"].value} if "port" in said else {},
+        }
+    )
+    flavor = said["guest"].value if "guest" in said else None
+    return Policies.of(instance, flavor).effective(
+        Wanted("1", "a provider", "FPGA", 1, numa_policy=said.get("group")),
+        Handle(GPU, (GPU,), 1, 0, numa_policy=said.get("device")),
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        places
+        for number in range(1, len(PLACES) + 1)
+        for places in itertools.combinations(PLACES, number)
+    ],
+    ids="-".join,
+)
+def test_the_nearest_to_the_device_is_heard(said: tuple[str, ...]) -> None:
+    policies = dict(zip(said, itertools.cycle(NUMAPolicy), strict=False))
+    assert effective(**policies) is policies[said[0]]
+
+
+def test_legacy_where_nobody_says_anything() -> None:
+    assert effective() is NUMAPolicy.LEGACY
+
+
+def test_a_port_is_heard_for_its_own_group_alone() -> None:
+    instance = InstanceInfo.from_api(
+        {"uuid": UUID, "port_numa_policies": {"2": "required"}}
+    )
+    policies = Policies.of(instance, "preferred")
+    assert policies.asked(Wanted("1", "x", "FPGA", 1)) is NUMAPolicy.PREFERRED
+    assert policies.asked(Wanted("2", "x", "FPGA", 1)) is NUMAPolicy.REQUIRED
+
+
+@pytest.mark.parametrize("image", [*NUMAPolicy, None])
+@pytest.mark.parametrize("flavor", [*NUMAPolicy, None])
+def test_flavor_and_image_have_to_agree(
+    flavor: NUMAPolicy | None, image: NUMAPolicy | None
+) -> None:
+    instance = InstanceInfo.from_api(
+        {
+            "uuid": UUID,
+            "image_properties": {
+                "hw_pci_numa_affinity_policy": image and image.value,
+                "hw_disk_bus": "virtio",
+            },
+        }
+    )
+    if flavor and image and flavor is not image:
+        with pytest.raises(exception.InvalidNUMAPolicy) as caught:
+            Policies.of(instance, flavor.value)
+        assert flavor.value in str(caught.value)
+        assert image.value in str(caught.value)
+        return
+    assert Policies.of(instance, flavor and flavor.value).guest is (flavor or image)
+
+
+@pytest.mark.parametrize("value", ["prefered", "", "REQUIRED", 1, ["required"]])
+@pytest.mark.parametrize("place", ["flavor", "image", "port"])
+def test_what_is_no_policy_is_named_with_its_place(place: str, value: object) -> None:
+    info: dict[str, object] = {"uuid": UUID}
+    if place == "image":
+        info["image_properties"] = {"hw_pci_numa_affinity_policy": value}
+    if place == "port":
+        info["port_numa_policies"] = {"1": value}
+    with pytest.raises(exception.InvalidNUMAPolicy) as caught:
+        Policies.of(InstanceInfo.from_api(info), value if place == "flavor" else None)
+    assert repr(value) in str(caught.value)
+    assert place in str(caught.value)
+    assert caught.value.hint
