@@ -45,6 +45,7 @@ from .host import HostUnderTest, Places
 
 PLACES = Places(
     pf="0000:81:00.0",
+    near="0000:41:00.0",
     single="0000:82:00.0",
     no_reset="0000:00:10.0",
     card=("0000:00:11.0", "0000:00:11.1"),
@@ -77,7 +78,7 @@ def _edu(
 
 def machine() -> HostSpec:
     """What the machine of the kernel lane has, as far as scenarios use it."""
-    pf = hosts.nvme_sriov("0000:81", 0, 1)
+    near, pf = hosts.nvme_sriov("0000:41", 1, 0), hosts.nvme_sriov("0000:81", 0, 1)
     disk = FunctionSpec(
         PLACES.card[1],
         0x1B36,
@@ -97,6 +98,8 @@ def machine() -> HostSpec:
             disk,
             hosts.root_port("0000:00:12.0"),
             _edu(PLACES.slot, -1, "bus", port="0000:00:12.0"),
+            hosts.root_port("0000:40:00.0", 0),
+            dataclasses.replace(near, parent="0000:40:00.0"),
             hosts.root_port(PLACES.bridge, 1),
             hosts.root_port("0000:80:01.0", 1),
             dataclasses.replace(pf, parent=PLACES.bridge),

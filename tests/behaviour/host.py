@@ -44,15 +44,17 @@ class Places:
 
     :ivar pf: an SR-IOV controller of the nvme driver, on NUMA node 1, that
         can have four VFs.
-    :ivar single: a function alone in its group, without a driver.
+    :ivar near: its twin on node 0; nobody makes VFs of it.
+    :ivar single: a function alone in its group, without a driver, on node 1.
     :ivar no_reset: likewise, but nothing resets it.
     :ivar card: two functions of one card and one IOMMU group: the first has
         no driver, the second has nvme and is a disk.
     :ivar bridge: a root port.
-    :ivar slot: like ``single``, and can be pulled out.
+    :ivar slot: like ``single``, can be pulled out, and is on no node.
     """
 
     pf: str
+    near: str
     single: str
     no_reset: str
     card: tuple[str, str]

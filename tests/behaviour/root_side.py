@@ -43,6 +43,7 @@ class RootSide:
         """The machine in the words of the scenarios."""
         return Places(
             pf=self._machine.pf_node1,
+            near=self._machine.pf_node0,
             single=self._machine.edu_node1,
             no_reset=self._machine.edu,
             card=self._machine.card,

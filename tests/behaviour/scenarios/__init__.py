@@ -16,6 +16,7 @@
 from . import (
     crashes,
     hotplug,
+    numa,
     offers,
     operator,
     plugs,
@@ -30,6 +31,7 @@ __all__ = [
     "ALL",
     "crashes",
     "hotplug",
+    "numa",
     "offers",
     "operator",
     "plugs",

@@ -1,0 +1,151 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a guest gets by where it is, as the kernel says where its devices are."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc.objects.device import Provider
+
+from ..host import HostUnderTest
+from .common import flavor, instance, scenario, unplug
+
+#: Where the guest is.
+CELL = 0
+
+
+@scenario
+def each_policy_chooses_and_refuses_by_what_the_kernel_says(
+    host: HostUnderTest,
+) -> None:
+    host.start(*_claims(host))
+    before = host.snapshot()
+    for place in _places(host):
+        for policy, allowed in _allowed(host, place).items():
+            guest = instance() | {"numa_cells": [CELL]}
+            if not allowed:
+                with pytest.raises(exception.NUMAPolicyUnmet, match=place):
+                    _plug(guest, _offering(place), policy)
+                assert host.snapshot() == before
+                continue
+            (entry,) = _plug(guest, _offering(place), policy)
+            assert entry["pci_id"] == place
+            assert entry["numa_node"] == _node(host, place)
+            assert entry["numa_affinity"] == _stands(host, place)
+            assert unplug(guest) == 1
+    assert host.snapshot() == before
+
+
+@scenario
+def a_guest_of_both_cells_may_have_what_is_in_either(host: HostUnderTest) -> None:
+    host.start(*_claims(host))
+    guest = instance() | {"numa_cells": [0, 1]}
+    near, far = _offering(host.places.near), _offering(host.places.single)
+    entries = os_acc.plug(
+        guest,
+        {
+            "allocations": {
+                each.uuid: {"resources": {each.device.resource_class: 1}}
+                for each in (near, far)
+            },
+            "mappings": {"1": [near.uuid], "2": [far.uuid]},
+        },
+        {
+            f"resources1:{near.device.resource_class}": "1",
+            f"resources2:{far.device.resource_class}": "1",
+            "hw:pci_numa_affinity_policy": "required",
+            "group_policy": "none",
+        },
+    )
+    assert [entry["numa_node"] for entry in entries] == [0, 1]
+    assert {entry["numa_affinity"] for entry in entries} == {"local"}
+    assert unplug(guest) == 2
+
+
+@scenario
+def a_cell_that_the_host_does_not_have_is_refused(host: HostUnderTest) -> None:
+    host.start(*_claims(host))
+    before = host.snapshot()
+    guest = instance() | {"numa_cells": [0, 2]}
+    with pytest.raises(exception.InvalidInstanceInfo, match="has 2"):
+        _plug(guest, _offering(host.places.near), "preferred")
+    assert host.snapshot() == before
+
+
+def _places(host: HostUnderTest) -> tuple[str, str, str]:
+    """A device on node 0, one on node 1, and one on none."""
+    return host.places.near, host.places.single, host.places.slot
+
+
+def _claims(host: HostUnderTest) -> list[dict[str, Any]]:
+    return [{"address": place} for place in _places(host)]
+
+
+def _offering(address: str) -> Provider:
+    (found,) = (
+        provider
+        for provider in os_acc.providers()
+        if address in {str(each.address) for each in provider.device.handles}
+    )
+    return found
+
+
+def _plug(
+    guest: dict[str, Any], provider: Provider, policy: str
+) -> list[dict[str, Any]]:
+    specs = flavor(provider) | {"accel1:numa_policy": policy}
+    return os_acc.plug(guest, {"uuid": provider.uuid}, specs)
+
+
+def _allowed(host: HostUnderTest, place: str) -> dict[str, bool]:
+    """What Nova's policies say, with the kernel's own numbers."""
+    node = _node(host, place)
+    return {
+        "required": node == CELL,
+        "socket": node is not None and _package(host, node) == _package(host, CELL),
+        "legacy": node in (CELL, None),
+        "preferred": True,
+    }
+
+
+def _stands(host: HostUnderTest, place: str) -> str:
+    node = _node(host, place)
+    if node is None:
+        return "unknown"
+    if node == CELL:
+        return "local"
+    same = _package(host, node) == _package(host, CELL)
+    return "same socket" if same else "remote"
+
+
+def _node(host: HostUnderTest, place: str) -> int | None:
+    number = int(_read(host, f"sys/bus/pci/devices/{place}/numa_node"))
+    return None if number < 0 else number
+
+
+def _package(host: HostUnderTest, node: int) -> int:
+    """The package of the one CPU of a node; both machines have it so."""
+    cpu = int(_read(host, f"sys/devices/system/node/node{node}/cpulist"))
+    path = f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"
+    return int(_read(host, path))
+
+
+def _read(host: HostUnderTest, path: str) -> str:
+    with open(os.path.join(host.root, path), encoding="ascii") as file:
+        return file.read().strip()
