@@ -21,7 +21,7 @@ from os_acc import exception
 from os_acc.objects.told import NOTHING, Kind, Name, Told
 from os_acc.placement.client import Client
 from os_acc.placement.difference import Goal, Plan, Tree
-from os_acc.placement.known import EMPTY, Contents
+from os_acc.placement.known import EMPTY, Answered, Broken, Contents
 from os_acc.placement.steps import (
     Create,
     DeleteName,
@@ -78,8 +78,6 @@ class Applied:
                 self._try(step)
 
     def _try(self, step: Step) -> None:
-        from os_acc.placement.link import Answered, Broken
-
         try:
             self._do(step)
         except exception.PlacementConflict as error:
@@ -187,9 +185,9 @@ class Applied:
         else:
             self._blocked.add(step.uuid)
 
-    def _keep_name(self, name: Name, error: exception.OsAccError) -> None:
+    def _keep_name(self, name: Name, error: Answered) -> None:
         """Somebody uses it, or has deleted it already."""
-        if getattr(error, "status", 0) == _NOT_FOUND:
+        if error.status == _NOT_FOUND:
             self.gone |= Told(made=frozenset({name}))
         else:
             LOG.debug("%s stays: %s", name, error)

@@ -20,20 +20,21 @@ something is first asked for.
 from __future__ import annotations
 
 import dataclasses
-import threading
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oslo_config import cfg
 
+from os_acc import exception
 from os_acc.objects.told import Kind, Name
+from os_acc.placement import options
 from os_acc.placement.known import Node, Record, Version
+from os_acc.placement.refusals import refused
+from os_acc.rest.link import Link
 
 if TYPE_CHECKING:
     from requests import Response
-
-    from os_acc.placement.link import Link
 
 _T = TypeVar("_T")
 
@@ -73,9 +74,7 @@ class Client:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.count = Count()
-        self._conf = conf
-        self._lock = threading.Lock()
-        self._made: Link | None = None
+        self._link = Link(conf, options.SERVICE)
         self._version: Version | None = None
 
     # -- what there is ---------------------------------------------------------
@@ -83,8 +82,13 @@ class Client:
     def version(self, deadline: float) -> Version:
         """The newest microversion that both sides know; asked for once."""
         if self._version is None:
-            self._version = self._linked().version(deadline)
             self.count.reads += 1
+            newest = self._asked("GET", "/", deadline, "tell its version", _newest)
+            if newest < NEEDED:
+                raise exception.PlacementTooOld(
+                    f"Placement knows microversion {newest}, {NEEDED} is needed"
+                )
+            self._version = min(newest, NEWEST)
         return self._version
 
     def node(self, deadline: float, **of: str) -> Node | None:
@@ -242,9 +246,13 @@ class Client:
     def _read(self, path: str, deadline: float, take: Callable[[Any], _T]) -> _T:
         version = self.version(deadline)
         self.count.reads += 1
-        about = f"answer {path}"
-        return self._linked().ask(
-            "GET", path, version, deadline, about, lambda answer: take(answer.json())
+        return self._asked(
+            "GET",
+            path,
+            deadline,
+            f"answer {path}",
+            lambda answer: take(answer.json()),
+            headers=_headers(version),
         )
 
     def _write(
@@ -258,15 +266,40 @@ class Client:
     ) -> _T:
         version = self.version(deadline)
         self.count.writes += 1
-        return self._linked().ask(method, path, version, deadline, about, take, body)
+        told: dict[str, Any] = {} if body is None else {"json": body}
+        return self._asked(
+            method, path, deadline, about, take, headers=_headers(version), **told
+        )
 
-    def _linked(self) -> Link:
-        from os_acc.placement import link
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        deadline: float,
+        about: str,
+        take: Callable[[Response], _T],
+        **told: Any,
+    ) -> _T:
+        return self._link.ask(
+            method,
+            path,
+            take,
+            about,
+            deadline,
+            lambda answer: refused(answer, about),
+            **told,
+        )
 
-        with self._lock:
-            if self._made is None:
-                self._made = link.link(self._conf)
-            return self._made
+
+def _headers(version: Version) -> dict[str, str]:
+    return {
+        "Accept": "application/json",
+        "OpenStack-API-Version": f"placement {version}",
+    }
+
+
+def _newest(answer: Response) -> Version:
+    return Version.parse(answer.json()["versions"][0]["max_version"])
 
 
 def _classes(told: Any) -> set[Name]:

@@ -19,11 +19,27 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from os_acc import exception
 from os_acc.objects.told import Kind, Name
 from os_acc.placement.capacity import Units
 
 #: A record of another's, kept as it is.
 Record = Mapping[str, Any]
+
+
+class Answered(exception.PlacementRefused):
+    """Placement does not do what it is asked to.
+
+    :ivar status: of HTTP.
+    """
+
+    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class Broken(exception.PlacementUnavailable):
+    """Placement says that it has failed; others of its answers may be sound."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +80,7 @@ class Contents:
 EMPTY: Final = Contents(0, {}, frozenset())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Version:
     """A microversion of Placement's API."""
 
@@ -82,9 +98,6 @@ class Version:
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
-
-    def __lt__(self, other: Self) -> bool:
-        return (self.major, self.minor) < (other.major, other.minor)
 
 
 def record(units: Units) -> dict[str, Any]:

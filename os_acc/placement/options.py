@@ -23,7 +23,9 @@ from typing import Final, Self
 from oslo_config import cfg
 
 from os_acc import exception, hints
+from os_acc.placement.known import Broken
 from os_acc.rest import options
+from os_acc.rest.service import Service
 
 GROUP = cfg.OptGroup(
     "os_acc_placement",
@@ -34,8 +36,17 @@ GROUP = cfg.OptGroup(
     "Nova's virt driver calls os_acc.update_provider_tree() needs none of this.",
 )
 
-#: What differs from keystoneauth1's defaults.
-DEFAULTS: Final = {"service_type": "placement", **options.PATIENCE}
+SERVICE: Final = Service(
+    name="Placement",
+    group=GROUP,
+    defaults={"service_type": "placement", **options.PATIENCE},
+    version="",
+    spoken="the microversion is agreed on with the server",
+    unavailable=exception.PlacementUnavailable,
+    failing=Broken,
+    patience=f"[{GROUP.name}] sync_timeout",
+    missing=exception.PlacementNotConfigured,
+)
 
 OWN: tuple[cfg.Opt, ...] = (
     cfg.StrOpt(
@@ -89,10 +100,10 @@ class Settings:
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register the options; a second time changes nothing."""
-    options.register(conf, GROUP, DEFAULTS)
+    SERVICE.register(conf)
     conf.register_opts(OWN, group=GROUP.name)
 
 
 def list_opts() -> list[cfg.Opt]:
     """For oslo-config-generator."""
-    return [*OWN, *options.list_opts(DEFAULTS)]
+    return [*OWN, *SERVICE.list_opts()]

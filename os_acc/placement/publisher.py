@@ -235,7 +235,7 @@ class Publisher:
         self._confirmed |= contents
         # What one of them has, there is.
         self._known.update(name for each in contents.values() for name in each.names)
-        can_move = not self._client.version(deadline) < MOVES
+        can_move = self._client.version(deadline) >= MOVES
         return Tree(root, nodes, MappingProxyType(contents), can_move)
 
     def _nodes(self, deadline: float) -> tuple[Node, Mapping[str, Node]]:

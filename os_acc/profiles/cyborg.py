@@ -20,26 +20,31 @@ Nothing else is asked of Cyborg, and nothing is changed there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
 
 from os_acc import exception, hints
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import reading
-from os_acc.profiles.link import Link, Service
 from os_acc.profiles.options import CYBORG, CYBORG_DEFAULTS
 from os_acc.profiles.source import Judged
-from os_acc.rest import options
+from os_acc.rest.link import Link
+from os_acc.rest.service import Service
+
+if TYPE_CHECKING:
+    from requests import Response
 
 SERVICE: Final = Service(
     name="Cyborg",
     group=CYBORG,
-    defaults={**CYBORG_DEFAULTS, **options.PATIENCE},
+    defaults=CYBORG_DEFAULTS,
     version="v2",
     spoken="version 2 is spoken, and there is no other",
     unavailable=exception.ProfilesUnavailable,
+    failing=exception.ProfilesUnavailable,
 )
+register, list_opts = SERVICE.register, SERVICE.list_opts
 
 
 class Cyborg:
@@ -81,28 +86,16 @@ class Cyborg:
         # All of them, as Nova does: Cyborg's answer has no pages, and its
         # filter by name is younger than some of its releases.
         return self._link.ask(
-            lambda adapter: adapter.get("/v2/device_profiles"),
+            "GET",
+            "/v2/device_profiles",
             _profiles,
-            "the device profiles",
+            "list the device profiles",
             deadline,
         )
 
 
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing."""
-    SERVICE.register(conf)
-
-
-def list_opts() -> list[cfg.Opt]:
-    """For oslo-config-generator."""
-    return SERVICE.list_opts()
-
-
-def _profiles(answer: Any) -> list[Mapping[str, Any]]:
-    listed = answer.get("device_profiles") if isinstance(answer, Mapping) else None
+def _profiles(answer: Response) -> list[Mapping[str, Any]]:
+    listed = answer.json()["device_profiles"]
     if not isinstance(listed, list):
-        raise exception.InvalidConfiguration(
-            "what answers has no list of device profiles",
-            hint=f"see endpoint_override in [{CYBORG.name}]",
-        )
+        raise TypeError(f"{hints.shown(listed)} is no list of device profiles")
     return [entry for entry in listed if isinstance(entry, Mapping)]

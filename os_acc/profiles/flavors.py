@@ -24,25 +24,33 @@ import contextlib
 import dataclasses
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oslo_config import cfg
 
 from os_acc import exception, hints
-from os_acc.profiles.link import Link, Service
 from os_acc.profiles.options import NOVA, NOVA_DEFAULTS
-from os_acc.rest import options
+from os_acc.rest.link import Link
+from os_acc.rest.service import Service
+
+if TYPE_CHECKING:
+    from requests import Response
+
+_T = TypeVar("_T")
 
 MICROVERSION: Final = "2.86"
 SERVICE: Final = Service(
     name="Nova",
     group=NOVA,
-    defaults={**NOVA_DEFAULTS, **options.PATIENCE},
+    defaults=NOVA_DEFAULTS,
     version="",
     spoken=f"microversion {MICROVERSION} is spoken",
     unavailable=exception.FlavorsUnavailable,
+    failing=exception.FlavorsUnavailable,
 )
+register, list_opts = SERVICE.register, SERVICE.list_opts
+_VERBS: Final = {"GET": "read", "POST": "change", "DELETE": "change"}
 _OLD: Final = (
     f"Nova does not know microversion {MICROVERSION}, with which it judges extra specs",
     "its releases from 21.0.0 (Ussuri) on do; 'os-acc profile apply' without --set "
@@ -145,32 +153,24 @@ class Flavors:
         method: str,
         path: str,
         about: str,
-        take: Any,
+        take: Callable[[Response], _T],
         deadline: float,
         **told: Any,
-    ) -> Any:
+    ) -> _T:
         return self._link.ask(
-            lambda adapter: adapter.request(
-                path, method, microversion=MICROVERSION, **told
-            ),
+            method,
+            path,
             take,
-            about,
+            f"{_VERBS[method]} {about}",
             deadline,
-            lambda code, why: _refused(path, about, code, why),
+            lambda answer: _refused(path, about, answer),
+            microversion=MICROVERSION,
+            **told,
         )
 
 
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing."""
-    SERVICE.register(conf)
-
-
-def list_opts() -> list[cfg.Opt]:
-    """For oslo-config-generator."""
-    return SERVICE.list_opts()
-
-
-def _refused(path: str, about: str, code: int, why: str) -> exception.OsAccError | None:
+def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | None:
+    code, why = answer.status_code, _told(answer)
     if code == 406:
         return exception.FlavorRefused(_OLD[0], hint=_OLD[1])
     if code == 403:
@@ -188,15 +188,27 @@ def _refused(path: str, about: str, code: int, why: str) -> exception.OsAccError
     return None
 
 
-def _specs(answer: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in answer["extra_specs"].items()}
+def _told(answer: Response) -> str:
+    """What Nova says of its refusal."""
+    from os_acc.rest.failures import NOT_THEIRS
+
+    try:
+        (about,) = answer.json().values()
+        return " ".join(str(about["message"]).split())
+    except NOT_THEIRS:
+        return f"HTTP {answer.status_code}"
 
 
-def _page(answer: Any) -> list[tuple[str, str]]:
-    return [(str(each["id"]), str(each["name"])) for each in answer["flavors"]]
+def _specs(answer: Response) -> dict[str, str]:
+    specs = answer.json()["extra_specs"]
+    return {str(key): str(value) for key, value in specs.items()}
 
 
-def _nothing(_answer: Any) -> None:
+def _page(answer: Response) -> list[tuple[str, str]]:
+    return [(str(each["id"]), str(each["name"])) for each in answer.json()["flavors"]]
+
+
+def _nothing(_answer: Response) -> None:
     """Nova says nothing of what it has removed."""
 
 

@@ -23,6 +23,7 @@ from typing import Final, Self
 from oslo_config import cfg
 
 from os_acc import exception, hints
+from os_acc.rest import options
 
 GROUP = cfg.OptGroup(
     "os_acc_profiles",
@@ -39,7 +40,7 @@ CYBORG = cfg.OptGroup(
     "auth_section names another section that has these credentials already, as "
     "[placement] or [service_user] do.",
 )
-CYBORG_DEFAULTS: Final = {"service_type": "accelerator"}
+CYBORG_DEFAULTS: Final = {"service_type": "accelerator", **options.PATIENCE}
 #: Of Nova's options.
 NOVA = cfg.OptGroup(
     "os_acc_nova",
@@ -48,7 +49,7 @@ NOVA = cfg.OptGroup(
     "as which administrator; by nothing else. auth_section names another section "
     "that has these credentials already.",
 )
-NOVA_DEFAULTS: Final = {"service_type": "compute"}
+NOVA_DEFAULTS: Final = {"service_type": "compute", **options.PATIENCE}
 
 OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.StrOpt(

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import re
 from typing import Any
 
 import requests
@@ -28,6 +28,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.rest import options, transport
 from os_acc.rest.retries import Retries
+from os_acc.rest.service import Service
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,27 +46,19 @@ class Access:
     retries: Retries
 
 
-def access(
-    conf: cfg.ConfigOpts,
-    register: Callable[[cfg.ConfigOpts], None],
-    group_name: str,
-    spoken: str,
-    missing: type[exception.InvalidConfiguration],
-) -> Access:
+def access(conf: cfg.ConfigOpts, service: Service) -> Access:
     """Read the options; nothing is asked for yet.
 
-    :param register: registers them.
-    :param spoken: why no version can be chosen.
-    :param missing: to raise where nobody has said who asks.
     :raises InvalidConfiguration: there are too few, or some make no sense.
     """
+    group_name = service.group.name
     try:
-        register(conf)
+        service.register(conf)
         group = conf[group_name]
         _check_timeout(group_name, group.timeout)
         auth = loading.load_auth_from_conf_options(conf, group_name)
         if auth is None:
-            raise missing(
+            raise service.missing(
                 f"[{group_name}] auth_type is not set",
                 hint="set it with the rest of the credentials, or auth_section to "
                 "a section that has them, such as placement",
@@ -73,7 +66,7 @@ def access(
         session = loading.load_session_from_conf_options(
             conf, group_name, session=_http(group)
         )
-        where = _where(group_name, group, spoken)
+        where = _where(service, group)
         retries = _retries(group_name, where)
     except exception.InvalidConfiguration:
         raise
@@ -108,17 +101,20 @@ def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     return session
 
 
-def _where(
-    group_name: str, group: cfg.ConfigOpts.GroupAttr, spoken: str
-) -> dict[str, Any]:
+def _where(service: Service, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
     for name in options.VERSIONS:
         if group[name]:
             raise exception.InvalidConfiguration(
-                f"[{group_name}] {name} is {group[name]}",
-                hint=f"leave it out: {spoken}",
+                f"[{service.group.name}] {name} is {group[name]}",
+                hint=f"leave it out: {service.spoken}",
             )
     where: dict[str, Any] = {}
     adapter_loading.process_conf_options(group, where)
+    if service.version and (override := where["endpoint_override"]):
+        # Every path that is asked for has the version in it.
+        where["endpoint_override"] = re.sub(
+            rf"/{service.version}(\.\d+)?/*$", "", override
+        )
     return where
 
 

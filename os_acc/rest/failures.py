@@ -30,6 +30,8 @@ _NETWORK: tuple[type[BaseException], ...] = (
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
 )
+#: What is raised on the way through an answer that is not the service's.
+NOT_THEIRS = (AttributeError, LookupError, TypeError, ValueError)
 _CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
 
 
@@ -71,7 +73,8 @@ def where_to_look(error: BaseException, group: str) -> str:
         )
     if isinstance(error, ksa.ClientException):
         return f"see auth_type, auth_url and what else it needs in [{group}]"
-    if isinstance(error, OSError):
+    # requests' error for what is no JSON is both: somebody has answered.
+    if isinstance(error, OSError) and not isinstance(error, ValueError):
         return f"see cafile, certfile and keyfile in [{group}]"
     return ""
 

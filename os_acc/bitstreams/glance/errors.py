@@ -26,16 +26,13 @@ from os_acc.rest import failures
 from os_acc.rest.retries import Failures
 
 #: Everything that these raise: OSError is requests' base, too, and the last
-#: four are what glanceclient makes of an answer that is not Glance's.
+#: are what glanceclient makes of an answer that is not Glance's.
 RAISED = (
     ksa.ClientException,
     glance.BaseException,
     glance.ClientException,
     OSError,
-    AttributeError,
-    KeyError,
-    TypeError,
-    ValueError,
+    *failures.NOT_THEIRS,
 )
 # As its own client says that a connection was refused, dropped or silent.
 _NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)

@@ -16,19 +16,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from glanceclient.v2 import client as glance_client
 from keystoneauth1 import adapter
 from oslo_config import cfg
 
-from os_acc import exception
-from os_acc.bitstreams.glance import options
+from os_acc.bitstreams.glance.options import SERVICE
 from os_acc.rest.access import access
 from os_acc.rest.retries import Retries
-
-_SPOKEN = "version 2 is spoken, and there is no other"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,17 +46,8 @@ def link(conf: cfg.ConfigOpts) -> Link:
 
     :raises InvalidConfiguration: there are too few, or some make no sense.
     """
-    found = access(
-        conf,
-        options.register,
-        options.GROUP.name,
-        _SPOKEN,
-        exception.ImageServiceNotConfigured,
-    )
+    found = access(conf, SERVICE)
     where = found.where
-    if override := where["endpoint_override"]:
-        # Every path that is asked for has the version in it.
-        where["endpoint_override"] = re.sub(r"/v2(\.\d+)?/*$", "", override)
     return Link(
         client=glance_client.Client(session=found.session, auth=found.auth, **where),
         http=adapter.Adapter(found.session, auth=found.auth, **where),

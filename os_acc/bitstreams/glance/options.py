@@ -15,9 +15,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from oslo_config import cfg
 
+from os_acc import exception
 from os_acc.rest import options
+from os_acc.rest.service import Service
 
 GROUP = cfg.OptGroup(
     "os_acc_glance",
@@ -28,15 +32,14 @@ GROUP = cfg.OptGroup(
     "already, as [placement] or [service_user] do.",
 )
 
-#: What differs from keystoneauth1's defaults.
-DEFAULTS = {"service_type": "image", **options.PATIENCE}
-
-
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing."""
-    options.register(conf, GROUP, DEFAULTS)
-
-
-def list_opts() -> list[cfg.Opt]:
-    """For oslo-config-generator."""
-    return options.list_opts(DEFAULTS)
+SERVICE: Final = Service(
+    name="Glance",
+    group=GROUP,
+    defaults={"service_type": "image", **options.PATIENCE},
+    version="v2",
+    spoken="version 2 is spoken, and there is no other",
+    unavailable=exception.ImageServiceUnavailable,
+    failing=exception.ImageServiceUnavailable,
+    missing=exception.ImageServiceNotConfigured,
+)
+register, list_opts = SERVICE.register, SERVICE.list_opts

@@ -28,7 +28,7 @@ from os_acc import exception
 from os_acc.objects import naming
 from os_acc.placement import publisher
 from os_acc.placement.client import Client
-from os_acc.placement.link import Broken
+from os_acc.placement.known import Broken
 from os_acc.placement.steps import Move
 from tests.functional.openstack.placement import Placement, Refused
 from tests.functional.openstack.placement_site import (

@@ -31,6 +31,7 @@ from os_acc.objects.device import Card
 from os_acc.objects.told import Kind, Name, Told
 from os_acc.placement import publisher
 from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.client import Client
 from os_acc.placement.publisher import Published, Publisher
 from tests.unit.placement import made
 from tests.unit.placement.double import NODE, Double
@@ -273,6 +274,25 @@ def test_what_is_no_placement_is_told(double, service, monkeypatch):
     monkeypatch.setattr(double, "_answered", lambda *_: (200, {"hello": "world"}))
     with pytest.raises(exception.InvalidConfiguration, match="version"):
         service.sync(ONE)
+
+
+@pytest.mark.parametrize("answer", [None, [], "x", {"versions": []}])
+def test_what_answers_elsewhere_is_told_as_a_wrong_endpoint(
+    double, service, monkeypatch, answer
+):
+    """None: nothing that is JSON."""
+    monkeypatch.setattr(double, "_answered", lambda *_: (200, answer))
+    with pytest.raises(exception.InvalidConfiguration) as error:
+        service.sync(ONE)
+    assert "endpoint_override" in error.value.hint
+
+
+def test_a_list_where_placement_has_a_mapping_is_an_error(double, monkeypatch):
+    client = Client(double.config())
+    client.version(time.monotonic() + 60)
+    monkeypatch.setattr(double, "_answered", lambda *_: (200, {"allocations": []}))
+    with pytest.raises(exception.InvalidConfiguration, match="not Placement"):
+        client.allocated(ONE.uuid, time.monotonic() + 60)
 
 
 def test_what_was_begun_goes_on_after_a_restart(double, service):

@@ -31,7 +31,7 @@ from typing import Any
 from keystoneauth1 import loading
 from oslo_config import cfg
 
-from os_acc.profiles.link import Service
+from os_acc.rest.service import Service
 
 _TOKEN = "a token"
 
@@ -45,6 +45,7 @@ class Cloud:
     :ivar page: flavors on a page.
     :ivar bad: keys that Nova refuses.
     :ivar statuses: to answer Cyborg's and Nova's next requests with.
+    :ivar keystone: with which status Keystone gives nobody a token, if not 0.
     :ivar refusals: connections to drop.
     :ivar silent: whether nothing is ever answered.
     :ivar text: what is answered instead of JSON.
@@ -60,6 +61,7 @@ class Cloud:
     page: int = 2
     bad: str = ""
     statuses: list[int] = dataclasses.field(default_factory=list)
+    keystone: int = 0
     refusals: int = 0
     silent: bool = False
     text: str | None = None
@@ -197,6 +199,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             links = [{"rel": "self", "href": f"{url}/identity/v3"}]
             about = {"id": "v3.14", "status": "stable", "links": links}
             self._say(200, {"version": about})
+            return
+        if self.it.keystone:
+            self._say(self.it.keystone, {"error": {"message": "on purpose"}})
             return
         places = {"accelerator": f"{url}/accelerator", "compute": f"{url}/compute/v2.1"}
         about = {

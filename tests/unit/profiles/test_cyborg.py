@@ -130,6 +130,32 @@ def test_an_answer_that_stays_the_same(cloud: Cloud, source: Cyborg, code: int) 
         source.profile("fpga-dp1", soon())
 
 
+def test_a_wrong_endpoint_is_told_as_one(cloud: Cloud, source: Cyborg) -> None:
+    cloud.statuses = [404]
+    with pytest.raises(exception.InvalidConfiguration) as error:
+        source.profile("fpga-dp1", soon())
+    assert "endpoint_override" in error.value.hint
+    assert "auth_url" not in error.value.hint
+
+
+@pytest.mark.parametrize("code", [400, 401, 403])
+def test_what_keystone_refuses_is_told_as_that(
+    cloud: Cloud, source: Cyborg, code: int
+) -> None:
+    cloud.keystone = code
+    with pytest.raises(exception.InvalidConfiguration, match="auth_url"):
+        source.profile("fpga-dp1", soon())
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_a_keystone_that_cannot_answer_now(
+    cloud: Cloud, source: Cyborg, code: int
+) -> None:
+    cloud.keystone = code
+    with pytest.raises(exception.ProfilesUnavailable, match="Keystone cannot answer"):
+        source.profile("fpga-dp1", soon())
+
+
 def test_cyborg_that_takes_no_token(cloud: Cloud, source: Cyborg) -> None:
     cloud.statuses = [401] * 9
     with pytest.raises(exception.InvalidConfiguration, match="auth_type"):
@@ -148,7 +174,7 @@ def test_one_who_never_answers_is_not_waited_for(cloud: Cloud, source: Cyborg) -
         source.profile("fpga-dp1", time.monotonic() + 0.3)
 
 
-@pytest.mark.parametrize("text", ["<html>It works!</html>", "", "[]", '{"a": 1}'])
+@pytest.mark.parametrize("text", ["<html>It works!</html>", "", "[]", '{"a": 1}', "5"])
 def test_what_answers_is_not_cyborg(cloud: Cloud, source: Cyborg, text: str) -> None:
     cloud.text = text
     with pytest.raises(exception.InvalidConfiguration, match="endpoint_override"):

@@ -134,6 +134,15 @@ def test_flavors_are_an_administrators(cloud: Cloud, flavors: Flavors) -> None:
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
+@pytest.mark.parametrize("code", [400, 403, 404, 409])
+def test_what_keystone_refuses_is_not_told_as_novas(
+    cloud: Cloud, flavors: Flavors, code: int
+) -> None:
+    cloud.keystone = code
+    with pytest.raises(exception.InvalidConfiguration, match="auth_url"):
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+
+
 def test_a_flavor_that_is_deleted_meanwhile(
     cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +181,14 @@ def test_a_nova_that_cannot_answer_now(
 def test_what_answers_is_not_nova(cloud: Cloud, flavors: Flavors, text: str) -> None:
     cloud.text = text
     with pytest.raises(exception.InvalidConfiguration, match="os_acc_nova"):
+        flavors.apply("7", PROPERTIES, PREFIX, soon())
+
+
+def test_what_answers_for_a_flavor_is_not_nova(
+    cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud, "_specs", lambda *_: (200, {"extra_specs": []}))
+    with pytest.raises(exception.InvalidConfiguration, match="is not Nova"):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
