@@ -127,12 +127,7 @@ class Manager:
         selection = selected_rp.parse(selected)
         request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
-            try:
-                leases = self._plug(instance, selection, request, deadline)
-            except exception.OsAccError as error:
-                if (why := self._recount(deadline)) is not None:
-                    error.add_note(f"nor can the leases be counted: {why}")
-                raise
+            leases = self._plug(instance, selection, request, deadline)
         return [entries.entry(lease) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
@@ -350,6 +345,21 @@ class Manager:
         request: FlavorRequest,
         deadline: float,
         named: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> tuple[Lease, ...]:
+        try:
+            return self._plugged(instance, selection, request, deadline, named)
+        except exception.OsAccError as error:
+            if (why := self._recount(deadline)) is not None:
+                error.add_note(f"nor can the leases be counted: {why}")
+            raise
+
+    def _plugged(
+        self,
+        instance: InstanceInfo,
+        selection: Selection | None,
+        request: FlavorRequest,
+        deadline: float,
+        named: Mapping[str, Sequence[str]],
     ) -> tuple[Lease, ...]:
         held = self._settled(instance.uuid, deadline)
         if selection is None:

@@ -29,9 +29,10 @@ import pytest
 from os_acc import exception
 from os_acc.host import vfio
 from os_acc.objects.accelerator_request import Action, RequestState
-from tests.unit.arqs.book import FPGA, GPU, bind, binding, states
+from tests.unit.arqs.book import FPGA, GPU, GPUS, bind, binding, states
 from tests.unit.bench import instance, uuid_of
 from tests.unit.children import Child
+from tests.unit.placement.nova import Nova
 
 
 def outcome(call):
@@ -210,6 +211,16 @@ def test_the_reason_of_a_failed_unbind_is_told_and_the_others_are_free(bench, bo
     bench.kernel.lift()
     assert book.delete_of(uuid_of(1)) == 2
     assert bench.plugged(1) == []
+
+
+def test_what_a_bind_leaves_in_quarantine_is_reserved_at_once(bench, book, one):
+    nova, gpu = Nova(), bench.provider(GPU)
+    bench.kernel.fail(GPU, "drivers_probe", times=None)
+    with pytest.raises(exception.HostError):
+        bind(bench, book, one)
+    assert states(book) == [RequestState.UNBIND_FAILED]
+    nova.cycle(bench.manager.update_provider_tree)
+    assert nova.units(gpu.uuid) == {GPUS: (1, 1)}
 
 
 def test_requests_are_bound_together_or_none_has_anything(bench, book):
