@@ -86,8 +86,11 @@ class Catalogue:
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
         """See :meth:`os_acc.profiles.source.Source.judged`; the place is a file."""
         entries = list(self._entries(deadline))
-        names = Counter(
-            entry.get("name") for _where, entry in entries if isinstance(entry, Mapping)
+        called = Counter(
+            each
+            for _where, entry in entries
+            if isinstance(entry, Mapping)
+            for each in reading.called(entry)
         )
         for where, entry in entries:
             if isinstance(entry, exception.OsAccError):
@@ -98,12 +101,12 @@ class Catalogue:
             except exception.InvalidProfile as error:
                 yield where, error
                 continue
-            if names[profile.name] > 1:
+            twice = [each for each in (profile.name, profile.uuid) if called[each] > 1]
+            if twice:
                 yield (
                     where,
                     exception.InvalidProfile(
-                        f"there are {names[profile.name]} device profiles "
-                        f"{profile.name}"
+                        f"there are {called[twice[0]]} device profiles {twice[0]}"
                     ),
                 )
             else:
@@ -143,6 +146,30 @@ class Catalogue:
         ]
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML in which no mapping has a key twice: the last would win, unseen."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """See PyYAML; what is merged (``<<``) may be overridden.
+
+        :raises yaml.YAMLError: a key is there twice.
+        """
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    "while a mapping was read",
+                    node.start_mark,
+                    f"found the key {hints.shown(key.value)} a second time",
+                    key.start_mark,
+                )
+            seen.add(key.value)
+        return node
+
+
 def _listed(path: str) -> list[Any]:
     try:
         with open(path, "rb") as file:
@@ -154,7 +181,8 @@ def _listed(path: str) -> list[Any]:
             f"{path} has more than {_LARGEST} bytes", hint="use several files"
         )
     try:
-        found = yaml.safe_load(text)
+        # It is a safe loader.
+        found = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error
     listed = found.get("device_profiles") if isinstance(found, Mapping) else found

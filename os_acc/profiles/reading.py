@@ -74,17 +74,18 @@ def read(found: object) -> DeviceProfile:
     )
 
 
+def called(found: Mapping[str, Any]) -> frozenset[str]:
+    """The name and the uuid of a profile, which may be wrong and have neither."""
+    name, given = found.get("name"), found.get("uuid")
+    if given is None and isinstance(name, str):
+        given = _made_up(name)
+    uuid = canonical_uuid(given)
+    return frozenset(each for each in (name, uuid) if isinstance(each, str))
+
+
 def is_called(found: Mapping[str, Any], name: str) -> bool:
     """Whether a profile, which may be wrong, has this name or uuid."""
-    if found.get("name") == name:
-        return True
-    wanted = canonical_uuid(name)
-    if wanted is None:
-        return False
-    given = found.get("uuid")
-    if given is None and isinstance(found.get("name"), str):
-        given = _made_up(found["name"])
-    return canonical_uuid(given) == wanted
+    return not called(found).isdisjoint({name, canonical_uuid(name)})
 
 
 def _made_up(name: str) -> str:

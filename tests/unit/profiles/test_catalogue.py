@@ -112,9 +112,53 @@ def test_two_of_one_name_are_none(tmp_path):
     assert [told is not None for told in wrong] == [True, True, False]
 
 
+def test_two_of_one_uuid_are_none(place):
+    uuid = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
+    write(place, profile("a", uuid=uuid), profile("b", uuid=uuid), profile("c"))
+    with pytest.raises(exception.InvalidProfile, match="2 device profiles"):
+        Catalogue(str(place)).profile(uuid, FOREVER)
+    two = f"there are 2 device profiles {uuid}"
+    assert results(place) == [(None, two), (None, two), ("c", None)]
+
+
+@pytest.mark.parametrize("name", [["a"], {"a": 1}, 7, None, ""])
+def test_a_name_that_is_none_hides_none_of_the_others(place, name):
+    write(place, profile(name), profile("good"))
+    assert [name for name, _wrong in results(place)] == [None, "good"]
+    assert Catalogue(str(place)).profile("good", FOREVER).name == "good"
+
+
+def test_a_key_that_is_there_twice_is_told(place):
+    place.write_text(
+        "- name: a\n  groups:\n  - resources:FPGA: 1\n    resources:FPGA: 2\n"
+    )
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "'resources:FPGA' a second time" in wrong
+    assert "line 4" in wrong
+
+
+def test_groups_may_share_what_yaml_can_share(place):
+    place.write_text(
+        "- name: a\n"
+        "  groups:\n"
+        "  - &one {resources:FPGA: 1, trait:CUSTOM_A: required}\n"
+        "  - &two\n"
+        "    <<: *one\n"
+        "    trait:CUSTOM_A: forbidden\n"
+        "- <<: {groups: [*two]}\n"
+        "  name: b\n"
+    )
+    assert results(place) == [("a", None), ("b", None)]
+    groups = Catalogue(str(place)).profile("a", FOREVER).groups
+    assert [each.request.required for each in groups] == [{"CUSTOM_A"}, frozenset()]
+    assert [each.request.forbidden for each in groups] == [frozenset(), {"CUSTOM_A"}]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("? [1, 2]\n: 3", "not YAML"),
         ("", "no list of device profiles"),
         ("7", "no list of device profiles"),
         ("profiles: []", "begins with 'device_profiles:'"),
