@@ -26,6 +26,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+import os_resource_classes as orc  # type: ignore[import-untyped]
+
 from os_acc import exception, extra_specs, hints
 from os_acc.extra_specs import own_keys
 from os_acc.objects.instance import canonical_uuid
@@ -38,6 +40,10 @@ _FIELDS: Final = frozenset(
     # What Cyborg's answers have besides is of no use here.
     {"name", "uuid", "description", "groups", "created_at", "updated_at", "links"}
 )
+#: What there are accelerator requests for, beside custom classes: as in Cyborg.
+_CLASSES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
+#: Accelerators in a profile: each becomes an accelerator request.
+_MOST: Final = 256
 # Of profiles to which nobody has given a uuid.
 _PROFILES: Final = uuid.UUID("9a4c6b0e-55d0-5a39-8f0d-0b7f8f2e6c11")
 
@@ -119,7 +125,14 @@ def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
             f"device profile {name}: its groups are {hints.shown(given)}",
             hint="it has a list of at least one group",
         )
-    return tuple(group(name, index, each) for index, each in enumerate(given))
+    found = tuple(group(name, index, each) for index, each in enumerate(given))
+    asked = sum(each.accelerators for each in found)
+    if asked > _MOST:
+        raise exception.InvalidProfile(
+            f"device profile {name} asks for {asked} accelerators",
+            hint=f"there are at most {_MOST} in one",
+        )
+    return found
 
 
 def group(name: str, index: int, given: object) -> ProfileGroup:
@@ -175,8 +188,7 @@ def _request(where: str, group: ProfileGroup) -> RequestGroup:
     raise exception.InvalidProfile(
         f"{where} asks for no accelerator that there could be"
         f"{': ' if asked else ''}{', '.join(sorted(asked))}",
-        hint="resources: takes a standard class or a CUSTOM_ one, and a number "
-        "from 1 on",
+        hint="it has resources: of at least one class, each with a number from 1 on",
     )
 
 
@@ -187,6 +199,11 @@ def _check(where: str, key: str, value: str) -> None:
         raise exception.InvalidProfile(
             f"{where}: {key} is {hints.shown(value)}",
             hint="a trait is 'required' or 'forbidden'",
+        )
+    if kind == "resources" and not (orc.is_custom(name) or name in _CLASSES):
+        raise exception.InvalidProfile(
+            f"{where}: {key} is no accelerator",
+            hint=f"those are {', '.join(sorted(_CLASSES))} and custom classes",
         )
     if kind == "accel" and name not in own_keys.KEYS:
         raise exception.InvalidProfile(

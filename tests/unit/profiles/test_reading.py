@@ -114,6 +114,8 @@ def test_what_is_no_profile_is_refused_by_name(wrong, told):
         ({"resources:FPGA": 1.0}, "1.0, not text"),
         ({"resources:fpga": "1"}, "resources:fpga"),
         ({"resources:FPGA": "1", "resources:WIDGET": "1"}, "resources:WIDGET"),
+        ({"resources:VCPU": "2"}, "resources:VCPU is no accelerator"),
+        ({"resources:FPGA": "1", "resources:MEMORY_MB": "0"}, "resources:MEMORY_MB"),
         ({"resources:FPGA": "1", "trait:CUSTOM_A": "Required"}, "'Required'"),
         ({"resources:FPGA": "1", "trait:custom": "required"}, "custom"),
         ({"resources1:FPGA": "1"}, "'resources1:FPGA' is no key"),
@@ -139,3 +141,23 @@ def test_what_no_group_can_ask_for_is_refused_by_name(group, told):
         reading.read({"name": "one", "groups": [group]})
     assert told in str(caught.value)
     assert "device profile one, group 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["FPGA", "PGPU", "VGPU", "CUSTOM_NIC"])
+def test_a_profile_asks_for_what_cyborg_has_too(name):
+    read = reading.read(of_group(**{f"resources__{name}": 1}))
+    assert read.groups[0].request.resources == ((name, 1),)
+
+
+@pytest.mark.parametrize("amounts", [[2147483647], [200, 57], [1] * 257])
+def test_a_profile_of_more_requests_than_anybody_serves_is_refused(amounts):
+    groups = [{"resources:FPGA": amount} for amount in amounts]
+    with pytest.raises(exception.InvalidProfile) as caught:
+        reading.read({"name": "one", "groups": groups})
+    assert f"one asks for {sum(amounts)} accelerators" in str(caught.value)
+    assert "at most 256" in caught.value.hint
+
+
+def test_a_profile_of_256_accelerators_is_read():
+    groups = [{"resources:FPGA": 128}, {"resources:FPGA": 128}]
+    assert reading.read({"name": "one", "groups": groups}).accelerators == 256
