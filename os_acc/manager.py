@@ -190,7 +190,7 @@ class Manager:
     def bind(
         self,
         consumer: str,
-        selection: Selection,
+        selection: Allocations,
         request: FlavorRequest,
         named: Mapping[str, Sequence[str]],
         deadline: float,
@@ -198,14 +198,28 @@ class Manager:
         """Plug accelerator requests; the caller has the consumer's lock.
 
         :param named: the uuids of the requests of each group, by its suffix.
+        :raises ProviderNotFound: a provider is not this host's.
         :raises ConsumerConflict: the consumer has other accelerators.
         """
         instance = InstanceInfo(consumer)
+        self._check_ours(selection, deadline)
         leases = self._plug(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.uuid for lease in leases} != uuids:
             raise exception.ConsumerConflict(
                 f"instance {consumer} already holds accelerators of other requests"
+            )
+
+    def _check_ours(self, selection: Allocations, deadline: float) -> None:
+        providers = {uuid for uuid, _resources in selection.entries}
+        if providers <= self._ours.keys():
+            return
+        # What this process has not seen yet may be ours as well.
+        self._look(deadline)
+        for uuid in sorted(providers - self._ours.keys()):
+            raise exception.ProviderNotFound(
+                f"resource provider {uuid} is none of this host's accelerators",
+                hint="'os-acc provider list' shows them",
             )
 
     def rekey(self, consumer: object, new_consumer: object) -> int:

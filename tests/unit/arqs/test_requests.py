@@ -214,6 +214,24 @@ def test_another_hosts_requests_are_not_bound_here(bench, book, one):
     assert bound.state is RequestState.BOUND
 
 
+def test_a_provider_that_is_not_this_hosts_is_told(bench, book, one):
+    theirs = {**binding(bench, GPU), "device_rp_uuid": uuid_of(77)}
+    with pytest.raises(exception.ProviderNotFound, match=uuid_of(77)):
+        book.bind({one.uuid: theirs})
+    (failed,) = book.find()
+    assert failed.state is RequestState.BIND_FAILED
+    assert "none of this host's accelerators" in failed.reason
+
+
+def test_nothing_is_bound_where_one_provider_is_not_this_hosts(bench, book):
+    first, second = book.create("two")
+    theirs = {**binding(bench, FPGA), "device_rp_uuid": uuid_of(77)}
+    with pytest.raises(exception.ProviderNotFound):
+        book.bind({first.uuid: binding(bench, GPU), second.uuid: theirs})
+    assert states(book) == [RequestState.BIND_FAILED] * 2
+    assert bench.plugged(1) == []
+
+
 def test_a_part_of_a_group_is_not_bound(bench, book):
     first, *_others = book.create("many")
     with pytest.raises(exception.InvalidInput, match="asks for 4"):
