@@ -118,6 +118,11 @@ def test_what_is_held_stays_until_its_guest_lets_go(bench, book, one):
     with pytest.raises(exception.DevicesUnreleased):
         book.unbind([one.uuid])
     assert states(book) == [RequestState.DELETING]
+    with pytest.raises(exception.RequestConflict, match="Deleting"):
+        bind(bench, book, one)
+    with pytest.raises(exception.RequestConflict, match="Deleting"):
+        book.delete([one.uuid])
+    assert states(book) == [RequestState.DELETING]
     bench.kernel.let_go(GPU)
     assert book.unbind([one.uuid]) == 1
     assert states(book) == [RequestState.UNBOUND]
