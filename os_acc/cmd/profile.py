@@ -122,8 +122,8 @@ class ProfileApply(base.Showing):
             "--suffix",
             metavar="TEXT",
             default="",
-            help="what the suffix of each group begins with, before its number; "
-            "default the profile's name between '_'",
+            help="what the suffix of each group begins with, before its number, "
+            "so it ends in no digit; default the profile's name between '_'",
         )
         parser.add_argument(
             "--set",

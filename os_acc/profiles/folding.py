@@ -80,10 +80,16 @@ def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
     """What to put into a flavor that is to have a profile's groups itself.
 
     :param prefix: of their suffixes; by default the profile's name. What
-        follows it is the number of the group.
+        follows it is the number of the group, so it ends in no digit.
     :raises InvalidInput: there is no such suffix.
     """
     prefix = prefix or default_prefix(profile)
+    if prefix[-1].isdigit():
+        raise exception.InvalidInput(
+            f"{hints.shown(prefix)} ends in a digit: which groups are the profile's "
+            "could not be told",
+            hint="the number of the group follows it: end it in '_', for example",
+        )
     found: dict[str, str] = {}
     for group in profile.groups:
         suffix = f"{prefix}{group.index}"

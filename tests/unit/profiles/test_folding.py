@@ -123,3 +123,10 @@ def test_the_suffixes_may_be_others():
 def test_a_prefix_of_which_no_suffix_can_be_made_is_refused(prefix):
     with pytest.raises(exception.InvalidInput, match="no suffix"):
         folding.properties(PROFILE, prefix)
+
+
+@pytest.mark.parametrize("prefix", ["1", "_gpu2", "7_0"])
+def test_a_prefix_that_runs_into_the_numbers_of_groups_is_refused(prefix):
+    # resources12: may be group 2 of a profile with prefix 1, or an operator's own.
+    with pytest.raises(exception.InvalidInput, match="ends in a digit"):
+        folding.properties(PROFILE, prefix)
