@@ -1,0 +1,93 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What becomes of accelerator requests, told to Nova's API."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from nova.tests.functional.api import client
+from oslo_utils import uuidutils
+
+from os_acc import requests
+from os_acc.objects.accelerator_request import (
+    RESOLVED,
+    AcceleratorRequest,
+    Binding,
+    RequestState,
+)
+
+#: Nova's first microversion that knows the event.
+FIRST = "2.82"
+PLACE = "/os-server-external-events"
+
+
+@pytest.fixture(params=[FIRST, "latest"])
+def api(compute_api: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Nova's API, which knows of events of accelerator requests."""
+    compute_api.microversion = request.param
+    yield compute_api
+    compute_api.microversion = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request(AcceleratorRequest):
+    """One that is in a state without having what leads to that."""
+
+    reached: RequestState = RequestState.INITIAL
+
+    @property
+    def state(self) -> RequestState:
+        return self.reached
+
+
+def in_state(state: RequestState) -> _Request:
+    """A request of an instance."""
+    instance, provider = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+    return _Request(
+        uuidutils.generate_uuid(),
+        binding=Binding("node1", provider, instance),
+        reached=state,
+    )
+
+
+def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> None:
+    body = requests.events(in_state(state) for state in RequestState)
+    assert len(body["events"]) == len(RESOLVED)
+    answer = api.api_post(PLACE, body, check_response_status=[207])
+    # It has understood each of them, and has no such server.
+    answered = [(each["tag"], each["code"]) for each in answer.body["events"]]
+    assert answered == [(each["tag"], 404) for each in body["events"]]
+
+
+def test_nova_takes_no_body_without_events(api: Any) -> None:
+    body = requests.events([in_state(RequestState.INITIAL)])
+    with pytest.raises(client.OpenStackApiException) as caught:
+        api.api_post(PLACE, body)
+    assert caught.value.response.status_code == 400
+
+
+def test_an_older_nova_knows_no_such_event(compute_api: Any) -> None:
+    body = requests.events([in_state(RequestState.BOUND)])
+    compute_api.microversion = "2.81"
+    try:
+        with pytest.raises(client.OpenStackApiException) as caught:
+            compute_api.api_post(PLACE, body)
+    finally:
+        compute_api.microversion = None
+    assert caught.value.response.status_code == 400
+    assert "accelerator-request-bound" in caught.value.response.text
