@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib import parse
@@ -24,7 +25,7 @@ from cliff import columns
 from os_acc import allocation_candidates, exception, extra_specs, hints
 from os_acc.cmd import arguments, base, flavor
 from os_acc.objects.request import AttachTarget, RequestGroup
-from os_acc.profiles import folding
+from os_acc.profiles import choice, folding
 
 
 class RequestShow(base.Showing):
@@ -32,7 +33,8 @@ class RequestShow(base.Showing):
 
     Nova sends this query to Placement when it looks for a host. What it adds
     of its own accord (for pinned CPUs, ports, PCI devices) is not in it.
-    Changes nothing, asks nobody, and is the same on every host.
+    Changes nothing. Where the flavor names a device profile, that is read
+    where [os_acc_profiles] says; else nobody is asked, and nothing is read.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -65,7 +67,7 @@ class RequestShow(base.Showing):
         return parser
 
     def configure(self) -> None:
-        """Read no configuration: nothing in it is about flavors."""
+        """Read no configuration: only where profiles are is of use."""
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -77,7 +79,7 @@ class RequestShow(base.Showing):
         specs = {**found.properties, **given}
         # First: what is wrong with the others may come of it.
         self._tell_of_keys(specs)
-        request = extra_specs.parse(specs)
+        request = extra_specs.parse(self._folded(specs))
         if found.amounts is not None:
             request = allocation_candidates.filled(
                 request,
@@ -101,12 +103,21 @@ class RequestShow(base.Showing):
     def _tell_of_keys(self, specs: Mapping[str, object]) -> None:
         for key in extra_specs.overlooked(specs):
             self.remark(f"nobody reads {hints.shown(key)}: Nova passes it over")
+
+    def _folded(self, specs: Mapping[str, object]) -> object:
+        """The same with the groups of the device profile that it names."""
         profile = specs.get(folding.KEY)
-        if profile is not None:
+        if profile is None:
+            return specs
+        self.os_acc.configure()
+        deadline = time.monotonic() + self.settings.plug_timeout
+        whole = choice.Profiles(self.os_acc.config).folded(specs, deadline)
+        if whole is specs:
             self.remark(
                 f"not shown: the groups of device profile {hints.shown(profile)}, "
-                "which Nova adds ('os-acc profile show' has them)"
+                "which Nova adds: [os_acc_profiles] does not say where profiles are"
             )
+        return whole
 
 
 class _Groups(columns.FormattableColumn[Any]):

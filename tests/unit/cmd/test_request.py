@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.cmd.console import Console, Ran
+from tests.unit.profiles.made import FPGA, GPU, profile
 
-FPGA = "CUSTOM_ACCELERATOR_FPGA"
 FLAVOR = {
     "OS-FLV-DISABLED:disabled": False,
     "OS-FLV-EXT-DATA:ephemeral": 1,
@@ -192,7 +193,44 @@ def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
     ]
 
 
-def test_groups_of_a_device_profile_are_told_to_be_missing(console: Console) -> None:
+@pytest.fixture
+def profiles(console: Console, tmp_path: Path) -> None:
+    """A catalogue with one profile, of two groups."""
+    place = tmp_path / "profiles.yaml"
+    place.write_text(yaml.safe_dump([profile("gzip")]))
+    console.configure(more=f"[os_acc_profiles]\ncatalogue = {place}")
+
+
+def test_groups_of_a_device_profile_are_asked_for(
+    console: Console, profiles: None
+) -> None:
+    shown = in_json(console, f"resources1:{GPU}=1", "accel:device_profile=gzip")
+    assert [(each["suffix"], each["resources"]) for each in shown["Groups"]] == [
+        ("1", {GPU: 1}),
+        ("device_profile_0", {FPGA: 1}),
+        ("device_profile_1", {GPU: 2}),
+    ]
+    assert shown["Group Policy"] == "none"
+    for asked in (
+        f"&resourcesdevice_profile_0={FPGA}%3A1",
+        "&requireddevice_profile_0=CUSTOM_PROGRAMMABLE",
+        "&requireddevice_profile_1=%21CUSTOM_OLD",
+    ):
+        assert asked in shown["Query"]
+
+
+def test_a_device_profile_that_nobody_has_is_an_error(
+    console: Console, profiles: None
+) -> None:
+    ran = show(console, "resources:VCPU=1", "accel:device_profile=gunzip")
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.startswith("os-acc: there is no device profile 'gunzip'")
+
+
+def test_without_a_catalogue_groups_of_a_profile_are_told_to_be_missing(
+    console: Console, tmp_path: Path
+) -> None:
+    console.configure(more=f"[os_acc_profiles]\ncatalogue = {tmp_path}/none.yaml")
     ran = show(console, "resources:VCPU=1", "accel:device_profile=gzip")
     assert ran.status == 0
     assert ran.err.startswith("os-acc: not shown: the groups of device profile 'gzip'")
