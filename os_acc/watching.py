@@ -69,6 +69,8 @@ class Health:
 
     def note(self, event: Uevent) -> None:
         """Keep what an event says. One thread notes, any thread reads."""
+        if not event.action:
+            self._doubt()
         if event.address is None:
             return
         if event.recovery is not None:
@@ -86,6 +88,23 @@ class Health:
         if fault is not None:
             others[event.address] = fault
         self._faults = MappingProxyType(others)
+
+    def _doubt(self) -> None:
+        """Some events were lost: a recovery that is told of as begun may be over.
+
+        It takes seconds. One that fails yet is told of again.
+        """
+        begun = _FAULTS[Recovery.BEGUN]
+        for address, fault in self._faults.items():
+            if fault == begun:
+                LOG.warning(
+                    "%s was recovering from a PCIe error when events of the kernel "
+                    "were lost: it is given out again",
+                    address,
+                )
+        self._faults = MappingProxyType(
+            {k: v for k, v in self._faults.items() if v != begun}
+        )
 
 
 class Watcher:

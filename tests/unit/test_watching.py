@@ -170,6 +170,17 @@ def test_a_function_that_has_recovered_is_in_order_again():
     assert list(health.faults) == [NIC]
 
 
+def test_a_recovery_whose_end_may_be_lost_is_not_waited_for():
+    health = watching.Health()
+    health.note(Uevent("change", GPU, Recovery.BEGUN))
+    health.note(Uevent("change", NIC, Recovery.FAILED))
+    # The kernel has told more than could be heard.
+    health.note(Uevent(""))
+    assert list(health.faults) == [NIC]
+    health.note(Uevent("change", GPU, Recovery.FAILED))
+    assert set(health.faults) == {GPU, NIC}
+
+
 @pytest.mark.parametrize("action", ["add", "remove"])
 def test_another_card_in_the_same_slot_is_not_out_of_order(action):
     health = watching.Health()
