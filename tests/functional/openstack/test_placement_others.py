@@ -19,6 +19,7 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -309,17 +310,13 @@ def test_several_that_publish_at_once_come_to_the_same(site: Site) -> None:
     site.manager.take_stock()
     publishers = [site.new_publisher() for _ in range(3)]
     together = threading.Barrier(len(publishers))
-    found: list[Any] = []
 
-    def publish(by: publisher.Publisher) -> None:
+    def publish(by: publisher.Publisher) -> publisher.Published:
         together.wait()
-        found.append(site.sync(by))
+        return site.sync(by)
 
-    threads = [threading.Thread(target=publish, args=(each,)) for each in publishers]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with futures.ThreadPoolExecutor(len(publishers)) as pool:
+        found = list(pool.map(publish, publishers))
     # SQLite, and so Placement, may have failed when two wrote at once.
     refused = {type(each.error) for by in found for each in by.refused}
     assert refused <= {Broken}
