@@ -92,10 +92,16 @@ def test_a_change_is_looked_at(watcher, ears, looks):
     looks.wait()
 
 
-def test_many_events_at_once_are_one_look(watcher, ears, looks):
+def test_many_events_at_once_are_one_look(ears, looks, monkeypatch):
+    monkeypatch.setattr(watching, "QUIET", 0.5)
+    monkeypatch.setattr(watching, "RESTLESS", LONG)
+    # All of them are there before anybody listens: no pause ends a change.
     for _ in range(300):
         ears.said.put(Uevent("add", GPU))
+    watcher = watching.Watcher(watching.Health(), looks, 10_000.0, lambda: ears)
+    watcher.start()
     looks.wait()
+    assert watcher.stop(LONG)
     assert ears.said.empty()
     assert looks.none_waits()
 
