@@ -19,6 +19,7 @@ its leaks are why these are here.
 
 from __future__ import annotations
 
+import queue
 import sqlite3
 import threading
 from concurrent import futures
@@ -137,24 +138,50 @@ def test_a_request_that_has_become_anothers_is_not_unbound_with_the_first(
 
 
 @pytest.fixture
-def hanging(bench, book, one):
+def pool(bench):
+    """Two threads; what hangs in the kernel does so no longer than the test."""
+    with futures.ThreadPoolExecutor(2) as threads:
+        yield threads
+        bench.kernel.lift()
+
+
+@pytest.fixture
+def hanging(bench, pool):
     """What hangs in the kernel, for a thread that is given an action."""
 
     def begin(action):
         bench.kernel.hang(GPU, "driver_override")
-        thread = futures.ThreadPoolExecutor(1)
-        future = thread.submit(outcome, action)
-        wanted = RequestState.BIND_STARTED, RequestState.DELETING
-        while states(book)[0] not in wanted:
-            assert not future.done(), future.result()
+        future = pool.submit(outcome, action)
+        bench.kernel.wait_until_blocked()
         return future
 
-    yield begin
-    bench.kernel.lift()
+    return begin
+
+
+@pytest.fixture
+def waiting(bench, pool, monkeypatch):
+    """What waits for somebody's locks, for a thread that is given an action."""
+
+    def begin(action):
+        hold, asked = bench.manager.locks.hold, queue.Queue()
+
+        def noted(names, deadline):
+            with bench.manager.locks.try_hold(names) as free:
+                asked.put(free)
+            return hold(names, deadline)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.manager.locks, "hold", noted)
+            future = pool.submit(outcome, action)
+            assert not asked.get(timeout=60.0), "nobody has the locks"
+        assert not future.done()
+        return future
+
+    return begin
 
 
 @pytest.mark.parametrize("action", list(Action))
-def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, action):
+def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, waiting, action):
     future = hanging(lambda: bind(bench, book, one))
     assert states(book) == [RequestState.BIND_STARTED]
     assert states(book, bind_state="resolved") == []
@@ -164,11 +191,10 @@ def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, action):
         Action.UNBIND: lambda: book.unbind([one.uuid]),
         Action.DELETE: lambda: book.delete([one.uuid]),
     }
-    with futures.ThreadPoolExecutor(1) as pool:
-        second = pool.submit(outcome, calls[action])
-        bench.kernel.lift()
-        assert future.result()[0].state is RequestState.BOUND
-        told = second.result()
+    second = waiting(calls[action])
+    bench.kernel.lift()
+    assert future.result()[0].state is RequestState.BOUND
+    told = second.result()
     if action is Action.UNBIND:
         assert told == 1
         assert states(book) == [RequestState.UNBOUND]
@@ -178,7 +204,9 @@ def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, action):
 
 
 @pytest.mark.parametrize("action", list(Action))
-def test_what_is_being_unbound_is_waited_for(bench, book, one, hanging, action):
+def test_what_is_being_unbound_is_waited_for(
+    bench, book, one, hanging, waiting, action
+):
     bind(bench, book, one)
     future = hanging(lambda: book.unbind([one.uuid]))
     assert states(book, bind_state="resolved") == [RequestState.DELETING]
@@ -187,11 +215,10 @@ def test_what_is_being_unbound_is_waited_for(bench, book, one, hanging, action):
         Action.UNBIND: lambda: book.unbind([one.uuid]),
         Action.DELETE: lambda: book.delete([one.uuid]),
     }
-    with futures.ThreadPoolExecutor(1) as pool:
-        second = pool.submit(outcome, calls[action])
-        bench.kernel.lift()
-        assert future.result() == 1
-        told = second.result()
+    second = waiting(calls[action])
+    bench.kernel.lift()
+    assert future.result() == 1
+    told = second.result()
     expected = {Action.BIND: RequestState.BOUND, Action.UNBIND: 0, Action.DELETE: 1}
     assert told == expected[action]
 
