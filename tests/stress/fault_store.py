@@ -37,12 +37,12 @@ from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, hosts
 from tests.stress import processes
 from tests.stress.bench import Bench, plug
+from tests.stress.fault_flows import NEXT
 
 NIC = "0000:3b:00.0"
 CONSUMERS = 16
 #: VFs of each consumer, and those that nobody has.
 EACH, FREE = 2, 1
-NEXT = "44444444-4444-4444-8444-444444444444"
 PAGE = 4096
 
 _CARD, _INTEL = PciAddress.parse("0000:b3:00.0"), PciIdentity(0x8086, 0x0B2B, 0, 0, 0)

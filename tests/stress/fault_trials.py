@@ -25,7 +25,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,6 +38,7 @@ from os_acc.privsep import worker
 from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
 from tests.stress import fault_flows, inspection, threads
 from tests.stress.bench import Bench, plug
+from tests.stress.fault_counts import Count, Counting
 from tests.stress.fault_flows import NEXT, Flow, Kind
 from tests.stress.flows import DFL
 
@@ -144,10 +146,42 @@ def record(stage: Stage, bench: Bench) -> list[Place]:
         stage.flow.begin(bench)
         count = len(bench.kernel.writes())
         told, _ = act(stage.flow, bench, manager)
-        failed = bool(told.text) if stage.flow.starts else told.error is not None
-        assert failed == stage.flow.fails, told
+        check_not_struck(stage.flow, told)
         writes = bench.kernel.writes()[count:]
     return places_of(writes, after_failure=stage.flow.fails)
+
+
+def check_not_struck(flow: Flow, told: Told) -> None:
+    """A flow that is only recorded fails where it does so by itself."""
+    failed = bool(told.text) if flow.starts else told.error is not None
+    assert failed == flow.fails, told
+
+
+def survive(
+    stage: Stage,
+    place: str,
+    counting: Counting,
+    table: str,
+    attempts: Mapping[str, Callable[[Bench], None]],
+    faults: int,
+) -> None:
+    """Try each on a copy of the host, and count.
+
+    :param table: what they are counted as.
+    :param faults: how many attempts there are for each place of the flow.
+    """
+    troubles = []
+    for number, (name, attempt) in enumerate(attempts.items()):
+        bench = stage.bench.copy(os.path.join(place, str(number)))
+        try:
+            attempt(bench)
+        except AssertionError:
+            troubles.append(f"{name}:\n{traceback.format_exc()}")
+        bench.remove()
+    tried = len(attempts)
+    passed = tried - len(troubles)
+    counting(Count(table, stage.flow.name, tried // faults, faults, tried, passed))
+    assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
 
 
 def attempt(

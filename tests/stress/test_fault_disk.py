@@ -35,8 +35,8 @@ from os_acc.privsep import kernel as privsep_kernel
 from tests.stress import fault_flows, fault_trials, processes
 from tests.stress.bench import Bench, plug
 from tests.stress.fault_counts import Count, Counting
-from tests.stress.fault_flows import Flow, Kind
-from tests.stress.fault_trials import NEXT, Stage
+from tests.stress.fault_flows import NEXT, Flow, Kind
+from tests.stress.fault_trials import Stage
 from tests.stress.flows import INSTANCE, MIGRATION
 from tests.stress.full_disk import Disk
 

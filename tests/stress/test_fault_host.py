@@ -30,9 +30,9 @@ from os_acc.privsep import kernel as privsep_kernel
 from tests.stress import fault_flows, fault_trials, inspection, processes
 from tests.stress.bench import Bench, plug, unfinished
 from tests.stress.fault_counts import Count, Counting
-from tests.stress.fault_flows import Flow
+from tests.stress.fault_flows import NEXT, Flow
 from tests.stress.fault_steps import Steps, kill_all
-from tests.stress.fault_trials import NEXT, Stage
+from tests.stress.fault_trials import Stage
 from tests.stress.flows import AUDIO, GPU
 
 #: What is put in the place of the card: a card of another vendor.

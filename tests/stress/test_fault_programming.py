@@ -34,7 +34,7 @@ from os_acc.testing import FakeKernel, HostSpec, Snapshot
 from tests.stress import fault_trials, flows
 from tests.stress.bench import Bench, plug, request
 from tests.stress.fault_counts import Count, Counting
-from tests.stress.fault_trials import NEXT
+from tests.stress.fault_flows import NEXT
 from tests.stress.flows import DFL, FPGA, INSTANCE
 
 STATUSES = {

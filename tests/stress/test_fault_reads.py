@@ -20,20 +20,19 @@ after it, whether it had the effect. Each of these decides.
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
-import traceback
 from collections.abc import Callable, Mapping
 
 import pytest
 
-from os_acc import exception
 from os_acc.objects.lease import LeaseState
-from tests.stress import fault_flows, fault_trials, unreadable
-from tests.stress.bench import Bench, plug
-from tests.stress.fault_counts import Count, Counting
-from tests.stress.fault_flows import Flow, Kind
-from tests.stress.fault_trials import NEXT, Stage, Told
+from tests.stress import fault_flows, fault_reads, fault_trials, unreadable
+from tests.stress.bench import plug
+from tests.stress.fault_counts import Counting
+from tests.stress.fault_flows import NEXT, Flow
+from tests.stress.fault_trials import Stage
 from tests.stress.flows import GPU
 
 FLOWS: Mapping[str, Flow] = {
@@ -55,78 +54,23 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
 
 
 def test_every_read_may_fail(stage: Stage, place: str, counting: Counting) -> None:
-    reads = _record(stage, stage.bench.copy(os.path.join(place, "recorded")))
-    pairs = list(itertools.product(range(1, reads + 1), ERRORS))
-    troubles = []
-    for number, (at, error) in enumerate(pairs):
-        bench = stage.bench.copy(os.path.join(place, str(number)))
-        try:
-            _strike(stage, bench, at, error)
-        except AssertionError:
-            troubles.append(f"{error} at read {at}:\n{traceback.format_exc()}")
-        bench.remove()
-    counting(
-        Count(
-            "faults at privileged reads",
-            stage.flow.name,
-            reads,
-            len(ERRORS),
-            len(pairs),
-            len(pairs) - len(troubles),
+    reader = unreadable.to_the_helper
+    recorded = stage.bench.copy(os.path.join(place, "recorded"))
+    reads = fault_reads.record(stage, recorded, reader)
+    attempts = {
+        f"{errno.errorcode[error]} at read {at}": functools.partial(
+            fault_reads.strike,
+            stage,
+            reader=reader,
+            at=at,
+            error=error,
+            check=fault_reads.check_named,
         )
+        for at, error in itertools.product(range(1, reads + 1), ERRORS)
+    }
+    fault_trials.survive(
+        stage, place, counting, "faults at privileged reads", attempts, len(ERRORS)
     )
-    assert not troubles, f"{len(troubles)} not survived:\n" + "\n".join(troubles)
-
-
-def _record(stage: Stage, bench: Bench) -> int:
-    manager = None
-    with bench.kernel.installed():
-        if not stage.flow.starts:
-            manager = stage.flow.ready(bench)
-        with unreadable.to_the_helper(bench.root) as reads:
-            told, _ = fault_trials.act(stage.flow, bench, manager)
-    assert not told.text
-    assert reads.count
-    return reads.count
-
-
-def _strike(stage: Stage, bench: Bench, at: int, error: int) -> None:
-    flow = stage.flow
-    with bench.kernel.installed():
-        manager = None if flow.starts else flow.ready(bench)
-        with unreadable.to_the_helper(bench.root, at, error) as reads:
-            told, manager = fault_trials.act(flow, bench, manager)
-        assert reads.count >= at, "the read is not there any more"
-        if told.text:
-            _check_named(told, error, at)
-        else:
-            flow.check_done(bench, manager)
-        leases = manager.store.leases()
-        if flow.kind is Kind.TAKE and told.error is not None:
-            assert leases == (), told
-        taken = {str(address) for lease in leases for address in lease.members}
-        fault_trials.check_as_it_was(
-            bench.kernel, stage.pristine, {*taken, flow.makes_vfs}
-        )
-        assert plug(manager, NEXT, flow.elsewhere)
-        assert manager.unplug({"uuid": NEXT}) == 1
-        fault_trials.check_not_given_twice(manager, flow)
-        fault_trials.put_in_order(stage, bench)
-
-
-def _check_named(told: Told, error: int, at: int) -> None:
-    assert "0000:" in told.text, f"read {at}: {told}"
-    # So answer the attributes of a device that is being removed.
-    if error == errno.ENODEV and "has vanished" in told.text:
-        return
-    if told.error is None:
-        assert errno.errorcode[error] in told.text, f"read {at}: {told}"
-        return
-    why: exception.OsAccError = told.error
-    if isinstance(why, exception.DevicesUnreleased):
-        ((_, why),) = why.unreleased
-    assert isinstance(why, exception.HostError), f"read {at}: {why!r}"
-    assert why.errno == error, f"read {at}: {why!r}"
 
 
 # -- the lock -----------------------------------------------------------------

@@ -19,22 +19,19 @@ is struck, as those of other flows are.
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 
 import pytest
 
 from os_acc import exception
-from tests.stress import fault_regions, fault_trials, unreadable
-from tests.stress.bench import Bench, plug
-from tests.stress.fault_counts import Count, Counting
-from tests.stress.fault_flows import NEXT, Kind
-from tests.stress.fault_trials import Effect, Place, Stage, Told, Trial
+from tests.stress import fault_reads, fault_regions, fault_trials, unreadable
+from tests.stress.fault_counts import Counting
+from tests.stress.fault_reads import Check, Reader
+from tests.stress.fault_trials import Effect, Stage, Told, Trial
 from tests.stress.flows import DFL
-from tests.stress.unreadable import Reads
 
 #: Of the helper, by what programs a region or moves a port; of the service, by
 #: all that it knows of the card.
@@ -53,11 +50,36 @@ READINGS = [
     (fault_regions.Program.name, "the service's", errno.EIO),
 ]
 #: Whose reads are struck, and how.
-READERS: Mapping[str, Callable[..., AbstractContextManager[Reads]]] = {
+READERS: Mapping[str, Reader] = {
     "the helper's": unreadable.to_the_helper,
     "the service's": unreadable.to_the_service,
 }
 _IOCTLS = ("program", "release", "assign")
+
+
+def check_of_helper(told: Told, error: int) -> None:
+    """As of every device; or the region has no port of its own any more."""
+    if isinstance(told.error, exception.NotProgrammable):
+        assert DFL in told.text, told
+        assert "by which it could be programmed" in told.text, told
+        return
+    fault_reads.check_named(told, error)
+
+
+def check_of_service(told: Told, error: int) -> None:
+    """What of a card cannot be read is told; or it is not offered as one."""
+    if isinstance(told.error, exception.DeviceGone | exception.InvalidSelectedProvider):
+        assert "provider" in told.text, told
+        return
+    assert isinstance(told.error, exception.HostError), repr(told.error)
+    assert told.error.errno == error, repr(told.error)
+    assert os.strerror(error) in told.text, told
+
+
+CHECKS: Mapping[str, Check] = {
+    "the helper's": check_of_helper,
+    "the service's": check_of_service,
+}
 
 
 def stage_of(name: str, place: str) -> Stage:
@@ -99,29 +121,6 @@ class RegionTrial(Trial):
         return self.place.attribute in _IOCTLS or super()._is_of_struck(names)
 
 
-def survive(
-    stage: Stage,
-    place: str,
-    counting: Counting,
-    table: str,
-    attempts: Sequence[tuple[str, Callable[[Bench], None]]],
-    faults: int,
-) -> None:
-    """Try each on a copy of the host."""
-    troubles = []
-    for number, (name, attempt) in enumerate(attempts):
-        bench = stage.bench.copy(os.path.join(place, str(number)))
-        try:
-            attempt(bench)
-        except AssertionError:
-            troubles.append(f"{name}:\n{traceback.format_exc()}")
-        bench.remove()
-    tried = len(attempts)
-    passed = tried - len(troubles)
-    counting(Count(table, stage.flow.name, tried // faults, faults, tried, passed))
-    assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
-
-
 @pytest.mark.parametrize("flow", fault_regions.FLOWS)
 def test_every_write_is_struck_by_every_fault(
     flow: str, place: str, counting: Counting
@@ -132,16 +131,13 @@ def test_every_write_is_struck_by_every_fault(
     )
     assert places, "the flow writes nothing"
 
-    def attempt(struck: Place, effect: Effect) -> Callable[[Bench], None]:
-        return lambda bench: fault_trials.attempt(
-            stage, bench, struck, effect, RegionTrial
+    attempts = {
+        f"{effect} at {struck}": functools.partial(
+            fault_trials.attempt, stage, place=struck, effect=effect, kind=RegionTrial
         )
-
-    attempts = [
-        (f"{effect} at {struck}", attempt(struck, effect))
         for struck, effect in itertools.product(places, Effect)
-    ]
-    survive(
+    }
+    fault_trials.survive(
         stage, place, counting, "faults at writes for a region", attempts, len(Effect)
     )
 
@@ -152,51 +148,19 @@ def test_every_read_may_fail(
 ) -> None:
     """Of the helper, which has root's power, and of the service itself."""
     stage = stage_of(flow, place)
-    reads = _reads(stage, stage.bench.copy(os.path.join(place, "recorded")), whose)
-
-    def attempt(at: int) -> Callable[[Bench], None]:
-        return lambda bench: _strike(stage, bench, whose, at, error)
-
-    attempts = [
-        (f"{errno.errorcode[error]} at read {at}", attempt(at))
-        for at in range(1, reads + 1)
-    ]
-    survive(stage, place, counting, f"{whose} reads for a region", attempts, 1)
-
-
-def _reads(stage: Stage, bench: Bench, whose: str) -> int:
-    with bench.kernel.installed():
-        manager = None if stage.flow.starts else stage.flow.ready(bench)
-        stage.flow.begin(bench)
-        with READERS[whose](bench.root) as reads:
-            fault_trials.act(stage.flow, bench, manager)
-    assert reads.count
-    return reads.count
-
-
-def _strike(stage: Stage, bench: Bench, whose: str, at: int, error: int) -> None:
-    flow = stage.flow
-    with bench.kernel.installed():
-        manager = None if flow.starts else flow.ready(bench)
-        flow.begin(bench)
-        with READERS[whose](bench.root, at, error) as reads:
-            told, manager = fault_trials.act(flow, bench, manager)
-        assert reads.count >= at, "the read is not there any more"
-        # What is not there, or of no use to the flow, is no failure.
-        if told.text:
-            assert isinstance(told.error, exception.OsAccError | None)
-        else:
-            flow.check_done(bench, manager)
-        flow.check_always(bench, manager)
-        leases = manager.store.leases()
-        if flow.kind is Kind.TAKE and told.error is not None:
-            assert leases == (), told
-        taken = {str(address) for lease in leases for address in lease.members}
-        exempt = {*taken, flow.makes_vfs}
-        fault_trials.check_as_it_was(bench.kernel, stage.pristine, exempt)
-        assert plug(manager, NEXT, flow.elsewhere)
-        assert manager.unplug({"uuid": NEXT}) == 1
-        fault_trials.check_not_given_twice(manager, flow)
-        # The flow's own fault, too, where it was not reached.
-        fault_trials.end(bench)
-        fault_trials.put_in_order(stage, bench)
+    reader = READERS[whose]
+    recorded = stage.bench.copy(os.path.join(place, "recorded"))
+    attempts = {
+        f"{errno.errorcode[error]} at read {at}": functools.partial(
+            fault_reads.strike,
+            stage,
+            reader=reader,
+            at=at,
+            error=error,
+            check=CHECKS[whose],
+        )
+        for at in range(1, fault_reads.record(stage, recorded, reader) + 1)
+    }
+    fault_trials.survive(
+        stage, place, counting, f"{whose} reads for a region", attempts, 1
+    )

@@ -38,9 +38,9 @@ from os_acc.store import StoreDamaged, readonly, schema
 from tests.stress import fault_store, processes
 from tests.stress.bench import Bench, plug
 from tests.stress.fault_counts import Count, Counting
+from tests.stress.fault_flows import NEXT
 from tests.stress.fault_store import (
     DAMAGES,
-    NEXT,
     NIC,
     PAGE,
     check_serves,

@@ -18,14 +18,14 @@ Each flow is recorded once; then each of its writes is struck by each fault.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
-import traceback
 
 import pytest
 
 from tests.stress import fault_flows, fault_trials
-from tests.stress.fault_counts import Count, Counting
+from tests.stress.fault_counts import Counting
 from tests.stress.fault_trials import Effect, Stage, Trial
 
 
@@ -41,23 +41,12 @@ def test_every_write_is_struck_by_every_fault(
     recorded = stage.bench.copy(os.path.join(place, "recorded"))
     places = fault_trials.record(stage, recorded)
     assert places, "the flow writes nothing"
-    pairs = list(itertools.product(places, Effect))
-    troubles = []
-    for number, (struck, effect) in enumerate(pairs):
-        bench = stage.bench.copy(os.path.join(place, str(number)))
-        try:
-            fault_trials.attempt(stage, bench, struck, effect, Trial)
-        except AssertionError:
-            troubles.append(f"{effect} at {struck}:\n{traceback.format_exc()}")
-        bench.remove()
-    counting(
-        Count(
-            "faults at privileged writes",
-            stage.flow.name,
-            len(places),
-            len(Effect),
-            len(pairs),
-            len(pairs) - len(troubles),
+    attempts = {
+        f"{effect} at {struck}": functools.partial(
+            fault_trials.attempt, stage, place=struck, effect=effect, kind=Trial
         )
+        for struck, effect in itertools.product(places, Effect)
+    }
+    fault_trials.survive(
+        stage, place, counting, "faults at privileged writes", attempts, len(Effect)
     )
-    assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"

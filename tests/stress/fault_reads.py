@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One read of a flow that fails, and what has to be true of it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from os_acc import exception
+from tests.stress import fault_trials
+from tests.stress.bench import Bench, plug
+from tests.stress.fault_flows import NEXT, Kind
+from tests.stress.fault_trials import Stage, Told
+from tests.stress.unreadable import Reads
+
+#: Refuses one read: of a root, which one, and with what; none without more.
+Reader = Callable[..., AbstractContextManager[Reads]]
+#: What has to be told of an errno.
+Check = Callable[[Told, int], None]
+
+
+def record(stage: Stage, bench: Bench, reader: Reader) -> int:
+    """How many reads a flow has that is not struck."""
+    with bench.kernel.installed():
+        manager = None if stage.flow.starts else stage.flow.ready(bench)
+        stage.flow.begin(bench)
+        with reader(bench.root) as reads:
+            told, _ = fault_trials.act(stage.flow, bench, manager)
+    fault_trials.check_not_struck(stage.flow, told)
+    assert reads.count, "the flow reads nothing"
+    return reads.count
+
+
+def strike(
+    stage: Stage, bench: Bench, *, reader: Reader, at: int, error: int, check: Check
+) -> None:
+    """Strike one read, and look at everything."""
+    flow = stage.flow
+    with bench.kernel.installed():
+        manager = None if flow.starts else flow.ready(bench)
+        flow.begin(bench)
+        with reader(bench.root, at, error) as reads:
+            told, manager = fault_trials.act(flow, bench, manager)
+        assert reads.count >= at, "the read is not there any more"
+        # What is not there, or of no use to the flow, is no failure.
+        if told.text:
+            check(told, error)
+        else:
+            flow.check_done(bench, manager)
+        flow.check_always(bench, manager)
+        leases = manager.store.leases()
+        if flow.kind is Kind.TAKE and told.error is not None:
+            assert leases == (), told
+        taken = {str(address) for lease in leases for address in lease.members}
+        exempt = {*taken, flow.makes_vfs}
+        fault_trials.check_as_it_was(bench.kernel, stage.pristine, exempt)
+        assert plug(manager, NEXT, flow.elsewhere)
+        assert manager.unplug({"uuid": NEXT}) == 1
+        fault_trials.check_not_given_twice(manager, flow)
+        # The flow's own fault, too, where it was not reached.
+        fault_trials.end(bench)
+        fault_trials.put_in_order(stage, bench)
+
+
+def check_named(told: Told, error: int) -> None:
+    """The device and the errno are named; the error is one of the host."""
+    assert "0000:" in told.text, told
+    # So answer the attributes of a device that is being removed.
+    if error == errno.ENODEV and "has vanished" in told.text:
+        return
+    if told.error is None:
+        assert errno.errorcode[error] in told.text, told
+        return
+    why: exception.OsAccError = told.error
+    if isinstance(why, exception.DevicesUnreleased):
+        ((_, why),) = why.unreleased
+    assert isinstance(why, exception.HostError), repr(why)
+    assert why.errno == error, repr(why)
