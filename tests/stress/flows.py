@@ -17,18 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from os_acc import exception, operations
 from os_acc.demo import shelf
 from os_acc.manager import Manager
-from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.requests import Requests
 from os_acc.testing import FunctionSpec, HostSpec, hosts
 from tests.stress import killer, processes
 from tests.stress.bench import Bench, plug, request
@@ -301,96 +297,6 @@ class Quarantine(HeldFlow):
                 operations.release_device(manager, lease.address, None)
 
 
-class RequestFlow(Flow):
-    """Accelerator requests of two groups: a card with siblings, and a NIC.
-
-    Whoever has died, a request is Bound if, and only if, it has its device; and
-    what is not, is bound again.
-    """
-
-    places: ClassVar[tuple[str, ...]] = (GPU, NIC)
-    counts = frozenset({0, 2})
-
-    def prepare(self, bench: Bench) -> None:
-        manager = plug_bystander(bench)
-        offered = {str(each.device.address): each for each in manager.providers()}
-        groups = [
-            {f"resources:{offered[place].device.resource_class}": "1"}
-            for place in self.places
-        ]
-        os.mkdir(bench.profiles)
-        with open(os.path.join(bench.profiles, "one.yaml"), "w") as file:
-            json.dump([{"name": "one", "groups": groups}], file)
-        _book(manager).create("one")
-
-    def resume(self, bench: Bench, manager: Manager) -> None:
-        book = _book(manager)
-        made = self._check(book)
-        if any(each.state is not RequestState.BOUND for each in made):
-            book.unbind([each.uuid for each in made])
-            self._bind(manager)
-        assert {each.state for each in self._check(book)} == {RequestState.BOUND}
-
-    def _bind(self, manager: Manager) -> None:
-        offered = {str(each.device.address): each for each in manager.providers()}
-        book = _book(manager)
-        book.bind(
-            {
-                each.uuid: {
-                    "hostname": "host",
-                    "device_rp_uuid": offered[self.places[each.group or 0]].uuid,
-                    "instance_uuid": INSTANCE,
-                }
-                for each in self._made(book)
-            }
-        )
-
-    def _unbind(self, manager: Manager) -> None:
-        book = _book(manager)
-        book.unbind([each.uuid for each in self._made(book)])
-
-    @staticmethod
-    def _made(book: Requests) -> list[AcceleratorRequest]:
-        return [each for each in book.find() if each.profile]
-
-    def _check(self, book: Requests) -> list[AcceleratorRequest]:
-        made = self._made(book)
-        assert len(made) == len(self.places), "a request is lost"
-        for each in made:
-            bound = each.state is RequestState.BOUND
-            assert bound == (
-                each.lease is not None and each.lease.state is LeaseState.HELD
-            )
-            resting = RequestState.INITIAL, RequestState.UNBOUND
-            assert bound or each.state in (*resting, RequestState.BIND_FAILED), each
-        return made
-
-
-class Bind(RequestFlow):
-    name = "bind of two requests"
-
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
-        yield
-        self._bind(manager)
-
-
-class Unbind(RequestFlow):
-    """What is given back is so for each request; the rest is still whole."""
-
-    name = "unbind of two requests"
-    counts = frozenset({0, 1, 2})
-
-    def prepare(self, bench: Bench) -> None:
-        super().prepare(bench)
-        self._bind(bench.boot())
-
-    def act(self, bench: Bench) -> Iterator[None]:
-        manager = bench.boot()
-        yield
-        self._unbind(manager)
-
-
 class StrayFlow(Flow):
     """A card that somebody else has put on vfio-pci."""
 
@@ -489,18 +395,12 @@ FLOWS: Mapping[str, Flow] = {
         Reboot(),
         Running(),
         Quarantine(),
-        Bind(),
-        Unbind(),
         Adopt(),
         ReleaseUnknown(),
         NumVfs(),
         Recovery(),
     )
 }
-
-
-def _book(manager: Manager) -> Requests:
-    return Requests(manager, manager.profiles.source)
 
 
 def plug_bystander(bench: Bench) -> Manager:

@@ -30,11 +30,20 @@ import pytest
 from os_acc import exception
 from os_acc.privsep import worker
 from os_acc.testing import Snapshot
-from tests.stress import flows, inspection, killer, processes, threads
+from tests.stress import (
+    flows,
+    inspection,
+    killer,
+    processes,
+    request_flows,
+    threads,
+)
 from tests.stress.bench import Bench
 from tests.stress.flows import BYSTANDERS, Flow
 from tests.stress.killer import Trial, Way
 from tests.stress.survival import Survival
+
+FLOWS = {**flows.FLOWS, **request_flows.FLOWS}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,9 +60,9 @@ class Stage:
     writes: int
 
 
-@pytest.fixture(params=flows.FLOWS)
+@pytest.fixture(params=FLOWS)
 def stage(request: pytest.FixtureRequest, place: str) -> Stage:
-    flow = flows.FLOWS[request.param]
+    flow = FLOWS[request.param]
     bench = Bench(os.path.join(place, "stage"), flow.device_spec)
     kernel = bench.build(flows.host(flow.more))
     pristine = kernel.snapshot()

@@ -27,8 +27,8 @@ from os_acc.objects.digest import Digest
 from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.privsep import fpga, images, worker
-from os_acc.privsep.outcome import Result
+from os_acc.privsep import binding, fpga, functions, images, sriov, worker
+from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing import FakeKernel, hosts
 from os_acc.testing.dfl_specs import payload
 from os_acc.testing.hosts import DFL_INTERFACE
@@ -107,6 +107,32 @@ class FpgaHost:
         return Result(
             *fpga.assign_ports(place.parts, self.identity(address), self.epoch, 60_000)
         )
+
+    def take(self, address: str, milliseconds: int = 60_000) -> Result:
+        """Ask for a function to be taken from the host."""
+        place = PciAddress.parse(address)
+        targets = ((place.parts, self.identity(address)),)
+        group = functions.group(place)
+        (answer,) = binding.take(group, targets, self.epoch, milliseconds)
+        return answer
+
+    def give_back(self, address: str, driver: str) -> Result:
+        """Ask for a function to be given to a driver of the host."""
+        place = PciAddress.parse(address)
+        targets = ((place.parts, self.identity(address), driver, ""),)
+        group = functions.group(place)
+        (answer,) = binding.give_back(group, targets, self.epoch, 60_000, False)
+        return answer
+
+    def make_vfs(self, count: int, address: str = PORTED) -> None:
+        """Make VFs, and let dfl-pci have them."""
+        place = PciAddress.parse(address)
+        answer = sriov.set_num_vfs(
+            place.parts, self.identity(address), count, self.epoch, 60_000
+        )
+        assert answer == Result(Outcome.OK)
+        for vf in VFS[:count]:
+            functions.probe(PciAddress.parse(vf))
 
     def identity(self, address: str) -> tuple[int, ...]:
         function = read_function(self.kernel.root, PciAddress.parse(address))

@@ -13,11 +13,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from os_acc.privsep import kernel
 from tests.unit.bench import privileged_here
+from tests.unit.fpga_host import FpgaHost
 
 
 class Untouchable(kernel.Kernel):
@@ -49,3 +51,10 @@ def untouchable() -> Iterator[None]:
     with privileged_here():
         yield
     kernel.current = before
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[FpgaHost]:
+    """Cards that privileged code in this process can program."""
+    with privileged_here(), FpgaHost(tmp_path).installed() as host:
+        yield host

@@ -19,17 +19,14 @@ import errno
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from os_acc.objects.pci import PciAddress
-from os_acc.privsep import binding, fpga, functions, images, sriov
+from os_acc.privsep import fpga, images
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
-from tests.unit.bench import privileged_here
 from tests.unit.fpga_host import (
     CARD,
     FIXED,
@@ -39,7 +36,6 @@ from tests.unit.fpga_host import (
     SECOND,
     SILENT,
     TAIL,
-    VFS,
     WANTED,
     FpgaHost,
 )
@@ -50,12 +46,6 @@ SHA256 = hashlib.sha256(PAYLOAD).hexdigest()
 # Milliseconds: enough to begin, even on a slow machine.
 SHORT = 1500
 PROGRAMMED = f"DFL_FPGA_FME_PORT_PR 0 {len(PAYLOAD)} {SHA256} done"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[FpgaHost]:
-    with privileged_here(), FpgaHost(tmp_path).installed() as host:
-        yield host
 
 
 def is_untouched(host: FpgaHost, address: str = CARD) -> bool:
@@ -182,7 +172,7 @@ def test_what_is_gone_gets_no_lock_file(host: FpgaHost):
 
 
 def test_a_card_that_a_guest_has_is_not_programmed(host: FpgaHost):
-    assert take(host, CARD) == OK
+    assert host.take(CARD) == OK
     answer = host.program()
     assert answer == Result(Outcome.CHANGED, 0, "driver", "vfio-pci")
 
@@ -277,7 +267,7 @@ def test_a_card_that_has_vfs_is_not_begun_anew(host: FpgaHost):
     host.kernel.fail_programming(PORTED)
     host.program(PORTED, number=1)
     host.release(1)
-    make_vfs(host, 1)
+    host.make_vfs(1)
     answer = host.program(PORTED, number=1)
     assert answer == Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "1")
 
@@ -342,6 +332,16 @@ def test_nothing_is_begun_once_the_time_is_up(
     assert is_untouched(host)
 
 
+def test_the_worker_that_programs_cannot_be_ended_from_outside(host: FpgaHost):
+    host.kernel.hang(CARD, "program")
+    host.program(milliseconds=SHORT)
+    host.kernel.wait_until_blocked()
+    (pid,) = {write.pid for write in host.kernel.writes()}
+    os.kill(pid, signal.SIGTERM)
+    host.end()
+    assert host.functions() == [WANTED]
+
+
 # -- leaving the driver -------------------------------------------------------
 
 
@@ -351,158 +351,23 @@ def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(
 ):
     # The kernel would kill who closes a port that its driver has left.
     host.kernel.open_node(node)
-    assert take(host, CARD) == Result(Outcome.IN_USE, errno.EBUSY, node)
+    assert host.take(CARD) == Result(Outcome.IN_USE, errno.EBUSY, node)
     assert not host.kernel.writes()
     host.kernel.close_node(node)
-    assert take(host, CARD) == OK
+    assert host.take(CARD) == OK
 
 
 def test_nor_is_it_given_to_another_driver(host: FpgaHost):
     host.kernel.open_node("dfl-port.0")
-    answer = give_back(host, CARD, "")
+    answer = host.give_back(CARD, "")
     assert answer == Result(Outcome.IN_USE, errno.EBUSY, "dfl-port.0")
     # Where it stays, nobody is asked.
-    assert give_back(host, CARD, "dfl-pci") == OK
+    assert host.give_back(CARD, "dfl-pci") == OK
     assert not host.kernel.writes()
 
 
 def test_a_card_that_comes_back_has_its_nodes_again(host: FpgaHost):
     assert host.program() == DONE
-    assert take(host, CARD) == OK
-    assert give_back(host, CARD, "dfl-pci") == OK
-    assert host.functions() == [WANTED]
-
-
-# -- ports --------------------------------------------------------------------
-
-
-def take(host: FpgaHost, address: str) -> Result:
-    place = PciAddress.parse(address)
-    targets = ((place.parts, host.identity(address)),)
-    group = functions.group(place)
-    (answer,) = binding.take(group, targets, host.epoch, 60_000)
-    return answer
-
-
-def give_back(host: FpgaHost, address: str, driver: str) -> Result:
-    place = PciAddress.parse(address)
-    targets = ((place.parts, host.identity(address), driver, ""),)
-    group = functions.group(place)
-    (answer,) = binding.give_back(group, targets, host.epoch, 60_000, False)
-    return answer
-
-
-def make_vfs(host: FpgaHost, count: int) -> None:
-    """Make VFs, and let dfl-pci have them."""
-    place = PciAddress.parse(PORTED)
-    answer = sriov.set_num_vfs(
-        place.parts, host.identity(PORTED), count, host.epoch, 60_000
-    )
-    assert answer == OK
-    for address in VFS[:count]:
-        functions.probe(PciAddress.parse(address))
-
-
-def where(host: FpgaHost) -> dict[int, str]:
-    return {port.number: str(port.function) for port in host.card(PORTED).ports}
-
-
-def test_the_first_ports_leave_the_host_and_come_back(host: FpgaHost):
-    assert host.release(1) == OK
-    assert where(host) == {1: PORTED}
-    assert host.release(2) == OK
-    assert where(host) == {}
-    assert host.release(1) == OK
-    assert where(host) == {1: PORTED}
-    assert host.assign() == OK
-    assert where(host) == {0: PORTED, 1: PORTED}
-
-
-def test_what_is_so_already_is_not_asked_for(host: FpgaHost):
-    host.release(2)
-    done = len(host.ioctls())
-    assert host.release(2) == OK
-    make_vfs(host, 2)
-    assert host.release(2) == OK
-    assert len(host.ioctls()) == done
-
-
-def test_a_card_with_vfs_keeps_its_ports_where_they_are(host: FpgaHost):
-    host.release(2)
-    make_vfs(host, 2)
-    assert host.assign() == Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "2")
-    assert where(host) == dict(enumerate(VFS))
-
-
-def test_a_card_has_no_more_ports_than_it_has(host: FpgaHost):
-    assert host.release(3) == Result(Outcome.REFUSED, errno.ERANGE, "port", "2")
-
-
-@pytest.mark.parametrize("node", ["dfl-port.3", "dfl-fme.2"])
-def test_a_port_that_somebody_has_open_stays(host: FpgaHost, node: str):
-    host.kernel.open_node(node)
-    answer = host.release(2)
-    assert (answer.outcome, answer.errno) == (Outcome.IN_USE, errno.EBUSY)
-    assert 1 in where(host)
-
-
-def test_a_release_without_effect_is_seen(host: FpgaHost):
-    host.kernel.ignore(PORTED, "release")
-    assert host.release(1) == Result(Outcome.NO_EFFECT, 0, "port", "0")
-
-
-def test_an_assignment_without_effect_is_seen(host: FpgaHost):
-    host.release(2)
-    host.kernel.ignore(PORTED, "assign", nth=2)
-    assert host.assign() == Result(Outcome.NO_EFFECT, 0, "port", "1")
-    assert where(host) == {0: PORTED}
-
-
-def test_a_release_that_the_kernel_refuses_is_told(host: FpgaHost):
-    host.kernel.fail(PORTED, "release", errno.ENOMEM)
-    assert host.release(1) == Result(Outcome.REFUSED, errno.ENOMEM, "port", "0")
-
-
-def test_a_port_that_the_card_only_counts_is_not_missed(host: FpgaHost):
-    host.release(1)
-    host.kernel.fail(PORTED, "assign", errno.ENODEV)
-    assert host.assign() == OK
-
-
-def test_the_port_of_a_vf_is_programmed_through_its_card(host: FpgaHost):
-    host.release(2)
-    make_vfs(host, 2)
-    assert host.program(PORTED, number=1) == DONE
-    assert host.functions(PORTED) == [DFL_FUNCTION, WANTED]
-
-
-def test_the_port_of_a_vf_that_a_guest_has_is_not_programmed(host: FpgaHost):
-    host.release(2)
-    make_vfs(host, 2)
-    assert take(host, VFS[1]) == OK
-    answer = host.program(PORTED, number=1)
-    assert answer == Result(Outcome.REFUSED, errno.ENODEV, "port", "1")
-    assert host.program(PORTED, number=0) == DONE
-
-
-def test_a_vf_whose_port_is_programmed_cannot_be_taken_meanwhile(host: FpgaHost):
-    host.release(2)
-    make_vfs(host, 2)
-    host.kernel.hang(PORTED, "program")
-    assert host.program(PORTED, milliseconds=SHORT).outcome == Outcome.STUCK
-    place = PciAddress.parse(VFS[0])
-    targets = ((place.parts, host.identity(VFS[0])),)
-    group = functions.group(place)
-    (answer,) = binding.take(group, targets, host.epoch, 100)
-    assert answer.outcome == Outcome.BUSY
-    host.end()
-
-
-def test_the_worker_that_programs_cannot_be_ended_from_outside(host: FpgaHost):
-    host.kernel.hang(CARD, "program")
-    host.program(milliseconds=SHORT)
-    host.kernel.wait_until_blocked()
-    (pid,) = {write.pid for write in host.kernel.writes()}
-    os.kill(pid, signal.SIGTERM)
-    host.end()
+    assert host.take(CARD) == OK
+    assert host.give_back(CARD, "dfl-pci") == OK
     assert host.functions() == [WANTED]

@@ -1,0 +1,125 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What is killed of accelerator requests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from os_acc.manager import Manager
+from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
+from os_acc.objects.lease import LeaseState
+from os_acc.requests import Requests
+from tests.stress.bench import Bench
+from tests.stress.flows import GPU, INSTANCE, NIC, Flow, plug_bystander
+
+
+class RequestFlow(Flow):
+    """Accelerator requests of two groups: a card with siblings, and a NIC.
+
+    Whoever has died, a request is Bound if, and only if, it has its device; and
+    what is not, is bound again.
+    """
+
+    places: ClassVar[tuple[str, ...]] = (GPU, NIC)
+    counts = frozenset({0, 2})
+
+    def prepare(self, bench: Bench) -> None:
+        manager = plug_bystander(bench)
+        offered = {str(each.device.address): each for each in manager.providers()}
+        groups = [
+            {f"resources:{offered[place].device.resource_class}": "1"}
+            for place in self.places
+        ]
+        os.mkdir(bench.profiles)
+        with open(os.path.join(bench.profiles, "one.yaml"), "w") as file:
+            json.dump([{"name": "one", "groups": groups}], file)
+        _book(manager).create("one")
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        book = _book(manager)
+        made = self._check(book)
+        if any(each.state is not RequestState.BOUND for each in made):
+            book.unbind([each.uuid for each in made])
+            self._bind(manager)
+        assert {each.state for each in self._check(book)} == {RequestState.BOUND}
+
+    def _bind(self, manager: Manager) -> None:
+        offered = {str(each.device.address): each for each in manager.providers()}
+        book = _book(manager)
+        book.bind(
+            {
+                each.uuid: {
+                    "hostname": "host",
+                    "device_rp_uuid": offered[self.places[each.group or 0]].uuid,
+                    "instance_uuid": INSTANCE,
+                }
+                for each in self._made(book)
+            }
+        )
+
+    def _unbind(self, manager: Manager) -> None:
+        book = _book(manager)
+        book.unbind([each.uuid for each in self._made(book)])
+
+    @staticmethod
+    def _made(book: Requests) -> list[AcceleratorRequest]:
+        return [each for each in book.find() if each.profile]
+
+    def _check(self, book: Requests) -> list[AcceleratorRequest]:
+        made = self._made(book)
+        assert len(made) == len(self.places), "a request is lost"
+        for each in made:
+            bound = each.state is RequestState.BOUND
+            assert bound == (
+                each.lease is not None and each.lease.state is LeaseState.HELD
+            )
+            resting = RequestState.INITIAL, RequestState.UNBOUND
+            assert bound or each.state in (*resting, RequestState.BIND_FAILED), each
+        return made
+
+
+class Bind(RequestFlow):
+    name = "bind of two requests"
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        self._bind(manager)
+
+
+class Unbind(RequestFlow):
+    """What is given back is so for each request; the rest is still whole."""
+
+    name = "unbind of two requests"
+    counts = frozenset({0, 1, 2})
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        self._bind(bench.boot())
+
+    def act(self, bench: Bench) -> Iterator[None]:
+        manager = bench.boot()
+        yield
+        self._unbind(manager)
+
+
+FLOWS: Mapping[str, Flow] = {flow.name: flow for flow in (Bind(), Unbind())}
+
+
+def _book(manager: Manager) -> Requests:
+    return Requests(manager, manager.profiles.source)
