@@ -95,6 +95,18 @@ class AssignmentTooHard(InvalidSelectedProvider):
     default_hint = "pass the allocation request together with its 'mappings'"
 
 
+class FitTooLarge(InvalidInput):
+    """More NUMA cells of a host could carry a guest than can be chosen from."""
+
+    default_hint = "no host has so many; pass those cells that the guest may be on"
+
+
+class FitTooHard(InvalidInput):
+    """Whether a guest fits a host's NUMA cells was not found within the budget."""
+
+    default_hint = "ask for the guest's devices in fewer requests, or allow more steps"
+
+
 class NodeNotFound(InvalidInput):
     """The provider tree has no compute node of the name that was passed."""
 

@@ -76,18 +76,21 @@ class Flow:
         """How many units flow along an edge."""
         return self._room[edge ^ 1]
 
-    def reached(self, source: int) -> frozenset[int]:
-        """The nodes that more could still be sent to.
+    def reached(self, start: int, *without: int) -> frozenset[int]:
+        """The nodes that more could still be sent to from one of them.
 
-        Where a run has sent less than was wanted, the edges that leave these
-        nodes are full, and the least that are: the minimum cut.
+        Where a run has sent less than was wanted, the edges that leave those
+        reached from its source are full: a minimum cut.
+
+        :param without: nodes that are not passed.
         """
-        found, todo = {source}, [source]
+        found, todo = {start}, [start]
         while todo:
             for edge in self._out[todo.pop()]:
-                if self._room[edge] and self._target[edge] not in found:
-                    found.add(self._target[edge])
-                    todo.append(self._target[edge])
+                target = self._target[edge]
+                if self._room[edge] and target not in found and target not in without:
+                    found.add(target)
+                    todo.append(target)
         return frozenset(found)
 
     def _cheapest(self, source: int, sink: int) -> list[int]:

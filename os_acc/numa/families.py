@@ -1,0 +1,137 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Families of sets of host cells, each family one whole number.
+
+Where there are n cells, a set of them is a number below 2**n, and a family of
+sets has a bit for each such number. All sets are looked at in one operation,
+of which the largest, for 16 cells, takes microseconds; so nothing is searched.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+#: How many cells there may be: 2**16 bits are 8 KiB.
+MAX_CELLS: Final = 16
+
+
+def members(cells: int) -> Iterator[int]:
+    """The cells of a set, ascending."""
+    while cells:
+        lowest = cells & -cells
+        yield lowest.bit_length() - 1
+        cells ^= lowest
+
+
+@functools.lru_cache(maxsize=MAX_CELLS + 1)
+def containing(number: int) -> tuple[int, ...]:
+    """For each of so many cells the family of all sets that contain it."""
+    found = []
+    for cell in range(number):
+        width = 1 << cell
+        family = ((1 << width) - 1) << width
+        for doubled in range(cell + 1, number):
+            family |= family << (1 << doubled)
+        found.append(family)
+    return tuple(found)
+
+
+def everything(number: int) -> int:
+    """The family of all sets of so many cells."""
+    return (1 << (1 << number)) - 1
+
+
+def touching(number: int, cells: int) -> int:
+    """The family of the sets that have one of these cells, or more."""
+    family = 0
+    for cell in members(cells):
+        family |= containing(number)[cell]
+    return family
+
+
+def worth(number: int, worths: Mapping[int, int], least: int) -> int:
+    """The family of the sets that are worth that much.
+
+    Sums are made of all sets at once, digit by digit: each digit of a sum is a
+    family, that of the sets whose sum has it.
+
+    :param worths: what a set is worth that has one of these cells, or more.
+    """
+    digits: list[int] = []
+    for cells, value in worths.items():
+        family = touching(number, cells)
+        for place in members(min(value, least)):
+            _carry(digits, family, place)
+    return _at_least(digits, least, everything(number))
+
+
+def _carry(digits: list[int], family: int, place: int) -> None:
+    """Add 2**place for each set of the family."""
+    digits += [0] * (place - len(digits))
+    while family:
+        if place == len(digits):
+            digits.append(0)
+        digits[place], family = digits[place] ^ family, digits[place] & family
+        place += 1
+
+
+def _at_least(digits: Sequence[int], least: int, everything: int) -> int:
+    if least.bit_length() > len(digits):
+        return 0
+    more, equal = 0, everything
+    for place in reversed(range(len(digits))):
+        if least >> place & 1:
+            equal &= digits[place]
+        else:
+            more |= equal & digits[place]
+            equal &= ~digits[place]
+    return more | equal
+
+
+def seats(number: int, choices: Sequence[int]) -> list[int]:
+    """Which sets can carry those that have to sit on a cell each.
+
+    :param choices: of each of them, the cells that it can sit on.
+    :returns: for each place in ``choices``, and for their end, the family of the
+        sets that all from there on fill, with nothing left over.
+    """
+    families = [1]
+    for cells in reversed(choices):
+        family = 0
+        for cell in members(cells):
+            without = families[-1] & ~containing(number)[cell]
+            family |= without << (1 << cell)
+        families.append(family)
+    return families[::-1]
+
+
+def first(
+    number: int, choices: Sequence[int], seated: Sequence[int], allowed: int
+) -> list[int]:
+    """The first way to seat them, the lowest cell of the earliest counting most.
+
+    :param seated: what :func:`seats` has found.
+    :param allowed: a family with which the first of those has a set in common.
+    """
+    left, found = allowed & seated[0], []
+    for place, cells in enumerate(choices):
+        for cell in members(cells):
+            rest = (left & containing(number)[cell]) >> (1 << cell) & seated[place + 1]
+            if rest:
+                left = rest
+                found.append(cell)
+                break
+    return found

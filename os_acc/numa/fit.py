@@ -1,0 +1,159 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Which of a host's cells can carry a guest, its networks and its devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from os_acc import exception
+from os_acc.numa import cells, families
+from os_acc.numa.devices import unserved
+from os_acc.numa.networks import NO_NETWORKS, cells_of_physnet, cells_of_tunnels
+from os_acc.numa.order import ordered
+from os_acc.numa.question import Question
+from os_acc.numa.reasons import Reason
+from os_acc.numa.seating import Seating
+from os_acc.objects.numa import InstanceNUMANetworks
+
+#: How many of the host's cells may be able to carry one of the guest's.
+MAX_CELLS: Final = families.MAX_CELLS
+#: How many ways to seat a guest may be tried for its devices.
+BUDGET: Final = 500
+#: What tunnelled networks are called where the others are by their names;
+#: it is no name of a physical network.
+_TUNNELS: Final = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a cell of the guest cannot be on a cell of the host.
+
+    :ivar host_cell: its id.
+    :ivar guest_cell: its place among the guest's, from 0.
+    """
+
+    host_cell: int
+    guest_cell: int
+    reason: Reason
+
+    def __str__(self) -> str:
+        return (
+            f"guest cell {self.guest_cell} is not for host cell {self.host_cell}: "
+            f"{self.reason}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fit:
+    """Where a guest goes, or why it goes nowhere.
+
+    :ivar fits: whether there is a way.
+    :ivar cells: the id of the host's cell for each of the guest's.
+    :ivar refusals: what goes nowhere on this host, whatever the rest is, by
+        host cell and guest cell; also of a guest that fits.
+    :ivar unseated: places of those cells of the guest for which there are too
+        few cells of the host, between them.
+    :ivar networks: those networks, and
+    :ivar requests: the names of those requests for devices, that cannot be met
+        together by cells which carry the guest. Without any one of them all
+        the others can.
+    """
+
+    fits: bool
+    cells: tuple[int, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    unseated: tuple[int, ...] = ()
+    networks: InstanceNUMANetworks = NO_NETWORKS
+    requests: tuple[str, ...] = ()
+
+
+def fit(question: Question, *, budget: int = BUDGET) -> Fit:
+    """Find a cell of the host for each of a guest's.
+
+    Of all ways it is the first in the order of :mod:`os_acc.numa.order`, where
+    the guest's first cell counts most. A guest without cells may be anywhere:
+    its devices alone are counted.
+
+    :param budget: how many ways may be tried.
+    :raises FitTooLarge: more than :data:`MAX_CELLS` cells of the host can carry
+        a part of the guest.
+    :raises FitTooHard: neither found nor ruled out within the budget.
+    """
+    guest = question.guest.cells
+    if not guest:
+        short = unserved(question.host, (), question.pools, question.requests)
+        names = frozenset[str]().union(*short)
+        asked = tuple(each.name for each in question.requests if each.name in names)
+        return Fit(not short, requests=asked)
+    refusals = _refusals(question)
+    refused = {(each.host_cell, each.guest_cell) for each in refusals}
+    order = [
+        cell.id
+        for cell in ordered(question)
+        if any((cell.id, place) not in refused for place in range(len(guest)))
+    ]
+    if len(order) > MAX_CELLS:
+        raise exception.FitTooLarge(
+            f"{len(order)} cells of the host can carry a cell of the guest, and at "
+            f"most {MAX_CELLS} can be chosen from"
+        )
+    choices = [
+        _places(order, [cell for cell in order if (cell, place) not in refused])
+        for place in range(len(guest))
+    ]
+    seating = Seating(question.host, order, choices, question.pools, budget)
+    if crowded := seating.crowded():
+        return Fit(False, refusals=refusals, unseated=crowded)
+    needs = _needs(question, order)
+    if found := seating.found(needs.values(), question.requests):
+        return Fit(True, found, refusals)
+    unmet, requests = seating.conflict(needs, question.requests)
+    physnets = frozenset(unmet) - {_TUNNELS}
+    return Fit(
+        False,
+        refusals=refusals,
+        networks=InstanceNUMANetworks(physnets, _TUNNELS in unmet),
+        requests=requests,
+    )
+
+
+def _refusals(question: Question) -> tuple[Refusal, ...]:
+    guest = question.guest
+    found = []
+    for host in question.host.cells:
+        for place, cell in enumerate(guest.cells):
+            # The emulator's threads are with the guest's first cell.
+            emulator = guest.emulator_threads_isolated and place == 0
+            reason = cells.refusal(host, cell, question.limits, emulator=emulator)
+            if reason:
+                found.append(Refusal(host.id, place, reason))
+    return tuple(found)
+
+
+def _places(order: Sequence[int], wanted: Collection[int]) -> int:
+    return sum(1 << place for place, cell in enumerate(order) if cell in wanted)
+
+
+def _needs(question: Question, order: Sequence[int]) -> dict[str, int]:
+    """The places that lead to each network, where some do and others do not."""
+    declared = {
+        name: cells_of_physnet(question.host, name)
+        for name in sorted(question.networks.physnets)
+    }
+    if question.networks.tunneled:
+        declared[_TUNNELS] = cells_of_tunnels(question.host)
+    return {name: _places(order, at) for name, at in declared.items() if at}

@@ -1,0 +1,272 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Where a guest fits, its devices and networks: Nova and os_acc agree.
+
+With its quirks, Nova is asked as it is. Without them, its own function looks at
+one permutation at a time, with a guest that it has not touched before, and
+leaves the devices to Hall's condition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from nova import objects
+from nova.virt import hardware
+
+from os_acc.numa import devices, networks, nova
+from os_acc.numa.fit import fit
+from os_acc.numa.question import Question
+from os_acc.objects.numa import NUMANetworkInfo
+from tests.counting import note
+from tests.functional.nova import numa_objects
+from tests.unit.numa import cases, oracle
+
+#: Of each kind: 10,000.
+CASES, SEEDS = 500, range(20)
+seeds = pytest.mark.parametrize("seed", SEEDS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    """Nova's objects."""
+    objects.register_all()
+
+
+def drawn_cells(dice: random.Random, question: Question) -> list[int]:
+    ids = [cell.id for cell in question.host.cells]
+    return dice.sample(ids, dice.randint(0, min(4, len(ids))))
+
+
+def told(seed: int, number: int, question: Question) -> str:
+    return f"case {number} of seed {seed}: {question}"
+
+
+# -- devices ---------------------------------------------------------------------
+
+
+def filtered_by_nova(stats: Any, question: Question, chosen: list[int]) -> list[str]:
+    (request,) = numa_objects.device_requests(question.requests)
+    guest = [SimpleNamespace(id=cell) for cell in chosen]
+    found = stats._filter_pools_for_numa_cells(stats.pools, request, guest)
+    return [pool["name"] for pool in found]
+
+
+@seeds
+def test_the_same_pools_are_near_enough(
+    seed: int, request: pytest.FixtureRequest
+) -> None:
+    dice, counted = random.Random(seed), Counter[str]()
+    for number in range(CASES):
+        question = device_question(dice, requests=1)
+        chosen = drawn_cells(dice, question)
+        stats = numa_objects.device_stats(question.host, question.pools)
+        theirs = filtered_by_nova(stats, question, chosen)
+        ours = nova.near_enough(
+            question.host, chosen, question.pools, question.requests[0]
+        )
+        assert [pool.name for pool in ours] == theirs, told(seed, number, question)
+        # And there are enough of them just where ours allows as many.
+        all_of_them = frozenset(pool.name for pool in question.pools)
+        anyhow = devices.DeviceRequest(
+            "r", question.requests[0].count, all_of_them, question.requests[0].policy
+        )
+        short = devices.unserved(question.host, chosen, question.pools, [anyhow])
+        enough = sum(pool.count for pool in ours) >= anyhow.count
+        assert enough is not bool(short), told(seed, number, question)
+        counted[str(enough)] += 1
+    assert min(counted["True"], counted["False"]) > CASES // 10
+    note(request.node, "Nova agrees: pools near enough", CASES)
+
+
+@seeds
+def test_the_same_requests_are_served(
+    seed: int, request: pytest.FixtureRequest
+) -> None:
+    dice, counted = random.Random(seed), Counter[str]()
+    for number in range(CASES):
+        question = device_question(dice)
+        chosen = drawn_cells(dice, question)
+        guest = [objects.InstanceNUMACell(id=cell) for cell in chosen]
+        theirs = numa_objects.device_stats(
+            question.host, question.pools
+        ).support_requests(numa_objects.device_requests(question.requests), None, guest)
+        asked = (question.host, chosen, question.pools, question.requests)
+        assert nova.served_in_turn(*asked) is theirs, told(seed, number, question)
+        exact = not devices.unserved(*asked)
+        counted["served"] += theirs
+        counted["refused"] += not theirs
+        counted["refused, and could be served"] += exact and not theirs
+        assert exact or not theirs, told(seed, number, question)
+        if len(question.requests) == 1 and not question.requests[0].also_matching:
+            assert exact is theirs, told(seed, number, question)
+            counted["alone"] += 1
+    assert counted["refused, and could be served"]
+    assert min(counted[each] for each in ("served", "refused", "alone")) > CASES // 10
+    note(request.node, "Nova agrees: requests served", CASES)
+
+
+def device_question(dice: random.Random, requests: int = 0) -> Question:
+    host = cases.topology(dice)
+    pools = cases.device_pools(dice, host)
+    asked = cases.device_requests(dice, pools)
+    return Question(
+        host,
+        cases.guest(dice),
+        pools=pools,
+        requests=asked[:requests] if requests else asked,
+    )
+
+
+# -- networks --------------------------------------------------------------------
+
+
+@seeds
+def test_the_same_networks_are_carried(
+    seed: int, request: pytest.FixtureRequest
+) -> None:
+    dice, counted = random.Random(seed), Counter[bool]()
+    for number in range(CASES):
+        question = Question(
+            cases.topology(dice),
+            cases.guest(dice),
+            networks=cases.guest_networks(dice),
+        )
+        chosen = drawn_cells(dice, question)
+        host = numa_objects.host(question.host)
+        for cell, ours in zip(host.cells, question.host.cells, strict=True):
+            # A host that declares nothing of its networks may leave them out.
+            if ours.network_info == NUMANetworkInfo() and dice.random() < 0.5:
+                delattr(cell, "_obj_network_metadata")
+        theirs = hardware._numa_cells_support_network_metadata(
+            host,
+            [cell for cell in host.cells if cell.id in chosen],
+            numa_objects.metadata(question.networks),
+        )
+        carried = networks.carried(question.host, chosen, question.networks)
+        assert carried is theirs, told(seed, number, question)
+        counted[theirs] += 1
+    assert min(counted[True], counted[False]) > CASES // 10
+    note(request.node, "Nova agrees: networks carried", CASES)
+
+
+# -- the whole -------------------------------------------------------------------
+
+
+def ids_of(topology: Any) -> tuple[int, ...] | None:
+    return topology and tuple(cell.id for cell in topology.cells)
+
+
+def asked_of_nova(question: Question, stats: Any) -> tuple[int, ...] | None:
+    """Nova's answer to a guest that it has not seen before."""
+    with mock.patch.object(
+        hardware.CONF.compute,
+        "packing_host_numa_cells_allocation_strategy",
+        question.pack,
+        create=True,
+    ):
+        return ids_of(
+            hardware.numa_fit_instance_to_host(
+                numa_objects.host(question.host),
+                numa_objects.guest(question.guest),
+                None,
+                numa_objects.limits(question),
+                numa_objects.device_requests(question.requests),
+                stats,
+            )
+        )
+
+
+@seeds
+def test_with_its_quirks_nova_s_answer_is_the_same(
+    seed: int, request: pytest.FixtureRequest
+) -> None:
+    dice, counted = random.Random(seed), Counter[str]()
+    for number in range(CASES):
+        question = cases.question(dice)
+        stats = numa_objects.device_stats(question.host, question.pools)
+        theirs = asked_of_nova(question, stats)
+        assert nova.fit_as_nova(question) == theirs, told(seed, number, question)
+        counted["fits"] += theirs is not None
+        counted["does not fit"] += theirs is None
+        exact = fit(question)
+        counted["quirks"] += (exact.cells if exact.fits else None) != theirs
+    assert counted["quirks"]
+    assert min(counted["fits"], counted["does not fit"]) > CASES // 10
+    note(request.node, "Nova agrees: guests fitted, with its quirks", CASES)
+
+
+class ExactStats:
+    """Devices of which Nova is told whether all requests can be met at once."""
+
+    def __init__(self, question: Question) -> None:
+        self.pools = [numa_objects.pool_of(pool) for pool in question.pools]
+        self._question = question
+
+    def support_requests(self, requests: Any, mapping: Any, cells: Any) -> bool:
+        question, chosen = self._question, [cell.id for cell in cells]
+        return oracle.all_served(
+            question.host, chosen, question.pools, question.requests
+        )
+
+
+def nova_without_leaks(question: Question) -> tuple[int, ...] | None:
+    """The first permutation in Nova's order that Nova itself lets pass alone."""
+    orders: list[list[Any]] = []
+    permutations: list[Any] = []
+
+    def instead(cells: list[Any], number: int) -> list[Any]:
+        orders.append(cells)
+        # By id: each call has objects of its own.
+        return [[_by_id(cells, each) for each in ids] for ids in permutations]
+
+    stats = ExactStats(question)
+    patched = SimpleNamespace(permutations=instead, chain=itertools.chain)
+    with mock.patch.object(hardware, "itertools", patched):
+        asked_of_nova(question, stats)
+        if not orders:
+            return None
+        ids = [cell.id for cell in orders[0]]
+        for chosen in itertools.permutations(ids, len(question.guest.cells)):
+            permutations = [chosen]
+            if found := asked_of_nova(question, stats):
+                return found
+    return None
+
+
+def _by_id(cells: list[Any], number: int) -> Any:
+    return next(cell for cell in cells if cell.id == number)
+
+
+@seeds
+def test_without_its_quirks_nova_s_answer_is_the_exact_one(
+    seed: int, request: pytest.FixtureRequest
+) -> None:
+    dice, counted = random.Random(seed), Counter[bool]()
+    for number in range(CASES):
+        question = cases.question(dice, most_host=4, most_guest=3)
+        theirs = nova_without_leaks(question)
+        found = fit(question)
+        assert (found.cells if found.fits else None) == theirs, told(
+            seed, number, question
+        )
+        counted[found.fits] += 1
+    assert min(counted[True], counted[False]) > CASES // 10
+    note(request.node, "Nova agrees: guests fitted, without its quirks", CASES)

@@ -1,0 +1,113 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Where a guest fits, by trying every permutation of the host's cells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from os_acc.numa import cells
+from os_acc.numa.devices import DevicePool, DeviceRequest
+from os_acc.numa.order import ordered
+from os_acc.numa.question import Question
+from os_acc.objects.numa import NUMAPolicy, NUMATopology
+
+_T = TypeVar("_T")
+
+
+def ways(question: Question) -> Iterator[tuple[int, ...]]:
+    """Every way for the cells alone, the first in Nova's order first."""
+    guest = question.guest
+    first = guest.emulator_threads_isolated
+    for chosen in itertools.permutations(ordered(question), len(guest.cells)):
+        if not any(
+            cells.refusal(host, cell, question.limits, emulator=first and not at)
+            for at, (host, cell) in enumerate(zip(chosen, guest.cells, strict=True))
+        ):
+            yield tuple(host.id for host in chosen)
+
+
+def answers(question: Question) -> Iterator[tuple[int, ...]]:
+    """Every way that has the networks and the devices as well."""
+    for chosen in ways(question):
+        if has_networks(question, chosen) and all_served(
+            question.host, chosen, question.pools, question.requests
+        ):
+            yield chosen
+
+
+def has_networks(question: Question, chosen: Collection[int]) -> bool:
+    """Each network leaves the host in a chosen cell, or in none."""
+    there, everywhere = (
+        {
+            name
+            for cell in question.host.cells
+            if cell.id in among
+            for name in (
+                *cell.network_info.physnets,
+                *[""] * cell.network_info.tunneled,
+            )
+        }
+        for among in (chosen, {cell.id for cell in question.host.cells})
+    )
+    wanted = {*question.networks.physnets, *[""] * question.networks.tunneled}
+    return wanted & everywhere <= there
+
+
+def all_served(
+    topology: NUMATopology,
+    chosen: Collection[int],
+    pools: Sequence[DevicePool],
+    requests: Sequence[DeviceRequest],
+) -> bool:
+    """Hall's condition: no group of requests wants more than there is for it."""
+    return all(
+        sum(each.count for each in group)
+        <= sum(
+            pool.count
+            for pool in pools
+            if any(may_have(topology, chosen, pool, each) for each in group)
+        )
+        for group in groups(requests)
+    )
+
+
+def may_have(
+    topology: NUMATopology,
+    chosen: Collection[int],
+    pool: DevicePool,
+    request: DeviceRequest,
+) -> bool:
+    """The table of policies, once more."""
+    if pool.name not in request.pools:
+        return False
+    if not chosen or pool.node in chosen or request.policy is NUMAPolicy.PREFERRED:
+        return True
+    if request.policy is NUMAPolicy.LEGACY:
+        return pool.node is None
+    if request.policy is NUMAPolicy.SOCKET:
+        sockets = {cell.id: cell.socket for cell in topology.cells}
+        return None not in sockets.values() and sockets.get(pool.node) in {
+            sockets[cell] for cell in chosen
+        }
+    return False
+
+
+def groups(things: Iterable[_T]) -> Iterator[tuple[_T, ...]]:
+    """Every choice of some of them."""
+    everything = tuple(things)
+    for number in range(1, len(everything) + 1):
+        yield from itertools.combinations(everything, number)

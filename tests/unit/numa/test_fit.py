@@ -1,0 +1,320 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A guest fits wherever trying every permutation finds a way, and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.numa import networks
+from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
+from os_acc.numa.fit import MAX_CELLS, Fit, fit
+from os_acc.numa.question import Question
+from os_acc.numa.reasons import Why
+from os_acc.objects.numa import (
+    InstanceNUMACell,
+    InstanceNUMANetworks,
+    InstanceNUMATopology,
+    NUMACell,
+    NUMANetworkInfo,
+    NUMAPolicy,
+    NUMATopology,
+)
+from tests.unit.numa import cases, oracle
+
+seeds = st.integers(0, 2**32)
+patient = settings(deadline=None)
+
+
+def drawn(seed: int) -> Question:
+    return cases.question(random.Random(seed), most_host=6)
+
+
+# -- any host, any guest ---------------------------------------------------------
+
+
+@patient
+@given(seeds)
+def test_the_answer_is_the_first_of_all_there_are(seed: int) -> None:
+    question = drawn(seed)
+    found = fit(question)
+    first = next(oracle.answers(question), None)
+    assert (found.cells if found.fits else None) == first
+
+
+@patient
+@given(seeds)
+def test_a_refusal_names_what_cannot_be_met_and_nothing_that_could(seed: int) -> None:
+    question = drawn(seed)
+    found = fit(question)
+    if found.fits:
+        assert (found.unseated, found.networks, found.requests) == (
+            (),
+            networks.NO_NETWORKS,
+            (),
+        )
+    elif found.unseated:
+        assert_minimal(question, found)
+    else:
+        requests = [each for each in question.requests if each.name in found.requests]
+        assert_cannot_be_met_together(question, found.networks, requests)
+
+
+def assert_minimal(question: Question, found: Fit) -> None:
+    """The cells named have no seats; without any one of them they have."""
+    guest = question.guest
+    for missing in (None, *found.unseated):
+        # The emulator stays with the first cell, so none is taken out.
+        kept = [place for place in found.unseated if place != missing]
+        allowed = {
+            place: {
+                cell.id
+                for cell in question.host.cells
+                if not any(
+                    each.host_cell == cell.id and each.guest_cell == place
+                    for each in found.refusals
+                )
+            }
+            for place in range(len(guest.cells))
+        }
+        seated = all(
+            len(group) <= len(set().union(*(allowed[place] for place in group)))
+            for group in oracle.groups(kept)
+        )
+        assert seated is (missing is not None)
+
+
+def assert_cannot_be_met_together(
+    question: Question, unmet: InstanceNUMANetworks, requests: list[DeviceRequest]
+) -> None:
+    def possible(networks: InstanceNUMANetworks, some: list[DeviceRequest]) -> bool:
+        asked = dataclasses.replace(question, networks=networks, requests=tuple(some))
+        return next(oracle.answers(asked), None) is not None
+
+    assert not possible(unmet, requests)
+    for name in unmet.physnets:
+        assert possible(
+            dataclasses.replace(unmet, physnets=unmet.physnets - {name}), requests
+        )
+    if unmet.tunneled:
+        assert possible(dataclasses.replace(unmet, tunneled=False), requests)
+    for request in requests:
+        rest = [each for each in requests if each is not request]
+        assert possible(unmet, rest)
+
+
+@patient
+@given(seeds)
+def test_all_that_a_cell_of_the_host_refuses_is_told(seed: int) -> None:
+    question = drawn(seed)
+    told = {(each.host_cell, each.guest_cell) for each in fit(question).refusals}
+    for host in question.host.cells:
+        for place, cell in enumerate(question.guest.cells):
+            alone = dataclasses.replace(
+                question,
+                host=NUMATopology((host,)),
+                guest=InstanceNUMATopology(
+                    (cell,),
+                    question.guest.emulator_threads_isolated and not place,
+                ),
+            )
+            goes = next(oracle.ways(alone), None) is not None
+            assert goes is ((host.id, place) not in told)
+
+
+@patient
+@given(seeds)
+def test_devices_are_short_where_halls_condition_is_not_met(seed: int) -> None:
+    dice = random.Random(seed)
+    host = cases.topology(dice)
+    pools = cases.device_pools(dice, host)
+    requests = cases.device_requests(dice, pools)
+    ids = [cell.id for cell in host.cells]
+    chosen = dice.sample(ids, dice.randint(0, len(ids)))
+    short = unserved(host, chosen, pools, requests)
+    assert (not short) is oracle.all_served(host, chosen, pools, requests)
+    for names in short:
+        group = [each for each in requests if each.name in names]
+        assert not oracle.all_served(host, chosen, pools, group)
+
+
+# -- single guests ----------------------------------------------------------------
+
+
+def host(number: int, **networks_of: list[int]) -> NUMATopology:
+    """Empty cells of four shared CPUs, two to a socket, and physical networks."""
+    return NUMATopology(
+        tuple(
+            NUMACell(
+                cell,
+                cpuset=frozenset(range(cell * 4, cell * 4 + 4)),
+                memory=1024,
+                socket=cell // 2,
+                network_info=NUMANetworkInfo(
+                    frozenset(name for name, at in networks_of.items() if cell in at)
+                ),
+            )
+            for cell in range(number)
+        )
+    )
+
+
+def guest(*cpus: int) -> InstanceNUMATopology:
+    return InstanceNUMATopology(
+        tuple(InstanceNUMACell(frozenset(range(n)), memory=256) for n in cpus)
+    )
+
+
+def physnets(*names: str) -> InstanceNUMANetworks:
+    return InstanceNUMANetworks(frozenset(names))
+
+
+def test_devices_and_networks_together_decide_where_a_guest_goes() -> None:
+    question = Question(
+        host(4, a=[1, 2]),
+        guest(1),
+        networks=physnets("a"),
+        pools=(DevicePool("gpu", 2, 1), DevicePool("other", 1, 1)),
+        requests=(
+            DeviceRequest("r", 1, frozenset({"gpu"}), policy=NUMAPolicy.REQUIRED),
+        ),
+    )
+    assert fit(question).cells == (2,)
+    elsewhere = dataclasses.replace(question, networks=physnets("a", "b"))
+    assert fit(elsewhere).cells == (2,)
+    refused = fit(dataclasses.replace(question, host=host(4, a=[1, 3])))
+    assert not refused.fits
+    assert refused.networks == physnets("a")
+    assert refused.requests == ("r",)
+
+
+def test_what_only_the_host_lacks_is_told_alone() -> None:
+    want = DeviceRequest("many", 3, frozenset({"gpu"}), NUMAPolicy.PREFERRED)
+    few = DeviceRequest("few", 1, frozenset({"gpu"}), NUMAPolicy.PREFERRED)
+    found = fit(
+        Question(
+            host(2, a=[0]),
+            guest(1),
+            networks=physnets("a"),
+            pools=(DevicePool("gpu", 0, 2),),
+            requests=(few, want),
+        )
+    )
+    assert (found.networks, found.requests) == (physnets(), ("many",))
+
+
+def test_cells_of_the_guest_that_have_too_few_seats_are_told() -> None:
+    crowded = fit(Question(host(2), guest(1, 1, 1)))
+    assert crowded.unseated == (0, 1, 2)
+    assert not crowded.refusals
+    large = fit(Question(host(2), guest(1, 5)))
+    assert large.unseated == (1,)
+    assert [str(each) for each in large.refusals] == [
+        "guest cell 1 is not for host cell 0: 5 shared CPUs are wanted, and it has 4",
+        "guest cell 1 is not for host cell 1: 5 shared CPUs are wanted, and it has 4",
+    ]
+    assert {each.reason.why for each in large.refusals} == {Why.CPUS}
+
+
+def test_a_guest_without_cells_may_be_anywhere() -> None:
+    far = DeviceRequest("r", 1, frozenset({"gpu"}), NUMAPolicy.REQUIRED)
+    question = Question(
+        host(2, a=[0]),
+        InstanceNUMATopology(),
+        networks=physnets("a"),
+        pools=(DevicePool("gpu", None, 1),),
+        requests=(far,),
+    )
+    assert fit(question) == Fit(True)
+    more = dataclasses.replace(far, name="s")
+    refused = fit(dataclasses.replace(question, requests=(far, more)))
+    assert refused == Fit(False, requests=("r", "s"))
+
+
+# -- bounds -----------------------------------------------------------------------
+
+
+def test_a_host_may_have_more_cells_than_the_bound_if_few_can_carry_a_guest() -> None:
+    bare = tuple(NUMACell(number) for number in range(100, 140))
+    cells = host(MAX_CELLS).cells
+    found = fit(Question(NUMATopology((*bare, *cells)), guest(4)))
+    assert found.cells == (0,)
+    with pytest.raises(exception.FitTooLarge, match=f"{MAX_CELLS + 1} cells"):
+        fit(Question(NUMATopology((*bare, *host(MAX_CELLS + 1).cells)), guest(4)))
+
+
+def test_the_budget_is_how_many_ways_are_tried() -> None:
+    question = Question(
+        host(4),
+        guest(1, 1),
+        pools=(DevicePool("gpu", 3, 1),),
+        requests=(
+            DeviceRequest("r", 1, frozenset({"gpu"}), policy=NUMAPolicy.REQUIRED),
+        ),
+    )
+    # Devices come first in Nova's order; packed or not, one way is enough.
+    assert fit(question, budget=1).cells == (3, 0)
+    elsewhere = dataclasses.replace(
+        question, pools=(*question.pools, DevicePool("other", 0, 5))
+    )
+    assert fit(elsewhere, budget=1).cells == (0, 3)
+    apart = dataclasses.replace(
+        elsewhere, pools=(*elsewhere.pools, DevicePool("more", 1, 5))
+    )
+    assert fit(apart, budget=2).cells == (0, 3)
+    with pytest.raises(exception.FitTooHard, match="1 ways") as caught:
+        fit(apart, budget=1)
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_large_host_is_decided_within_few_ways(seed: int) -> None:
+    """Networks on few cells each, devices scattered, every policy."""
+    dice = random.Random(seed)
+    names = [f"n{at}" for at in range(24)]
+    everywhere = range(MAX_CELLS)
+    topology = host(MAX_CELLS, **{name: dice.sample(everywhere, 3) for name in names})
+    pools = tuple(
+        DevicePool(f"p{at}", dice.choice(everywhere), dice.randint(1, 4))
+        for at in range(32)
+    )
+    requests = tuple(
+        DeviceRequest(
+            f"r{at}",
+            dice.randint(1, 6),
+            frozenset(pool.name for pool in dice.sample(pools, 8)),
+            dice.choice((NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET, NUMAPolicy.LEGACY)),
+        )
+        for at in range(6)
+    )
+    for wanted in (8, 16, 24):
+        question = Question(
+            topology,
+            guest(*[1] * 8),
+            networks=physnets(*names[:wanted]),
+            pools=pools,
+            requests=requests,
+        )
+        found = fit(question, budget=40)
+        if found.fits:
+            assert oracle.has_networks(question, found.cells)
+            assert oracle.all_served(topology, found.cells, pools, requests)
+        else:
+            assert found.networks.physnets or found.requests
