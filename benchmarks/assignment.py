@@ -41,13 +41,14 @@ class Request:
     """What is passed to plug, and what is known.
 
     :ivar ours: the providers that have to be used up.
+    :ivar refused: how it ends where it has no answer.
     """
 
     specs: dict[str, str]
     selected: dict[str, Any]
     ours: dict[str, str]
     known: Known
-    has_answer: bool = True
+    refused: type[exception.OsAccError] | None = None
 
 
 def _uuid(number: int) -> str:
@@ -61,7 +62,7 @@ def _request(
     rules: Callable[[int], list[str]] = lambda _group: [],
     traits: Callable[[int], list[str]] = lambda _provider: [],
     policy: str = "none",
-    has_answer: bool = True,
+    refused: type[exception.OsAccError] | None = None,
 ) -> Request:
     """Groups of these amounts, and providers with these allocations.
 
@@ -84,7 +85,7 @@ def _request(
         },
         dict.fromkeys(uuids[:ours], _GPU),
         Known(own={uuid: known[uuid] for uuid in uuids[:ours]}, heard=known),
-        has_answer,
+        refused,
     )
 
 
@@ -122,7 +123,20 @@ def _one_too_few(providers: int) -> Request:
         groups,
         rules=lambda group: ["CUSTOM_A", "CUSTOM_B"][group % 2 :][:1],
         traits=lambda provider: ["CUSTOM_A", "CUSTOM_B"] * (provider < groups - 1),
-        has_answer=False,
+        refused=exception.NoAssignment,
+    )
+
+
+def _too_hard(providers: int) -> Request:
+    dice = random.Random(1)
+    amounts = [dice.randint(10**5, 10**7) for _ in range(32)]
+    ours = 8
+    allocated = [sum(amounts[at::ours]) for at in range(ours)]
+    return _request(
+        amounts,
+        [*allocated, *[1] * (providers - ours)],
+        ours,
+        refused=exception.AssignmentTooHard,
     )
 
 
@@ -131,6 +145,7 @@ _CASES: dict[str, Callable[[int], Request]] = {
     "a trait for each group": _own_traits,
     "mixed amounts": _mixed,
     "one provider too few": _one_too_few,
+    "given up": _too_hard,
 }
 
 
@@ -168,20 +183,18 @@ def _read(request: Request) -> tuple[Any, Allocations]:
 
 def _assign(
     flavor: Any, selection: Allocations, request: Request
-) -> tuple[Wanted, ...] | exception.NoAssignment:
+) -> tuple[Wanted, ...] | exception.OsAccError:
     try:
         return match_groups(flavor, selection, request.ours, request.known)
-    except exception.NoAssignment as error:
+    except (exception.NoAssignment, exception.AssignmentTooHard) as error:
         return error
 
 
-def _check(
-    request: Request, answer: tuple[Wanted, ...] | exception.NoAssignment
-) -> None:
-    if isinstance(answer, exception.NoAssignment):
-        assert not request.has_answer, str(answer)
+def _check(request: Request, answer: tuple[Wanted, ...] | exception.OsAccError) -> None:
+    if isinstance(answer, exception.OsAccError):
+        assert type(answer) is request.refused, str(answer)
         return
-    assert request.has_answer, f"answered with {answer}"
+    assert request.refused is None, f"answered with {answer}"
     amounts: dict[str, int] = {}
     for one in answer:
         amounts[one.provider_uuid] = amounts.get(one.provider_uuid, 0) + one.amount
