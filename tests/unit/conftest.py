@@ -73,13 +73,10 @@ def api(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 def make_fpgas(tmp_path: Path) -> Iterator[Callable[..., FpgaBench]]:
     """Make a fake host with FPGA cards; two cards of one region without more."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(privileged_here())
 
         def make(spec: HostSpec | None = None, **options: object) -> FpgaBench:
             bench = FpgaBench(tmp_path, spec or two_cards(), **options)
-            stack.enter_context(bench.installed())
-            stack.callback(bench.end)
-            return bench
+            return stack.enter_context(bench.working())
 
         yield make
 

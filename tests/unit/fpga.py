@@ -20,7 +20,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 from oslo_config import cfg
@@ -30,7 +30,7 @@ from os_acc.bitstreams import options
 from os_acc.privsep import images
 from os_acc.testing import HostSpec, bitstreams, hosts
 from os_acc.testing.dfl_specs import payload
-from tests.unit.bench import Bench, instance, request
+from tests.unit.bench import Bench, instance, privileged_here, request
 
 CARD, OTHER_CARD = "0000:3b:00.0", "0000:af:00.0"
 VF, OTHER_VF = "0000:3b:00.1", "0000:3b:00.2"
@@ -69,6 +69,15 @@ class FpgaBench(Bench):
         cache = images.Images(str(Path(self.state_path, state_path.BITSTREAMS)))
         with self.kernel.installed(), mock.patch.object(images, "current", cache):
             yield
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[Self]:
+        """Privileged code finds this kernel; all that hangs ends with this."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(privileged_here())
+            stack.enter_context(self.installed())
+            stack.callback(self.end)
+            yield self
 
     def upload(
         self,

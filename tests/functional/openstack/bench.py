@@ -14,16 +14,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 from oslo_config import cfg
 
 from os_acc.testing import HostSpec
 from tests.functional.openstack.cloud import Cloud
-from tests.unit.bench import privileged_here
 from tests.unit.fpga import FpgaBench
 
 
@@ -38,12 +34,3 @@ class CloudBench(FpgaBench):
 
     def read(self) -> cfg.ConfigOpts:
         return self._cloud.conf()
-
-    @contextlib.contextmanager
-    def working(self) -> Iterator[Self]:
-        """Privileged code finds this kernel; all that hangs ends with this."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(privileged_here())
-            stack.enter_context(self.installed())
-            stack.callback(self.end)
-            yield self

@@ -15,12 +15,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from oslo_config import cfg
 
@@ -29,7 +27,6 @@ from os_acc.placement.publisher import Published, Publisher
 from os_acc.placement.steps import Refusal
 from os_acc.testing import HostSpec, hosts
 from tests.functional.openstack.placement import Known, Placement
-from tests.unit.bench import privileged_here
 from tests.unit.fpga import FpgaBench
 
 FPGA_A, FPGA_B, GPU_A, GPU_B, NIC = (
@@ -85,15 +82,6 @@ class Site(FpgaBench):
         )
         self.node = placement.make(self.name, inventories={"VCPU": 8, "MEMORY_MB": 64})
         self.publisher = self.new_publisher()
-
-    @contextlib.contextmanager
-    def working(self) -> Iterator[Self]:
-        """Privileged code finds this kernel; all that hangs ends with this."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(privileged_here())
-            stack.enter_context(self.installed())
-            stack.callback(self.end)
-            yield self
 
     def read(self) -> cfg.ConfigOpts:
         """The configuration, with how Placement is reached."""
