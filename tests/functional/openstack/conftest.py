@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from os_acc.bitstreams.glance.source import Glance
 from tests.functional.openstack.cloud import Cloud
 from tests.functional.openstack.placement import Placement
+from tests.functional.openstack.placement_site import Site
 
 _CLOUD = pytest.StashKey[Cloud]()
 
@@ -46,6 +49,19 @@ def placement(cloud: Cloud) -> Placement:
     """Placement, running, as its administrator sees it."""
     cloud.placement.start()
     return Placement(cloud)
+
+
+@pytest.fixture
+def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
+    """A host for one test, with a compute node of its own in Placement."""
+    with Site(tmp_path, placement).working() as site:
+        yield site
+
+
+@pytest.fixture
+def function() -> str:
+    """The id of a function that no other test has."""
+    return str(uuid.uuid4())
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ Nova compute has of a flavor, and with those that Placement gives.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -73,11 +72,10 @@ def customers(host: Site) -> Iterator[Customers]:
 
 
 @pytest.fixture
-def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
+def site(site: Site) -> Site:
     """Such a host for one test, which may do with it what it likes."""
-    with Site(tmp_path, placement).working() as site:
-        site.published()
-        yield site
+    site.published()
+    return site
 
 
 def different(candidates: list[Candidate]) -> int:

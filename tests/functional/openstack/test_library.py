@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import resource
 import subprocess
@@ -31,22 +32,15 @@ from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.library import Library
 from os_acc.objects.image import Wish
-from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import Region
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
 from tests.functional.openstack.service import ROOT, Service
+from tests.unit.bitstreams import made
 
 REGION_ID = "ce489693-98f0-5f33-946d-560708be108a"
 OTHER_REGION_ID = "69528db6-eb31-577a-8c36-68f9faa081f6"
-REGION = Region(
-    card=PciAddress(0, 0x3B, 0, 0),
-    identity=PciIdentity(0x8086, 0x09C4, 0x8086, 0x0000, 0),
-    number=0,
-    interface_id=REGION_ID,
-    function_id=None,
-)
+REGION = dataclasses.replace(made.REGION, interface_id=REGION_ID)
 
 
 @pytest.fixture
@@ -61,12 +55,6 @@ def state(tmp_path: Path) -> Path:
 def images(cloud: Cloud, state: Path) -> Library:
     """What is tested."""
     return library.build(cloud.conf(), str(state), Locks(str(state / "locks")))
-
-
-@pytest.fixture
-def function() -> str:
-    """The id of a function that no other test has."""
-    return str(uuid.uuid4())
 
 
 def cached(state: Path) -> list[str]:

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from oslo_config import cfg
@@ -26,14 +24,7 @@ from oslo_config import cfg
 import os_acc
 from os_acc import exception, service
 from os_acc.cmd.app import OsAcc
-from tests.functional.openstack.placement import Placement
 from tests.functional.openstack.placement_site import GPU, GPU_A, NAMED, NIC, Site
-
-
-@pytest.fixture
-def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
-    with Site(tmp_path, placement).working() as site:
-        yield site
 
 
 def run(site: Site, *arguments: str, **told: object) -> tuple[int, str, str]:

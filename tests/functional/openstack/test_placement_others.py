@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from os_acc.placement import publisher
 from os_acc.placement.client import Client
 from os_acc.placement.known import Broken
 from os_acc.placement.steps import Move
-from tests.functional.openstack.placement import Placement, Refused
+from tests.functional.openstack.placement import Refused
 from tests.functional.openstack.placement_site import (
     GPU,
     GPU_A,
@@ -42,13 +42,6 @@ from tests.functional.openstack.placement_site import (
     Site,
     told,
 )
-
-
-@pytest.fixture
-def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
-    with Site(tmp_path, placement).working() as site:
-        yield site
-
 
 # -- beside ours -----------------------------------------------------------------
 

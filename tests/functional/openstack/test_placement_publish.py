@@ -18,15 +18,12 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from os_acc import exception, operations
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.steps import Remove
-from tests.functional.openstack.placement import Placement
 from tests.functional.openstack.placement_site import (
     FPGA,
     GPU,
@@ -37,12 +34,6 @@ from tests.functional.openstack.placement_site import (
     REGIONS,
     Site,
 )
-
-
-@pytest.fixture
-def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
-    with Site(tmp_path, placement).working() as site:
-        yield site
 
 
 def test_a_host_is_a_tree_of_three_levels(site: Site) -> None:

@@ -17,7 +17,6 @@ The images come from Glance itself; the cards are those of a simulated kernel.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -53,12 +52,6 @@ def upload(cloud: Cloud) -> Callable[[str], str]:
         return cloud.upload(data, name=f"image {function}", **told)
 
     return upload
-
-
-@pytest.fixture
-def function() -> str:
-    """The id of a function that no other test has."""
-    return str(uuid.uuid4())
 
 
 def test_sixteen_plugs_at_once_wait_for_one_download(

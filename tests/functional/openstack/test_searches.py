@@ -17,7 +17,7 @@ The project "partner" is on the allow-list, "tenant" is not.
 
 from __future__ import annotations
 
-import uuid
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,20 +27,13 @@ from os_acc import exception
 from os_acc.bitstreams import library, options
 from os_acc.bitstreams.library import Library
 from os_acc.objects.image import Wish
-from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import Region
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.functional.openstack.cloud import Cloud
+from tests.unit.bitstreams import made
 
 REGION_ID = "69528db6-eb31-577a-8c36-68f9faa081f6"
-REGION = Region(
-    card=PciAddress(0, 0x3B, 0, 0),
-    identity=PciIdentity(0x8086, 0x09C4, 0x8086, 0x0000, 0),
-    number=0,
-    interface_id=REGION_ID,
-    function_id=None,
-)
+REGION = dataclasses.replace(made.REGION, interface_id=REGION_ID)
 
 
 @pytest.fixture
@@ -57,12 +50,6 @@ def images(cloud: Cloud, tmp_path: Path) -> Callable[..., Library]:
         return library.build(conf, str(tmp_path), Locks(str(tmp_path / "locks")))
 
     return images
-
-
-@pytest.fixture
-def function() -> str:
-    """The id of a function that no other test has."""
-    return str(uuid.uuid4())
 
 
 @pytest.fixture

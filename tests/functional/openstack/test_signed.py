@@ -93,12 +93,6 @@ def bench(cloud: Cloud, tmp_path: Path) -> Iterator[SignedBench]:
 
 
 @pytest.fixture
-def function() -> str:
-    """The id of a function that no other test has."""
-    return str(uuid.uuid4())
-
-
-@pytest.fixture
 def data(function: str) -> bytes:
     """A bitstream that is this function."""
     return bitstreams.gbs(INTERFACE, function, payload(function))
