@@ -25,18 +25,18 @@ import dataclasses
 import pathlib
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from oslo_config import cfg
 
 from os_acc.objects import naming
 from os_acc.objects.device import Device, Handle, Provider
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.told import NOTHING, Told
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.publisher import Published, Publisher
-from tests.functional.openstack.cloud import Cloud
+from tests.functional.openstack.cloud import Cloud, read
 from tests.functional.openstack.placement import Placement
+from tests.unit.placement.made import Ledger
 
 _CLASS = "CUSTOM_ACCELERATOR_GPU"
 _TRAITS = frozenset({"CUSTOM_PCI_10DE_2235", "CUSTOM_FAST"})
@@ -44,24 +44,44 @@ _IDENTITY = PciIdentity(0x10DE, 0x2235, 0, 0, 0, "")
 _SECONDS = 600.0
 
 
-class _Ledger:
-    """What a host has on record."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cycle:
+    """All hosts have been published once.
 
-    def __init__(self) -> None:
-        self._told = NOTHING
+    :ivar about: what had changed before.
+    """
 
-    def told(self) -> Told:
-        return self._told
+    about: str
+    seconds: float
+    found: tuple[Published, ...]
 
-    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
-        self._told = (self._told - gone) | more
+    @property
+    def reads(self) -> int:
+        """Requests that asked for something, of all hosts together."""
+        return sum(each.reads for each in self.found)
+
+    @property
+    def writes(self) -> int:
+        """Requests that were to change something."""
+        return sum(each.writes for each in self.found)
+
+    @property
+    def refused(self) -> int:
+        """Changes that were not made."""
+        return sum(len(each.refused) for each in self.found)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.about:12} {self.seconds:9.1f} s  {self.reads:7} reads"
+            f"  {self.writes:7} writes  {self.refused:4} refused"
+        )
 
 
 class _Host:
     """A compute node, its devices, and the service that publishes them."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, devices: int) -> None:
-        self._ledger = _Ledger()
+        self._ledger = Ledger()
         self._publisher = Publisher(conf, name)
         self._wanted = [_capacity(name, number) for number in range(devices)]
 
@@ -88,26 +108,10 @@ def _capacity(node_name: str, number: int) -> Capacity:
     return Capacity(uuid, Provider(uuid, name, device), {_CLASS: Units(1)})
 
 
-def _cycle(about: str, hosts: Sequence[_Host]) -> None:
+def _cycle(about: str, hosts: Sequence[_Host]) -> Cycle:
     began = time.monotonic()
-    found = [host.publish() for host in hosts]
-    seconds = time.monotonic() - began
-    print(
-        f"{about:12} {seconds:9.1f} s  {sum(each.reads for each in found):7} reads"
-        f"  {sum(each.writes for each in found):7} writes"
-        f"  {sum(len(each.refused) for each in found):4} refused",
-        flush=True,
-    )
-
-
-def _options(cloud: Cloud) -> cfg.ConfigOpts:
-    path = cloud.home / "benchmark.conf"
-    told = cloud.credentials("nova").items()
-    lines = "".join(f"{name} = {value}\n" for name, value in told)
-    path.write_text(f"[os_acc_placement]\n{lines}")
-    conf = cfg.ConfigOpts()
-    conf(["--config-file", str(path)], project="os_acc")
-    return conf
+    found = tuple(host.publish() for host in hosts)
+    return Cycle(about, time.monotonic() - began, found)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,25 +125,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             cloud.start()
             cloud.placement.start()
-            _measure(cloud, wanted.hosts, wanted.devices)
+            print(f"{wanted.hosts} hosts with {wanted.devices} devices each")
+            for cycle in cycles(Placement(cloud), wanted.hosts, wanted.devices):
+                print(cycle, flush=True)
         finally:
             cloud.stop()
 
 
-def _measure(cloud: Cloud, count: int, devices: int) -> None:
-    placement = Placement(cloud)
+def cycles(placement: Placement, count: int, devices: int) -> Iterator[Cycle]:
+    """Publish so many hosts, again and again."""
     names = [f"host-{number}" for number in range(count)]
     for name in names:
         placement.make(name)
-    conf = _options(cloud)
+    cloud = placement.cloud
+    conf = read(cloud.file_of(os_acc_placement=cloud.credentials("nova")))
     hosts = [_Host(conf, name, devices) for name in names]
-    print(f"{count} hosts with {devices} devices each")
-    _cycle("first", hosts)
-    _cycle("nothing new", hosts)
+    yield _cycle("first", hosts)
+    yield _cycle("nothing new", hosts)
     for host in hosts:
         host.change_one()
-    _cycle("one changed", hosts)
-    _cycle("nothing new", hosts)
+    yield _cycle("one changed", hosts)
+    yield _cycle("nothing new", hosts)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from keystoneauth1 import session
@@ -143,13 +144,20 @@ class Cloud:
 
         :param options: of [os_acc_glance], beyond and instead of those.
         """
-        told = {**self.credentials("os_acc"), **options}
-        path = self.home / f"os-acc-{uuid.uuid4()}.conf"
-        path.write_text(
-            f"[os_acc_bitstreams]\nallowed_projects = {self.projects['service']}\n"
-            "[os_acc_glance]\n"
-            + "".join(f"{name} = {value}\n" for name, value in told.items())
+        return self.file_of(
+            os_acc_bitstreams={"allowed_projects": self.projects["service"]},
+            os_acc_glance={**self.credentials("os_acc"), **options},
         )
+
+    def file_of(self, **sections: Mapping[str, object]) -> Path:
+        """A configuration file with these sections."""
+        path = self.home / f"os-acc-{uuid.uuid4()}.conf"
+        lines = (
+            line
+            for section, told in sections.items()
+            for line in (f"[{section}]", *(f"{k} = {v}" for k, v in told.items()))
+        )
+        path.write_text("".join(f"{line}\n" for line in lines))
         return path
 
     def credentials(self, user: str) -> dict[str, object]:

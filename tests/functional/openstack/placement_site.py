@@ -26,6 +26,7 @@ from os_acc.manager import Manager
 from os_acc.placement.publisher import Published, Publisher
 from os_acc.placement.steps import Refusal
 from os_acc.testing import HostSpec, hosts
+from tests.functional.openstack.cloud import read
 from tests.functional.openstack.placement import Known, Placement
 from tests.unit.fpga import FpgaBench
 
@@ -85,22 +86,15 @@ class Site(FpgaBench):
 
     def read(self) -> cfg.ConfigOpts:
         """The configuration, with how Placement is reached."""
-        conf = cfg.ConfigOpts()
-        conf(["--config-file", str(self.file(**self._told))], project="os_acc")
-        return conf
+        return read(self.file(**self._told))
 
     def file(self, **told: object) -> Path:
         """Such a file.
 
         :param told: of [os_acc_placement], beside and instead of the rest.
         """
-        about = {**self.placement.cloud.credentials("nova"), **told}
-        path = Path(self.root).parent / f"{uuid.uuid4()}.conf"
-        path.write_text(
-            "[os_acc_placement]\n"
-            + "".join(f"{name} = {value}\n" for name, value in about.items())
-        )
-        return path
+        cloud = self.placement.cloud
+        return cloud.file_of(os_acc_placement={**cloud.credentials("nova"), **told})
 
     # -- what os_acc does ------------------------------------------------------
 
