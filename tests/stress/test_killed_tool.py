@@ -70,8 +70,13 @@ def plug(cards: XrtBench, number: int, address: str, name: str) -> Callable[[], 
         worker._LOCK_SECONDS = 0.02
         cards.restart()
         try:
+            cards.provider(address)
+        except LookupError:
+            # It is not offered.
+            return False
+        try:
             cards.ask(number, address, function_name=name)
-        except (exception.OsAccError, LookupError):
+        except exception.OsAccError:
             return False
         return cards.plugged(number) == [address]
 
