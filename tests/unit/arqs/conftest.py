@@ -25,7 +25,7 @@ from tests.unit.arqs.book import FPGAS, GPUS
 
 @pytest.fixture
 def book(bench, tmp_path):
-    """The requests of this host, with a catalogue of two profiles."""
+    """The requests of this host, with a catalogue of three profiles."""
     profiles = [
         {"name": "one", "groups": [{f"resources:{GPUS}": "1"}]},
         {
