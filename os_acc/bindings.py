@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent import futures
 
 from oslo_log import log
@@ -47,6 +47,12 @@ def read_prior(
     return tuple(
         _prior(root, _function(root, address), deadline) for address in members
     )
+
+
+def physfns(functions: Iterable[PciFunction]) -> tuple[PciAddress, ...]:
+    """The PFs of those functions that are VFs, sorted."""
+    found = {each.physfn for each in functions if each.physfn is not None}
+    return tuple(sorted(found))
 
 
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
@@ -176,7 +182,13 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
         else _prior(root, function, deadline)
         for old, function in zip(lease.prior, functions, strict=True)
     )
-    return dataclasses.replace(lease, prior=prior, iommu_group=group, boot_id=this_boot)
+    return dataclasses.replace(
+        lease,
+        prior=prior,
+        iommu_group=group,
+        boot_id=this_boot,
+        physfns=physfns(functions),
+    )
 
 
 def check_chosen(host: Host, prior: Sequence[PriorBinding]) -> None:

@@ -150,4 +150,7 @@ class Drafter:
             project_id=self.instance.project_id,
             attach_target=chosen.wanted.attach_target,
             affinity=chosen.affinity,
+            physfns=bindings.physfns(
+                stock.host.function(each.address) for each in prior
+            ),
         )

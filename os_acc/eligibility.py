@@ -37,6 +37,8 @@ class Scene:
     :ivar nova: the functions that Nova's own options name as well.
     :ivar nova_mdev_types: what Nova takes of every function that offers it.
     :ivar leased: the functions that a lease holds.
+    :ivar taken: those, and what damaged records of leases claim.
+    :ivar in_parts: the PFs of which VFs are leased, each with one that is.
     """
 
     root: str
@@ -46,6 +48,8 @@ class Scene:
     nova: frozenset[PciAddress]
     nova_mdev_types: frozenset[str]
     leased: frozenset[PciAddress]
+    taken: frozenset[PciAddress]
+    in_parts: Mapping[PciAddress, PciAddress]
 
 
 def judge(scene: Scene, address: PciAddress) -> Refused | tuple[PciAddress, ...]:
@@ -162,6 +166,22 @@ def _is_leaving(scene: Scene, function: PciFunction) -> bool:
     return not any(vfio.is_vfio_driver(other.driver) for other in others)
 
 
+def _otherwise_leased(scene: Scene, function: PciFunction) -> Refused | None:
+    """A card goes to guests as a whole or in VFs, and stays so while one has it.
+
+    VFs come and go at the hands of others, also while a guest has their PF, and
+    with a lease that outlives them.
+    """
+    if function.address in scene.leased:
+        return None
+    if function.physfn is not None and function.physfn in scene.taken:
+        return _no(function, Refusal.PF_LEASED, str(function.physfn))
+    if function.address in scene.in_parts:
+        vf = scene.in_parts[function.address]
+        return _no(function, Refusal.VFS_LEASED, str(vf))
+    return None
+
+
 def _isolated(scene: Scene, function: PciFunction) -> Refused | None:
     for other in _others(scene, function):
         detail = _in_the_way(scene, function, other)
@@ -192,6 +212,8 @@ def _kept(scene: Scene, function: PciFunction, other: PciFunction) -> str | None
     tags = scene.named.get(other.address, scene.named[function.address])
     if _is_unknown(scene, other, tags):
         return Refusal.UNKNOWN_STATE.value
+    if (leased := _otherwise_leased(scene, other)) is not None:
+        return str(leased)
     return scene.usage.of(other.address)
 
 
@@ -204,6 +226,7 @@ _RULES: tuple[Callable[[Scene, PciFunction], Refused | None], ...] = (
     _reset,
     _host_uses,
     _unknown,
+    _otherwise_leased,
     _isolated,
 )
 

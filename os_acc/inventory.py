@@ -130,6 +130,8 @@ def take_stock(
         nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
         nova_mdev_types=rules.nova_mdev_types,
         leased=standing.leased,
+        taken=standing.taken,
+        in_parts=standing.leased_in_parts,
     )
     claims, refused = _claims(scene)
     candidates = base.Candidates(claims, root)

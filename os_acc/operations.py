@@ -189,6 +189,7 @@ def _temporary(
             f"{address} is not prepared for a guest: it is with "
             f"{function.driver or 'no driver'}"
         )
+    members = _prepared(host, address)
     return Lease(
         uuid=uuidutils.generate_uuid(),
         consumer=uuidutils.generate_uuid(),
@@ -207,10 +208,11 @@ def _temporary(
                 driver if each == address else siblings.get(each),
                 deadline,
             )
-            for each in _prepared(host, address)
+            for each in members
         ),
         request="",
         boot_id=boot.boot_id(manager.root),
+        physfns=bindings.physfns(host.function(each) for each in members),
     )
 
 

@@ -37,7 +37,8 @@ def make(
 ) -> None:
     """Give each named PF the VFs of its ``num_vfs``; one that fails is logged.
 
-    A PF that Nova's own options claim is left to Nova.
+    A PF that Nova's own options claim is left to Nova, and one that is leased
+    as a whole to whoever has it.
 
     A PF that has VFs already keeps them: the kernel only goes through zero
     to another number, and that takes them out of guests. The helper is asked
@@ -55,9 +56,13 @@ def make(
             continue
         try:
             with locks.hold([device_lock(function.address)], deadline):
-                _make_one(
-                    function, tags.num_vfs, store.until(deadline), hands, deadline
-                )
+                recorded = store.until(deadline)
+                if function.address in recorded.standing().taken:
+                    LOG.warning(
+                        "%s gets no VFs: it is leased as a whole", function.address
+                    )
+                    continue
+                _make_one(function, tags.num_vfs, recorded, hands, deadline)
         except exception.OsAccError as error:
             told = "; ".join((str(error), *getattr(error, "__notes__", ())))
             LOG.error("%s keeps its VFs as they are: %s", function.address, told)

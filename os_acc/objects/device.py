@@ -107,6 +107,8 @@ class Refusal(enum.Enum):
     RESERVED_REGION = "tied to memory by the firmware"
     NOT_ISOLATED = "its IOMMU group cannot be isolated"
     HAS_VFS = "a PF whose VFs are offered"
+    PF_LEASED = "a VF of a PF that is leased as a whole"
+    VFS_LEASED = "a PF of which a VF is leased"
     NO_RESET = "cannot be reset"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -75,6 +77,8 @@ class Lease:
     :ivar attach_target: who has it: only what is the guest's is on vfio-pci.
     :ivar affinity: how it stood to the guest when it was chosen; None where
         nobody said which cells the guest is in.
+    :ivar physfns: the PFs of those of its functions that are VFs. Only the
+        record knows them where the VFs have gone.
     """
 
     uuid: str
@@ -99,6 +103,7 @@ class Lease:
     programming: Programming | None = None
     attach_target: AttachTarget = AttachTarget.VM
     affinity: Affinity | None = None
+    physfns: tuple[PciAddress, ...] = ()
 
     @property
     def is_the_guests(self) -> bool:
@@ -153,3 +158,10 @@ class Standing:
     def leased(self) -> frozenset[PciAddress]:
         """Every function that a lease takes from the host."""
         return frozenset(each for lease in self.leases for each in lease.members)
+
+    @property
+    def leased_in_parts(self) -> Mapping[PciAddress, PciAddress]:
+        """The PFs of which VFs are leased, each with one that is."""
+        return MappingProxyType(
+            {physfn: lease.address for lease in self.leases for physfn in lease.physfns}
+        )

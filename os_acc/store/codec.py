@@ -77,6 +77,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "programming": lease.programming and _encode_programming(lease.programming),
         "attach_target": lease.attach_target.value,
         "affinity": lease.affinity and lease.affinity.value,
+        "physfns": [str(each) for each in lease.physfns],
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -112,6 +113,7 @@ def decode(payload: str) -> Lease:
             programming=_decode_programming(fields.get("programming")),
             attach_target=AttachTarget(fields.get("attach_target", "VM")),
             affinity=_decode_affinity(fields.get("affinity")),
+            physfns=tuple(map(PciAddress.parse, fields.get("physfns", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"not the record of a lease: {error}") from error

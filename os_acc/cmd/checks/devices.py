@@ -46,8 +46,10 @@ _TOLD_ELSEWHERE = (
     Refusal.DENYLISTED,
     Refusal.UNKNOWN_STATE,
     *_ISOLATION,
-    # As it should be: the VFs are what is offered.
+    # As it should be: the VFs are what is offered, or the card is in use.
     Refusal.HAS_VFS,
+    Refusal.PF_LEASED,
+    Refusal.VFS_LEASED,
 )
 _SHOWN = 4
 

@@ -25,13 +25,17 @@ from os_acc import exception
 from ..host import HostUnderTest
 from .common import (
     FOUR_VFS,
+    devices,
     flavor,
     instance,
+    offered,
     only_provider,
     plug,
     recorded,
+    refusals,
     scenario,
     single,
+    unplug,
     vfs,
 )
 
@@ -149,3 +153,37 @@ def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
     host.make_vfs(0)
     assert host.snapshot() == before
     assert os_acc.attached() == {}
+
+
+@scenario
+def vfs_of_a_pf_that_somebody_has_are_not_offered(host: HostUnderTest) -> None:
+    host.start({"address": host.places.pf})
+    guest, provider = instance(), only_provider()
+    wish = {**flavor(provider), "accel1:attach_target": "host"}
+    os_acc.plug(guest, {"uuid": provider.uuid}, wish)
+    host.make_vfs(2)
+    assert offered() == set()
+    for address in host.vfs():
+        assert "leased as a whole" in refusals()[address]
+    host.make_vfs(0)
+    host.start(vfs(host))
+    assert host.vfs() == ()
+    assert unplug(guest) == 1
+    host.again()
+    assert offered() == set(host.vfs())
+    assert len(host.vfs()) == FOUR_VFS
+
+
+@scenario
+def a_pf_of_which_somebody_has_a_vf_is_not_offered(host: HostUnderTest) -> None:
+    """Not even where the VF has gone: its lease has not."""
+    host.make_vfs(2)
+    host.start({"address": host.places.pf})
+    guest = instance()
+    (address,) = devices(plug(guest))
+    host.make_vfs(0)
+    host.again()
+    assert offered() == set()
+    assert address in refusals()[host.places.pf]
+    assert unplug(guest) == 1
+    assert offered() == {host.places.pf}

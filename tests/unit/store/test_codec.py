@@ -91,6 +91,7 @@ LEASES = st.builds(
     reason=st.text(st.characters()),
     programming=st.none() | PROGRAMMINGS,
     attach_target=st.sampled_from(AttachTarget),
+    physfns=st.lists(ADDRESSES, max_size=2).map(tuple),
 )
 
 
