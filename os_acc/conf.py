@@ -189,7 +189,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     """For oslo-config-generator (entry point ``oslo.config.opts``)."""
     from oslo_privsep import priv_context
 
-    from os_acc import plugins
+    from os_acc import network_affinity, plugins
     from os_acc.bitstreams import options as bitstreams
     from os_acc.bitstreams.glance import options as glance
     from os_acc.placement import options as placement
@@ -206,6 +206,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         (profiles.NOVA, flavors.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
         *plugins.list_opts(),
+        *network_affinity.list_opts(),
     ]
 
 

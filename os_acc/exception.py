@@ -121,6 +121,13 @@ class InvalidDeviceSpec(InvalidConfiguration):
     """A value of ``[os_acc] device_spec`` cannot be understood."""
 
 
+class InvalidNetworkNUMAAffinity(InvalidConfiguration):
+    """The NUMA nodes of a network are not told as they have to be.
+
+    The options are Nova's, and so is the name of this error.
+    """
+
+
 # -- the library cannot serve ----------------------------------------------
 
 

@@ -41,6 +41,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
     ("records", state.records),
     ("device_spec", configured.device_spec),
     ("plugins", configured.plugins),
+    ("networks", configured.networks),
     ("claims", devices.claims),
     ("isolation", devices.isolation),
     ("denylist", devices.denylist),

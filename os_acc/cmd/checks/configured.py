@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc import network_affinity
 from os_acc.cmd import configuration as files
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.cmd.checks.scene import Scene
 from os_acc.device_spec import DeviceSpec, Entry
+from os_acc.host import numa
+from os_acc.objects.numa import NUMACell
 
 
 def configuration(scene: Scene) -> Iterator[Finding]:
@@ -70,6 +73,28 @@ def plugins(scene: Scene) -> Iterator[Finding]:
         yield ok(f"loaded: {names}")
     else:
         yield failed("no plugin is loaded", "install os_acc anew: it brings one")
+
+
+def networks(scene: Scene) -> Iterator[Finding]:
+    """Are the NUMA nodes of physical networks and tunnels those of this host?"""
+    scene.settings  # noqa: B018  (says first what is wrong with the options)
+    affinity = network_affinity.NetworkAffinity.load(scene.config)
+    host = affinity.on(numa.read_topology(scene.root))
+    idle = network_affinity.idle_sections(scene.config)
+    for section in idle:
+        yield warning(
+            f"there is a section [{section}], and its network is not listed",
+            "add it to [neutron] physnets, or remove the section",
+        )
+    if not idle:
+        told = "; ".join(filter(None, map(_networks_of, host.cells)))
+        yield ok(told or "no network is tied to a NUMA node")
+
+
+def _networks_of(cell: NUMACell) -> str:
+    info = cell.network_info
+    names = [*sorted(info.physnets), *(["tunnels"] if info.tunneled else [])]
+    return f"NUMA node {cell.id}: {', '.join(names)}" if names else ""
 
 
 def _names_any(entry: Entry, scene: Scene) -> bool:

@@ -294,3 +294,53 @@ def test_without_a_configuration_the_host_is_still_checked(console: Console) -> 
     assert console.results("configuration") == {"failed"}
     assert console.results("iommu") == {"ok"}
     assert {row["Result"] for row in checks["devices"]} == {"warning"}
+
+
+def test_networks_are_shown_at_the_numa_nodes_by_which_they_leave(
+    console: Console,
+) -> None:
+    console.configure(
+        more="[neutron]\nphysnets = foo,bar\n[neutron_physnet_foo]\nnuma_nodes = 0\n"
+        "[neutron_physnet_bar]\nnuma_nodes = 0,1\n[neutron_tunnel]\nnuma_nodes = 1"
+    )
+    (found,) = console.checks()["networks"]
+    assert found["Result"] == "ok"
+    assert found["What"] == "NUMA node 0: bar, foo; NUMA node 1: bar, tunnels"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[neutron_tunnel]\nnuma_nodes = 2", "[neutron_tunnel] numa_nodes has 2"),
+        ("[neutron_tunnel]\nnuma_nodes = x", "[neutron_tunnel] numa_nodes cannot"),
+        ("[neutron]\nphysnets = foo", "[neutron] physnets has 'foo'"),
+    ],
+)
+def test_a_network_whose_nodes_are_told_wrongly_fails(
+    console: Console, more: str, said: str
+) -> None:
+    console.configure(more=more)
+    (found,) = console.checks()["networks"]
+    assert found["Result"] == "failed"
+    assert found["What"].startswith(said)
+    assert found["Hint"]
+    assert console.run("check").status == 1
+
+
+def test_a_section_of_a_network_that_is_not_listed_is_a_warning(
+    console: Console,
+) -> None:
+    console.configure(more="[neutron_physnet_foo]\nnuma_nodes = 0")
+    (found,) = console.checks()["networks"]
+    assert found["Result"] == "warning"
+    assert "[neutron_physnet_foo]" in found["What"]
+    assert "[neutron] physnets" in found["Hint"]
+
+
+def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
+    nodes = Path(console.bench.root, "sys/devices/system/node")
+    (nodes / "online").unlink()
+    (nodes / "online").write_text("dragons\n")
+    (found,) = console.checks()["networks"]
+    assert found["Result"] == "failed"
+    assert "dragons" in found["What"]
