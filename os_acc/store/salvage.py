@@ -56,9 +56,8 @@ def read(connection: sqlite3.Connection) -> Remains:
 
     :raises sqlite3.Error: it cannot be read now, for a reason that passes.
     """
-    leases = {row[0]: rows.Row(*row) for row in _scan(connection, "leases", _LEASE)}
     return Remains(
-        leases=tuple(leases[rowid] for rowid in sorted(leases)),
+        leases=tuple(rows.Row(*row) for row in _scan(connection, "leases", _LEASE)),
         claims=tuple(_texts(connection, "claims", "address, lease")),
         epoch=max(
             (
@@ -148,18 +147,22 @@ def _texts(
 def _scan(
     connection: sqlite3.Connection, table: str, columns: str
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table with their rowid; none where it is another table."""
+    """The rows of a table with their rowid, in its order; none if it is another."""
+    # By all that they say: a damaged rowid may be that of another row.
+    found: dict[tuple[Any, ...], None] = {}
     # A damaged page ends a scan; what lies behind it is reached from the
     # other end. An index may lie, so none is asked.
     for direction in ("ASC", "DESC"):
         try:
-            yield from connection.execute(
+            for row in connection.execute(
                 f"SELECT rowid, {columns} FROM {table} NOT INDEXED"
                 f" ORDER BY rowid {direction}"
-            )
+            ):
+                found[row] = None
         except sqlite3.DatabaseError as error:
             if refusals.is_passing(error):
                 raise
         except UnicodeDecodeError:
             # SQLite's message quotes a damaged name.
             continue
+    yield from sorted(found, key=lambda row: int(row[0]))

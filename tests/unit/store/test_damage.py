@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
+from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
 
@@ -101,6 +102,23 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     assert store.providers() == {"provider": "CUSTOM_ACCELERATOR_NIC"}
     store.delete(kept)
     assert store.add([make_lease(0)])[0].epoch > 2**61
+
+
+def test_what_can_be_read_of_damaged_requests_stays_in_order(store, state_path, file):
+    made = [
+        AcceleratorRequest(f"33333333-3333-4333-8333-{number:012d}", "p" * 255, 0)
+        for number in range(64)
+    ]
+    store.add_requests(made)
+    content = bytearray(file.read_bytes())
+    page = content.find(f'"uuid":"{made[32].uuid}"'.encode()) // 4096 * 4096
+    content[page : page + 4096] = bytes(4096)
+    file.write_bytes(content)
+    kept = [each.uuid for each in reopened(state_path).requests()]
+    assert made[0].uuid in kept
+    assert made[32].uuid not in kept
+    assert made[63].uuid in kept
+    assert kept == [each.uuid for each in made if each.uuid in kept]
 
 
 def test_a_damaged_index_costs_no_lease(store, state_path, file, make_lease):
