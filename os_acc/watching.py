@@ -157,11 +157,17 @@ class Watcher:
     def _watch(self, ears: Ears | None) -> None:
         while not self._ending.is_set():
             try:
-                if self._changed(ears) and not self._ending.is_set():
-                    self._look()
+                changed = self._changed(ears)
             except exception.HostStepFailed as error:
                 LOG.warning("%s; from now on it is looked at now and then", error)
                 ears = None
+            except Exception:
+                # Nobody reads what would end this thread.
+                LOG.exception("an event of the kernel's is not understood")
+                ears = None
+            else:
+                if changed and not self._ending.is_set():
+                    self._look()
 
     def _changed(self, ears: Ears | None) -> bool:
         """Wait for a change and its end; false: it is time to end."""

@@ -148,6 +148,18 @@ def test_nothing_heard_any_more_is_said_once_and_looked_at_now_and_then(
     assert caplog.text.count("the socket has gone") == 1
 
 
+def test_an_event_that_is_not_understood_leaves_the_looks_now_and_then(
+    ears, looks, caplog
+):
+    ears.said.put(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
+    watcher = watching.Watcher(watching.Health(), looks, 0.01, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+    assert caplog.text.count("an event of the kernel's is not understood") == 1
+
+
 def test_a_thread_that_has_ended_looks_no_more(ears, looks):
     watcher = watching.Watcher(watching.Health(), looks, 10_000.0, lambda: ears)
     watcher.start()
