@@ -215,6 +215,7 @@ def list_requests(
     :param instance: only those that are, or were last, bound to it.
     :param bind_state: ``resolved``: only those that are ``Bound``,
         ``BindFailed`` or ``Deleting``.
+    :raises InvalidInput: that is no uuid, or no such word.
     """
     return [_entry(each) for each in _requests().find(instance, bind_state)]
 
@@ -235,19 +236,14 @@ def delete_requests(
     """Forget accelerator requests; how many there were.
 
     :param uuids: of requests that have nothing.
-    :param instance: instead of them: unbind all of this instance's first.
-    :raises InvalidInput: neither, or both.
+    :param instance: instead of them: all of this instance's, which are unbound
+        first. What a plug has given it is given back as well, and counted.
+    :raises InvalidInput: neither, or both; or they are no uuids.
     :raises RequestNotFound: one of them does not exist.
     :raises RequestConflict: one of them has something: unbind it first.
     :raises DevicesUnreleased: some could not be given back.
     """
-    from os_acc import exception
-
-    if (uuids is None) == (instance is None):
-        raise exception.InvalidInput("pass either uuids or an instance")
-    if instance is not None:
-        return _requests().delete_of(instance)
-    return _requests().delete(uuids)
+    return _requests().delete(uuids, instance)
 
 
 def request_events(uuids: Sequence[str]) -> dict[str, Any]:
@@ -326,9 +322,9 @@ def sync_placement() -> Published:
     :raises InvalidConfiguration: it does not let us in, or is not there.
     :raises OsAccError: the host cannot be looked at, or the state not used.
     """
-    from os_acc.service import sync_placement as sync
+    from os_acc.service import get
 
-    return sync()
+    return get().publish()
 
 
 def host_info() -> dict[str, Any]:

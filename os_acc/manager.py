@@ -90,6 +90,7 @@ class Manager:
         told: inventory.Told,
         health: watching.Health,
         profiles: Profiles,
+        to: publisher.Publisher,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -103,6 +104,7 @@ class Manager:
         self._told = told
         self._health = health
         self.profiles = profiles
+        self.publisher = to
         # All providers that this host ever offered: uuid to resource class.
         self._ours = store.providers()
         self._snapshots = snapshot.Snapshots(self.take_stock)
@@ -115,6 +117,7 @@ class Manager:
         self._snapshots.forget()
         self._tree.forget()
         self._memory.forget()
+        self.publisher.forget()
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -143,7 +146,7 @@ class Manager:
             return self.give_back(leases, deadline) if leases else 0
 
     def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
-        """Release leases, of which the caller has the consumer's lock.
+        """Release leases, of which the caller has the consumers' locks.
 
         :raises DevicesUnreleased: some could not be given back.
         """
@@ -156,7 +159,7 @@ class Manager:
         if any(lease.programming for lease in leases):
             self._tell_regions(deadline)
         if released.failed:
-            failure = _unreleased(leases[0].consumer, released)
+            failure = _unreleased(released)
             if why is not None:
                 failure.add_note(f"nor can the leases be counted: {why}")
             raise failure
@@ -327,10 +330,12 @@ class Manager:
         newest = self._snapshots.newest()
         self._tree.write(provider_tree, nodename, newest, self._ours)
 
-    def publish(self, to: publisher.Publisher, deadline: float) -> publisher.Published:
+    def publish(self) -> publisher.Published:
         """See :func:`os_acc.sync_placement`."""
+        deadline = self.publisher.deadline()
         self._look(deadline)
-        return to.sync(self._snapshots.newest(), self.store.until(deadline), deadline)
+        record = self._memory.above(self.store.until(deadline))
+        return self.publisher.sync(self._snapshots.newest(), record, deadline)
 
     def host_info(self) -> dict[str, Any]:
         """See :func:`os_acc.host_info`."""
@@ -586,13 +591,11 @@ def _check_complete(held: Sequence[Lease]) -> None:
             )
 
 
-def _unreleased(
-    consumer: str, released: lifecycle.Released
-) -> exception.DevicesUnreleased:
+def _unreleased(released: lifecycle.Released) -> exception.DevicesUnreleased:
+    whose = " and ".join(sorted({lease.consumer for lease, _ in released.failed}))
     reasons = "; ".join(str(error) for _, error in released.failed)
     error = exception.DevicesUnreleased(
-        f"{len(released.failed)} accelerator(s) of {consumer} are not released: "
-        f"{reasons}",
+        f"{len(released.failed)} accelerator(s) of {whose} are not released: {reasons}",
         released=[str(lease.address) for lease in released.done],
         unreleased=[(str(lease.address), why) for lease, why in released.failed],
     )

@@ -234,13 +234,20 @@ class Requests:
             }
             self._manager.settle_for_less(consumer, kept, deadline)
 
-    def delete(self, uuids: object) -> int:
-        """Forget requests that have nothing; how many there were.
+    def delete(self, uuids: object = None, instance: object = None) -> int:
+        """Forget requests; how many there were.
 
-        :raises InvalidInput: that is no list of uuids.
+        :param uuids: of requests that have nothing.
+        :param instance: instead of them; see :meth:`delete_of`.
+        :raises InvalidInput: neither, or both; or they are no uuids.
         :raises RequestNotFound: one of them does not exist.
         :raises RequestConflict: one of them has something: unbind it first.
+        :raises DevicesUnreleased: some could not be given back: they stay.
         """
+        if (uuids is None) == (instance is None):
+            raise exception.InvalidInput("pass either uuids or an instance")
+        if instance is not None:
+            return self.delete_of(instance)
         deadline = self._deadline(self._manager.settings.unplug_timeout)
         wanted = _uuids(uuids)
         locks = sorted(consumer_lock(each) for each in wanted)

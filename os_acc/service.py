@@ -59,7 +59,6 @@ _VFS_SHARE = 0.75
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
 _watcher: watching.Watcher | None = None
-_publisher: publisher.Publisher | None = None
 # The kernel says it once: a reset must not forget it.
 _health = watching.Health()
 #: What the log has been told, also by managers before a ``reset=True``.
@@ -71,8 +70,6 @@ def _forget_parent() -> None:
     _lock = threading.Lock()
     # A thread is not inherited.
     _watcher = None
-    if _publisher is not None:
-        _publisher.forget()
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -100,7 +97,7 @@ def initialize(
     :param config: the service's configuration; default the global one.
     :param root: where ``/sys`` and ``/proc`` are found; ``/`` but in tests.
     """
-    global _manager, _watcher, _publisher
+    global _manager, _watcher
     if type(reset) is not bool:
         raise exception.InvalidInput(
             f"reset is {hints.shown(reset)}, not True or False"
@@ -116,16 +113,7 @@ def initialize(
             if _watcher is not None:
                 _watcher.stop()
             _watcher = _watch(_manager)
-            _publisher = publisher.Publisher(config, settings.node_name)
         return _manager
-
-
-def sync_placement() -> publisher.Published:
-    """See :func:`os_acc.sync_placement`."""
-    ready = get()
-    if _publisher is None:
-        raise exception.NotInitialized("os_acc is not initialized")
-    return ready.publish(_publisher, _publisher.deadline())
 
 
 def _watch(of: manager.Manager) -> watching.Watcher | None:
@@ -207,6 +195,7 @@ def _build(
         _told,
         health,
         Profiles(config),
+        publisher.Publisher(config, settings.node_name),
     )
     ready.take_stock(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):

@@ -17,6 +17,7 @@ who cannot wait for the record.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Collection
 from types import MappingProxyType
@@ -26,7 +27,7 @@ from os_acc.objects.device import Provider
 from os_acc.objects.told import NOTHING, Kind, Name, Told
 
 
-class Record(Protocol):
+class Ledger(Protocol):
     """Where it is on record what Placement was told; the store."""
 
     def told(self) -> Told:
@@ -62,7 +63,7 @@ class Memory:
         names = frozenset(Name(Kind.TRAIT, each) for each in traits)
         self._ended |= Told({provider: names})
 
-    def tell(self, offered: Collection[Provider], record: Record) -> None:
+    def tell(self, offered: Collection[Provider], ledger: Ledger) -> None:
         """Put on record what providers are about to be given.
 
         :raises StateUnavailable: it cannot be.
@@ -72,8 +73,35 @@ class Memory:
             ended, self._ended = self._ended, NOTHING
             more, gone = given - self._told, ended - given
             if more or gone:
-                record.change_told(more, gone)
-                self._told = (self._told - gone) | more
+                self._change(ledger, more, gone)
+
+    def above(self, ledger: Ledger) -> Ledger:
+        """The record, for whoever else changes it: it is known here as well."""
+        return _Above(self, ledger)
+
+    def change(self, ledger: Ledger, more: Told, gone: Told) -> None:
+        """Put a change on record.
+
+        :raises StateUnavailable: it cannot be.
+        """
+        with self._guard:
+            self._change(ledger, more, gone)
+
+    def _change(self, ledger: Ledger, more: Told, gone: Told) -> None:
+        ledger.change_told(more, gone)
+        self._told = (self._told - gone) | more
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Above:
+    memory: Memory
+    ledger: Ledger
+
+    def told(self) -> Told:
+        return self.ledger.told()
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        self.memory.change(self.ledger, more, gone)
 
 
 def given_to(offered: Collection[Provider]) -> Told:

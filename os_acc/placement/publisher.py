@@ -40,7 +40,7 @@ from os_acc.placement.capacity import Capacity
 from os_acc.placement.client import MOVES, Client
 from os_acc.placement.difference import Answers, Goal, Plan, Questions, Tree
 from os_acc.placement.known import Contents, Node
-from os_acc.placement.memory import Record
+from os_acc.placement.memory import Ledger
 from os_acc.placement.steps import MakeName, Refusal, Step
 
 LOG = log.getLogger(__name__)
@@ -113,7 +113,7 @@ class Publisher:
             return self._plan(goal, deadline, thorough=True)[1]
 
     def sync(
-        self, wanted: Sequence[Capacity], record: Record, deadline: float
+        self, wanted: Sequence[Capacity], ledger: Ledger, deadline: float
     ) -> Published:
         """Make Placement hold what is wanted.
 
@@ -129,7 +129,7 @@ class Publisher:
         with self._alone(deadline):
             count = self._client.count
             before = dataclasses.replace(count)
-            done, refused = self._rounds(wanted, record, deadline)
+            done, refused = self._rounds(wanted, ledger, deadline)
             return Published(
                 tuple(done),
                 tuple(refused),
@@ -138,7 +138,7 @@ class Publisher:
             )
 
     def _rounds(
-        self, wanted: Sequence[Capacity], record: Record, deadline: float
+        self, wanted: Sequence[Capacity], ledger: Ledger, deadline: float
     ) -> tuple[list[Step], list[Refusal]]:
         done: list[Step] = []
         refused: dict[str, Refusal] = {}
@@ -146,12 +146,12 @@ class Publisher:
         for number in range(ROUNDS):
             if number and not _paused(number, deadline):
                 break
-            goal = Goal(wanted, record.told(), self._node_name)
+            goal = Goal(wanted, ledger.told(), self._node_name)
             tree, plan = self._plan(
                 goal, deadline, thorough=bool(again) or self._contested
             )
             applied = self._apply(
-                goal, tree, plan, record, deadline, frozenset(refused)
+                goal, tree, plan, ledger, deadline, frozenset(refused)
             )
             done += applied.done
             refused |= {each.what: each for each in (*plan.refused, *applied.refused)}
@@ -171,7 +171,7 @@ class Publisher:
         goal: Goal,
         tree: Tree,
         plan: Plan,
-        record: Record,
+        ledger: Ledger,
         deadline: float,
         skipped: frozenset[str],
     ) -> Applied:
@@ -179,7 +179,7 @@ class Publisher:
         # On record first: nobody else's is taken for ours, nor ours forgotten.
         more = (goal.given | Told(made=frozenset(made))) - goal.told
         if more or plan.gone:
-            record.change_told(more, plan.gone)
+            ledger.change_told(more, plan.gone)
         applied = Applied(self._client, goal, tree, deadline)
         try:
             applied.apply(plan, skipped)
@@ -190,7 +190,7 @@ class Publisher:
                 self._kept.clear()
             self._kept |= applied.kept
             if applied.gone:
-                record.change_told(NOTHING, applied.gone)
+                ledger.change_told(NOTHING, applied.gone)
         if applied.again:
             # One of them may have been a name that is not there any more.
             self._known.clear()

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-import time
+import copy
 import uuid
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,9 @@ class Site(FpgaBench):
 
         :param told: of [os_acc_placement], beside and instead of the rest.
         """
-        cloud = self.placement.cloud
-        return cloud.file_of(os_acc_placement={**cloud.credentials("nova"), **told})
+        credentials = self.placement.cloud.credentials("nova")
+        about = {"sync_timeout": 300, **credentials, **told}
+        return self.placement.cloud.file_of(os_acc_placement=about)
 
     # -- what os_acc does ------------------------------------------------------
 
@@ -105,7 +106,9 @@ class Site(FpgaBench):
 
     def sync(self, by: Publisher | None = None) -> Published:
         """One synchronization."""
-        return self.manager.publish(by or self.publisher, time.monotonic() + 300)
+        manager = copy.copy(self.manager)
+        manager.publisher = by or self.publisher
+        return manager.publish()
 
     def renew(self, **options: object) -> Manager:
         """Start the service anew: nothing is left in memory."""

@@ -75,7 +75,6 @@ def test_a_service_publishes_by_a_public_function(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_manager", site.manager)
-    monkeypatch.setattr(service, "_publisher", site.publisher)
     first, second = os_acc.sync_placement(), os_acc.sync_placement()
     assert first.done
     assert (second.done, second.refused, second.reads) == ((), (), 1)

@@ -240,6 +240,18 @@ def test_the_reason_of_a_failed_unbind_is_told_and_the_others_are_free(bench, bo
     assert bench.plugged(1) == []
 
 
+def test_who_still_has_something_is_named_and_nobody_else(bench, book):
+    _gpu, fpga = book.create("two")
+    (gpu,) = book.create("one")
+    bind(bench, book, fpga, number=2, place=FPGA)
+    bind(bench, book, gpu, number=1)
+    bench.kernel.fail(GPU, "driver_override", times=None)
+    with pytest.raises(exception.DevicesUnreleased) as error:
+        book.unbind([fpga.uuid, gpu.uuid])
+    assert uuid_of(1) in error.value.message
+    assert uuid_of(2) not in error.value.message
+
+
 def test_what_a_bind_leaves_in_quarantine_is_reserved_at_once(bench, book, one):
     nova, gpu = Nova(), bench.provider(GPU)
     bench.kernel.fail(GPU, "drivers_probe", times=None)
