@@ -38,6 +38,7 @@ from os_acc.testing import HostSpec, hosts
 from tests.stress import processes
 from tests.stress.bench import Bench, plug
 from tests.stress.fault_flows import NEXT
+from tests.unit.store.files import file_in
 
 NIC = "0000:3b:00.0"
 CONSUMERS = 16
@@ -71,14 +72,7 @@ def build(bench: Bench) -> None:
 
 
 def file_of(bench: Bench) -> pathlib.Path:
-    return pathlib.Path(bench.directory, "state", "os_acc.sqlite")
-
-
-def execute(file: pathlib.Path, *statements: str) -> None:
-    """Somebody opens the store with a tool of his."""
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        for statement in statements:
-            connection.execute(statement)
+    return file_in(os.path.join(bench.directory, "state"))
 
 
 # -- damage -------------------------------------------------------------------

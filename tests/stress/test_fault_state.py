@@ -44,10 +44,10 @@ from tests.stress.fault_store import (
     NIC,
     PAGE,
     check_serves,
-    execute,
     file_of,
     journal_of,
 )
+from tests.unit.store.files import execute
 
 
 @pytest.fixture(scope="module")

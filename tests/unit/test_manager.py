@@ -14,11 +14,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import os
-import sqlite3
 import threading
 from concurrent import futures
 from pathlib import Path
@@ -31,6 +28,7 @@ from os_acc.host.view import Host
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from tests.unit.bench import instance, request, uuid_of
+from tests.unit.store.files import execute, file_in
 
 GPU, FPGA, BARE = "0000:17:00.0", "0000:5e:00.0", "0000:e3:00.0"
 NIC, AUDIO = "0000:3b:00.0", "0000:17:00.1"
@@ -438,12 +436,11 @@ def test_a_device_of_which_the_kernel_says_nothing_is_passed_over(
 
 def test_no_guest_starts_with_a_part_of_its_devices(bench):
     bench.plug(1, GPU, FPGA)
-    store = os.path.join(bench.state_path, "os_acc.sqlite")
-    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
-        connection.execute(
-            "UPDATE leases SET payload = payload || ' ' WHERE payload LIKE ?",
-            (f'%"address":"{FPGA}"%',),
-        )
+    execute(
+        file_in(bench.state_path),
+        "UPDATE leases SET payload = payload || ' '"
+        f""" WHERE payload LIKE '%"address":"{FPGA}"%'""",
+    )
     with pytest.raises(exception.LeaseNotFound, match="1 of 2 accelerators"):
         bench.manager.plug(instance(1), None, None)
     fpga = PciAddress.parse(FPGA)

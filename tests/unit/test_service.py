@@ -14,10 +14,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
 from stevedore import ExtensionManager
@@ -28,6 +26,7 @@ from os_acc.objects.device import Refusal
 from os_acc.objects.lease import LeaseState
 from tests.unit.acme import NeverReturns
 from tests.unit.bench import instance, uuid_of
+from tests.unit.store.files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 
@@ -212,12 +211,10 @@ def test_a_damaged_record_stops_nothing(api, bench):
     bench._manager = api()
     bench.plug(1, GPU)
     bench.plug(2, FPGA)
-    file = Path(bench.state_path, "os_acc.sqlite")
-    with sqlite3.connect(file) as connection:
-        connection.execute(
-            "UPDATE leases SET payload = '{}' WHERE consumer = ?", (uuid_of(1),)
-        )
-    connection.close()
+    execute(
+        file_in(bench.state_path),
+        f"UPDATE leases SET payload = '{{}}' WHERE consumer = '{uuid_of(1)}'",
+    )
     bench._manager = api(reset=True)
     assert list(os_acc.attached()) == [uuid_of(2)]
     # What it may have been about is not offered.

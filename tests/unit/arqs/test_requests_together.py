@@ -20,10 +20,8 @@ its leaks are why these are here.
 from __future__ import annotations
 
 import queue
-import sqlite3
 import threading
 from concurrent import futures
-from pathlib import Path
 
 import pytest
 
@@ -34,6 +32,7 @@ from tests.unit.arqs.book import FPGA, GPU, GPUS, bind, binding, states
 from tests.unit.bench import instance, uuid_of
 from tests.unit.children import Child
 from tests.unit.placement.nova import Nova
+from tests.unit.store.files import execute, file_in
 
 
 def outcome(call):
@@ -283,12 +282,10 @@ def test_one_damaged_record_keeps_nobody_from_his_requests(bench, book, one, tab
     (other,) = (each for each in book.create("two") if each.group == 1)
     bind(bench, book, one)
     book.bind({other.uuid: binding(bench, FPGA, 2)})
-    file = Path(bench.state_path, "os_acc.sqlite")
-    with sqlite3.connect(file) as connection:
-        connection.execute(
-            f"UPDATE {table} SET payload = 'x' || payload WHERE uuid = ?", (one.uuid,)
-        )
-    connection.close()
+    execute(
+        file_in(bench.state_path),
+        f"UPDATE {table} SET payload = 'x' || payload WHERE uuid = '{one.uuid}'",
+    )
     assert other.uuid in {each.uuid for each in book.find(uuid_of(2))}
     assert book.delete_of(uuid_of(2)) == 1
     # Whose record of a lease is whole can be freed all the same.

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from os_acc.plugins.pci import PciPlugin
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench
 from tests.unit.cmd.console import Console
+from tests.unit.store.files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 
@@ -195,9 +195,7 @@ def test_a_damaged_store_fails_and_is_left_where_it_is(console: Console) -> None
 def test_what_waits_in_the_records_is_a_warning(console: Console) -> None:
     console.bench.plug(1, GPU)
     state = Path(console.bench.state_path)
-    with sqlite3.connect(state / "os_acc.sqlite") as connection:
-        connection.execute("UPDATE leases SET payload = ''")
-    connection.close()
+    execute(file_in(str(state)), "UPDATE leases SET payload = ''")
     (state / "os_acc.sqlite.damaged-20260101T000000.000000Z").touch()
     found = [row["What"] for row in console.checks()["records"]]
     assert any("was set aside" in what for what in found)

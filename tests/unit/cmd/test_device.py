@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench, uuid_of
 from tests.unit.cmd.console import Console
+from tests.unit.store.files import execute, file_in
 
 GPU, AUDIO, NIC, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
 OTHER_GPU, OTHER_AUDIO = "0000:b1:00.0", "0000:b1:00.1"
@@ -48,10 +48,7 @@ def make_quarantined(bench: Bench, number: int, address: str) -> None:
 
 def damage(bench: Bench) -> None:
     """Change one byte of the record of every lease."""
-    path = os.path.join(bench.state_path, "os_acc.sqlite")
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE leases SET payload = payload || ' '")
-    connection.close()
+    execute(file_in(bench.state_path), "UPDATE leases SET payload = payload || ' '")
 
 
 def contents(directory: str) -> dict[str, bytes]:

@@ -24,6 +24,7 @@ from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.store import Store
 from tests.unit.children import in_child, paused_child
+from tests.unit.store.files import file_in, reopened
 
 __all__ = ["in_child", "paused_child"]
 
@@ -37,8 +38,14 @@ def state_path(tmp_path: pathlib.Path) -> str:
 
 
 @pytest.fixture
+def file(state_path: str) -> pathlib.Path:
+    """The store's, once it is there."""
+    return file_in(state_path)
+
+
+@pytest.fixture
 def store(state_path: str) -> Store:
-    return Store.open(state_path, busy_timeout=30)
+    return reopened(state_path)
 
 
 @pytest.fixture

@@ -28,24 +28,10 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
+from os_acc.store import AlreadyLeased, StoreDamaged, readonly, schema
+from tests.unit.store.files import execute, reopened
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
-
-
-@pytest.fixture
-def file(state_path) -> pathlib.Path:
-    return pathlib.Path(state_path, "os_acc.sqlite")
-
-
-def reopened(state_path: str) -> Store:
-    return Store.open(state_path, busy_timeout=30)
-
-
-def execute(file: pathlib.Path, *statements: str) -> None:
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        for statement in statements:
-            connection.execute(statement)
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"\xa5" * 8192])

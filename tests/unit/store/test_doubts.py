@@ -14,15 +14,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
-import sqlite3
-
 import pytest
 
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
 from os_acc.store import Store, readonly, schema
+from tests.unit.store.files import execute, reopened
 
 _INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
 _IDENTITY = PciIdentity(0x8086, 0x0B2B, 0x8086, 0x138D, 0)
@@ -34,21 +31,6 @@ def region(slot: int, interface_id: str | None = _INTERFACE) -> Region:
 
 DOUBTED, OTHER, NEVER = region(1), region(2), region(3)
 FIXED = region(4, None)
-
-
-@pytest.fixture
-def file(state_path) -> pathlib.Path:
-    return pathlib.Path(state_path, "os_acc.sqlite")
-
-
-def reopened(state_path: str) -> Store:
-    return Store.open(state_path, busy_timeout=30)
-
-
-def execute(file: pathlib.Path, *statements: str) -> None:
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        for statement in statements:
-            connection.execute(statement)
 
 
 def doubted(store: Store) -> list[Region]:

@@ -14,12 +14,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
-import sqlite3
-
 from os_acc.objects.told import NOTHING, Kind, Name, Told
-from os_acc.store import Store, readonly
+from os_acc.store import readonly
+from tests.unit.store.files import execute, reopened
 
 FAST, SLOW = (Name(Kind.TRAIT, f"CUSTOM_{each}") for each in ("FAST", "SLOW"))
 CARD = Name(Kind.RESOURCE_CLASS, "CUSTOM_FAST")
@@ -34,7 +31,7 @@ def test_nothing_was_told_at_first(store):
 def test_what_was_told_is_known_to_the_next_service(store, state_path):
     store.change_told(ALL)
     store.change_told(ALL)
-    assert Store.open(state_path, busy_timeout=30).told() == ALL
+    assert reopened(state_path).told() == ALL
     assert readonly.read(state_path, 1).told == ALL
 
 
@@ -50,12 +47,13 @@ def test_what_is_told_anew_while_it_goes_stays(store):
     assert store.told() == Told({"two": frozenset({FAST})})
 
 
-def test_what_can_be_read_of_a_damaged_store_stays_known(store, state_path):
+def test_what_can_be_read_of_a_damaged_store_stays_known(store, state_path, file):
     store.change_told(ALL)
-    file = pathlib.Path(state_path, "os_acc.sqlite")
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("DROP TABLE events")
-        connection.execute("INSERT INTO told VALUES ('one', 'no kind', 'CUSTOM_LOST')")
-    store = Store.open(state_path, busy_timeout=30)
+    execute(
+        file,
+        "DROP TABLE events",
+        "INSERT INTO told VALUES ('one', 'no kind', 'CUSTOM_LOST')",
+    )
+    store = reopened(state_path)
     assert len(store.damaged) == 1
     assert store.told() == ALL
