@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -134,7 +134,7 @@ class TreeWriter:
                     self._update(tree, each)
             known.difference_update(each.uuid for each in wanted)
             for uuid in sorted(known & ours.keys()):
-                _withdraw(tree, uuid, ours[uuid])
+                self._withdraw(tree, uuid, ours[uuid])
 
     def _create(self, tree: ProviderTree, nodename: str, wanted: Capacity) -> bool:
         if wanted.provider is None:
@@ -157,10 +157,12 @@ class TreeWriter:
         return True
 
     def _update(self, tree: ProviderTree, wanted: Capacity) -> None:
+        had = self._memory.told.texts(wanted.uuid, Kind.RESOURCE_CLASS)
         _set_inventory(
             tree,
             wanted.uuid,
-            {name: record(units) for name, units in wanted.units.items()},
+            _withdrawn(tree, wanted.uuid, had)
+            | {name: record(units) for name, units in wanted.units.items()},
         )
         if wanted.provider is None:
             return
@@ -173,6 +175,17 @@ class TreeWriter:
         # Ours until a tree comes without them: Nova may fail to pass on the change.
         if ended := before - there:
             self._memory.end(wanted.uuid, ended)
+
+    def _withdraw(self, tree: ProviderTree, uuid: str, resource_class: str) -> None:
+        """Let nobody be given anything of a provider that is not offered.
+
+        It stays: only Placement knows whether something of it is allocated, and
+        where it is, removing it would make Nova's whole update fail.
+        """
+        before = self._memory.told.texts(uuid, Kind.RESOURCE_CLASS)
+        inventory = _withdrawn(tree, uuid, before | {resource_class})
+        if inventory:
+            _set_inventory(tree, uuid, inventory)
 
     def _compare(self, nodename: str) -> None:
         if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
@@ -188,15 +201,13 @@ class TreeWriter:
             LOG.warning("%s", text)
 
 
-def _withdraw(tree: ProviderTree, uuid: str, resource_class: str) -> None:
-    """Let nobody be given anything of a provider that is not offered.
+def _withdrawn(tree: ProviderTree, uuid: str, classes: Collection[str]) -> _Inventory:
+    """What a provider has of these classes, so that nobody is given any of it.
 
-    It stays: only Placement knows whether something of it is allocated, and
-    where it is, removing it would make Nova's whole update fail.
+    A class stays as a provider does: something of it may be allocated.
     """
-    before = tree.data(uuid).inventory.get(resource_class)
-    if before is not None:
-        _set_inventory(tree, uuid, {resource_class: withdrawn(before)})
+    there = tree.data(uuid).inventory
+    return {name: withdrawn(there[name]) for name in there if name in classes}
 
 
 def _set_inventory(tree: ProviderTree, uuid: str, inventory: _Inventory) -> None:

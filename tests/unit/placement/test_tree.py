@@ -68,6 +68,15 @@ def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",)):
     return Capacity(made.uuid, made, {CLASS: Units(total, reserved)})
 
 
+def of_class(name):
+    """The same, once the operator has given it another resource class."""
+    made = capacity()
+    device = dataclasses.replace(made.provider.device, resource_class=name)
+    return Capacity(
+        made.uuid, dataclasses.replace(made.provider, device=device), {name: Units(4)}
+    )
+
+
 def leftover(uuid=LOST, total=1, name=CLASS):
     """What is left of a provider whose device has vanished."""
     return Capacity(uuid, None, {name: Units(total)})
@@ -194,7 +203,40 @@ def test_a_provider_that_somebody_has_removed_does_not_come_back(nova, writer):
 
 def test_a_provider_of_ours_without_our_class_is_left_alone(nova, writer):
     nova.cycle(writes(writer, capacity()))
-    assert nova.cycle(writes(writer, ours={CARD: OTHER_CLASS})) == set()
+    assert nova.cycle(writes(Service(), ours={CARD: OTHER_CLASS})) == set()
+
+
+def test_a_class_that_a_provider_had_stays_and_nothing_of_it_is_free(nova, writer):
+    """Something of it may be allocated: then Nova could not remove it."""
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    assert nova.units(CARD) == {CLASS: (4, 4), OTHER_CLASS: (4, 0)}
+    assert nova.cycle(writes(writer, of_class(OTHER_CLASS))) == set()
+    nova.cycle(writes(writer, capacity()))
+    assert nova.units(CARD) == {CLASS: (4, 0), OTHER_CLASS: (4, 4)}
+
+
+def test_it_stays_when_nothing_but_leases_is_left(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    nova.cycle(writes(writer, leftover(CARD, 1, OTHER_CLASS)))
+    assert nova.units(CARD) == {CLASS: (4, 4), OTHER_CLASS: (1, 0)}
+
+
+def test_it_stays_when_the_provider_is_not_offered(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    for each in (writer, Service(writer.ledger)):
+        nova.cycle(writes(each, ours={CARD: OTHER_CLASS}))
+        assert nova.units(CARD) == {CLASS: (4, 4), OTHER_CLASS: (4, 4)}
+
+
+def test_a_class_that_somebody_has_removed_does_not_come_back(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    there = nova.known.data(CARD).inventory
+    nova.known.update_inventory(CARD, {OTHER_CLASS: there[OTHER_CLASS]})
+    assert nova.cycle(writes(writer, of_class(OTHER_CLASS))) == set()
 
 
 def test_a_class_that_novas_provider_configuration_adds_is_novas_to_keep(nova, writer):
