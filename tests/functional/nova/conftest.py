@@ -45,7 +45,7 @@ class _Server(test.TestCase):  # type: ignore[misc]
         """Nothing: the tests are elsewhere."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def compute_api() -> Iterator[Any]:
     """An administrator's client of Nova's API; it has Nova's default flavors."""
     server = _Server()

@@ -1,0 +1,219 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Nova's resource tracker and report client, and Placement, in this process."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from nova import context, objects, test
+from nova.compute import resource_tracker
+from nova.scheduler.client import report
+from nova.tests.functional import fixtures as functional_fixtures
+from nova.virt import fake
+
+NODE, NODE_UUID = "node1", "10000000-9999-4999-8999-999999999999"
+PROJECT = "20000000-9999-4999-8999-999999999999"
+#: The newest that Placement 16 has.
+NEWEST = "1.39"
+
+#: ``update_provider_tree`` of a virt driver, as os_acc has it.
+Update = Callable[[Any, str], None]
+
+
+class _Driver(fake.FakeDriver):  # type: ignore[misc]
+    """Tells Nova of processors, memory and disk; and lets os_acc add to it."""
+
+    #: Without a tracker of Nova's for PCI devices there are none of these.
+    capabilities = fake.FakeDriver.capabilities | {
+        "supports_remote_managed_ports": False
+    }
+    update: Update
+
+    def update_provider_tree(
+        self, provider_tree: Any, nodename: str, allocations: Any = None
+    ) -> None:
+        super().update_provider_tree(provider_tree, nodename, allocations)
+        self.update(provider_tree, nodename)
+
+
+class Nova(test.TestCase):  # type: ignore[misc]
+    """One compute node, with nova-compute's own way to Placement.
+
+    :ivar config: where nova-compute finds its provider configuration.
+    """
+
+    def __init__(self, update: Update, config: Path) -> None:
+        super().__init__()
+        self._update = update
+        self._provider_config = config
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(provider_config_location=str(self._provider_config), group="compute")
+        self._http = self.useFixture(functional_fixtures.PlacementFixture())
+        self.start()
+
+    def runTest(self) -> None:
+        """Nothing: the tests are elsewhere."""
+
+    # -- what nova-compute does ---------------------------------------------------
+
+    def start(self) -> None:
+        """Start nova-compute: it knows nothing of before, and publishes."""
+        driver = _Driver(None)
+        driver.update = self._update
+        driver.init_host(NODE)
+        self._tracker = resource_tracker.ResourceTracker(
+            NODE, driver, report.SchedulerReportClient()
+        )
+        self.cycle(startup=True)
+
+    def cycle(self, *, startup: bool = False) -> None:
+        """Publish, as it does once a minute and in each claim."""
+        node = objects.ComputeNode(uuid=NODE_UUID, hypervisor_hostname=NODE)
+        self._tracker._update_to_placement(context.get_admin_context(), node, startup)
+
+    def configure(self, provider: str, classes: Mapping[str, int]) -> None:
+        """Let a provider.yaml add classes to a provider, from the next start on."""
+        additional = [{name: _record(total)} for name, total in classes.items()]
+        told = {
+            "meta": {"schema_version": "1.0"},
+            "providers": [
+                {
+                    "identification": {"uuid": provider},
+                    "inventories": {"additional": additional},
+                }
+            ],
+        }
+        (self._provider_config / "provider.yaml").write_text(yaml.safe_dump(told))
+
+    # -- what Placement has -------------------------------------------------------
+
+    def get(self, path: str) -> Any:
+        """The answer to a question."""
+        found = self._http._fake_get(None, path, version=NEWEST)
+        assert found.status_code == 200, found.text
+        return found.json()
+
+    def text(self, provider: str) -> str:
+        """Everything that Placement says of a provider."""
+        path = f"/resource_providers/{provider}"
+        parts = ("", "/inventories", "/traits", "/aggregates", "/allocations")
+        return json.dumps([self.get(path + part) for part in parts], sort_keys=True)
+
+    def tree(self) -> dict[str, Any]:
+        """The providers of the node, by name."""
+        found = self.get(f"/resource_providers?in_tree={NODE_UUID}")
+        return {each["name"]: each for each in found["resource_providers"]}
+
+    def units(self, provider: str) -> dict[str, tuple[int, int]]:
+        """(total, reserved) of each class of a provider."""
+        found = self.get(f"/resource_providers/{provider}/inventories")["inventories"]
+        return {name: (each["total"], each["reserved"]) for name, each in found.items()}
+
+    def traits(self, provider: str) -> frozenset[str]:
+        """The traits of a provider."""
+        found = self.get(f"/resource_providers/{provider}/traits")
+        return frozenset(found["traits"])
+
+    # -- what others do -----------------------------------------------------------
+
+    def make(
+        self,
+        name: str,
+        parent: str | None,
+        classes: Mapping[str, int],
+        *traits: str,
+        aggregate: str = "",
+    ) -> str:
+        """Make a provider, and what it has; its uuid."""
+        made = str(uuid.uuid4())
+        about = {"name": name, "uuid": made, "parent_provider_uuid": parent}
+        self._write("post", "/resource_providers", about)
+        self.set_classes(made, classes)
+        self.set_traits(made, *traits)
+        if aggregate:
+            self._write(
+                "put",
+                f"/resource_providers/{made}/aggregates",
+                {"aggregates": [aggregate]} | self._generation(made),
+            )
+        return made
+
+    def set_classes(self, provider: str, classes: Mapping[str, int]) -> None:
+        """Give a provider just these classes."""
+        for name in classes:
+            if name.startswith("CUSTOM_"):
+                self._write("put", f"/resource_classes/{name}", None)
+        self._write(
+            "put",
+            f"/resource_providers/{provider}/inventories",
+            {"inventories": {name: _record(n) for name, n in classes.items()}}
+            | self._generation(provider),
+        )
+
+    def set_traits(self, provider: str, *traits: str) -> None:
+        """Give a provider just these traits."""
+        for name in traits:
+            if name.startswith("CUSTOM_"):
+                self._write("put", f"/traits/{name}", None)
+        self._write(
+            "put",
+            f"/resource_providers/{provider}/traits",
+            {"traits": list(traits)} | self._generation(provider),
+        )
+
+    def allocate(self, taken: Mapping[str, Mapping[str, int]]) -> str:
+        """Let an instance have this; its uuid."""
+        consumer = str(uuid.uuid4())
+        self._write(
+            "put",
+            f"/allocations/{consumer}",
+            {
+                "allocations": {
+                    provider: {"resources": dict(amounts)}
+                    for provider, amounts in taken.items()
+                },
+                "project_id": PROJECT,
+                "user_id": PROJECT,
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+            },
+        )
+        return consumer
+
+    def _generation(self, provider: str) -> dict[str, int]:
+        about = self.get(f"/resource_providers/{provider}")
+        return {"resource_provider_generation": about["generation"]}
+
+    def _write(self, how: str, path: str, body: object) -> None:
+        send = {"put": self._http._fake_put, "post": self._http._fake_post}[how]
+        answer = send(None, path, body, version=NEWEST)
+        assert answer.status_code < 300, answer.text
+
+
+def _record(total: int) -> dict[str, Any]:
+    return {
+        "total": total,
+        "reserved": 0,
+        "min_unit": 1,
+        "max_unit": total,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+    }

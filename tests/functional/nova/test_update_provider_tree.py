@@ -1,0 +1,269 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What comes of ``update_provider_tree`` where Nova passes it on to Placement.
+
+Nova's own resource tracker calls a virt driver that calls os_acc, and its report
+client writes what has changed into Placement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.testing import HostSpec, hosts, provider_tree
+from tests.functional.nova import compute
+from tests.functional.nova.compute import NODE, NODE_UUID
+from tests.unit.bench import privileged_here
+from tests.unit.fpga import FpgaBench
+
+GPU, AUDIO, FPGA, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
+REGIONS = ("0000:3b:00.1", "0000:3b:00.2")
+GRAPHICS, NETWORK = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_NIC"
+OTHER = "CUSTOM_RENDERER"
+
+NAMED = [
+    '{"address": "0000:3b:*.*", "num_vfs": 2}',
+    '{"address": "0000:5e:*.*", "num_vfs": 4}',
+    '{"address": "0000:17:00.*"}',
+]
+
+
+def otherwise(resource_class: str) -> list[str]:
+    """The same, with another resource class for the GPU."""
+    named = {"address": "0000:17:00.*", "resource_class": resource_class}
+    return [*NAMED[:2], json.dumps(named)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[FpgaBench]:
+    """An FPGA card with two regions, a card with four VFs, and a GPU."""
+    spec = HostSpec(
+        (
+            *hosts.gpu("0000:17", 0),
+            hosts.dfl("0000:3b", 0, functions=(hosts.DFL_FUNCTION,) * 2, vfs=2),
+            hosts.nic("0000:5e", 0, name="ens1f0"),
+        )
+    )
+    bench = FpgaBench(tmp_path, spec, device_spec=NAMED, node_name=NODE)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(privileged_here())
+        stack.enter_context(bench.installed())
+        stack.callback(bench.end)
+        yield bench
+
+
+@pytest.fixture
+def nova(bench: FpgaBench, tmp_path: Path) -> Iterator[compute.Nova]:
+    """nova-compute, which has been started on that host."""
+    configuration = tmp_path / "provider_config"
+    configuration.mkdir()
+    found = compute.Nova(
+        lambda tree, name: bench.manager.update_provider_tree(tree, name),
+        configuration,
+    )
+    found.setUp()
+    try:
+        yield found
+    finally:
+        found.doCleanups()
+
+
+def seen(bench: FpgaBench, nova: compute.Nova) -> None:
+    """The service looks at the host, and Nova publishes."""
+    bench.manager.take_stock()
+    nova.cycle()
+
+
+# -- what is there ---------------------------------------------------------------
+
+
+def test_placement_has_what_the_host_offers(
+    bench: FpgaBench, nova: compute.Nova
+) -> None:
+    for each in bench.manager.providers():
+        resource_class, units = each.device.resource_class, len(each.device.handles)
+        assert nova.tree()[each.name]["uuid"] == each.uuid
+        assert nova.units(each.uuid) == {resource_class: (units, 0)}
+        assert nova.traits(each.uuid) == each.device.traits
+
+
+def test_the_regions_of_a_card_stand_below_it(
+    bench: FpgaBench, nova: compute.Nova
+) -> None:
+    first, second = (bench.provider(each) for each in REGIONS)
+    assert first.card is not None
+    assert first.card == second.card
+    tree = nova.tree()
+    assert tree[first.card.name]["parent_provider_uuid"] == NODE_UUID
+    for each in (first, second):
+        assert tree[each.name]["parent_provider_uuid"] == first.card.uuid
+    assert nova.units(first.card.uuid) == {}
+    assert len(tree) == 1 + 1 + len(bench.manager.providers())
+
+
+@pytest.mark.parametrize("again", [compute.Nova.cycle, compute.Nova.start])
+def test_the_same_again_writes_nothing(
+    nova: compute.Nova, again: Callable[[compute.Nova], None]
+) -> None:
+    before = nova.tree()
+    again(nova)
+    assert nova.tree() == before
+
+
+def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
+    bench: FpgaBench, nova: compute.Nova
+) -> None:
+    """What tests without Nova are built on comes to the same."""
+    double = provider_tree.ProviderTree()
+    double.new_root(NODE, NODE_UUID)
+    bench.manager.update_provider_tree(double, NODE)
+    for name, each in nova.tree().items():
+        found = double.data(name)
+        assert (each["uuid"], each["parent_provider_uuid"]) == (
+            found.uuid,
+            found.parent_uuid,
+        )
+        if name != NODE:
+            assert nova.traits(found.uuid) == found.traits
+            path = f"/resource_providers/{found.uuid}/inventories"
+            assert nova.get(path)["inventories"] == found.inventory
+
+
+# -- what others have ------------------------------------------------------------
+
+
+def test_what_others_have_is_the_same_byte_for_byte(
+    bench: FpgaBench, nova: compute.Nova
+) -> None:
+    site = "30000000-9999-4999-8999-999999999999"
+    pci = nova.make(
+        f"{NODE}_0000:81:00.0",
+        NODE_UUID,
+        {"CUSTOM_PCI_8086_1572": 1},
+        *("OWNER_NOVA", "CUSTOM_RACK_7"),
+    )
+    agent = nova.make(f"{NODE}:NIC Switch agent", NODE_UUID, {})
+    port = nova.make(f"{NODE}:eth0", agent, {"NET_BW_EGR_KILOBIT_PER_SEC": 1000})
+    # Of our form, but not ours.
+    lookalike = nova.make(f"{NODE}_accel_of_somebody_else", NODE_UUID, {GRAPHICS: 2})
+    disk = nova.make(
+        "shared", None, {"DISK_GB": 9}, "MISC_SHARES_VIA_AGGREGATE", aggregate=site
+    )
+    nova.allocate({NODE_UUID: {"VCPU": 1}, pci: {"CUSTOM_PCI_8086_1572": 1}})
+    theirs = (NODE_UUID, pci, agent, port, lookalike, disk)
+
+    def texts() -> list[str]:
+        return [nova.text(each) for each in theirs]
+
+    nova.start()
+    before = texts()
+    bench.plug(1, REGIONS[0])
+    seen(bench, nova)
+    bench.unplug(1)
+    for address in (AUDIO, GPU):
+        bench.kernel.hot_unplug(address)
+    seen(bench, nova)
+    bench.restart(device_spec=NAMED[:1])
+    nova.start()
+    seen(bench, nova)
+    assert texts() == before
+
+
+def test_a_trait_of_an_operator_s_on_ours_stays(
+    bench: FpgaBench, nova: compute.Nova
+) -> None:
+    gpu = bench.provider(GPU)
+    nova.set_traits(gpu.uuid, *gpu.device.traits, "CUSTOM_GOLD")
+    nova.start()
+    nova.cycle()
+    assert nova.traits(gpu.uuid) == gpu.device.traits | {"CUSTOM_GOLD"}
+
+
+def test_a_provider_yaml_adds_a_class_to_one_of_ours(
+    bench: FpgaBench, nova: compute.Nova
+) -> None:
+    gpu = bench.provider(GPU)
+    nova.configure(gpu.uuid, {"CUSTOM_MORE": 7})
+    for _ in range(2):
+        nova.start()
+        nova.cycle()
+        assert nova.units(gpu.uuid) == {GRAPHICS: (1, 0), "CUSTOM_MORE": (7, 0)}
+
+
+# -- what is allocated -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [compute.Nova.cycle, compute.Nova.start])
+def test_a_class_of_which_something_is_allocated_stays(
+    bench: FpgaBench, nova: compute.Nova, again: Callable[[compute.Nova], None]
+) -> None:
+    """Its guest is stopped, or not plugged yet: there is no lease."""
+    gpu = bench.provider(GPU)
+    nova.allocate({gpu.uuid: {GRAPHICS: 1}})
+    bench.restart(device_spec=otherwise(OTHER))
+    again(nova)
+    assert nova.units(gpu.uuid) == {GRAPHICS: (1, 1), OTHER: (1, 0)}
+    bench.restart(device_spec=NAMED)
+    again(nova)
+    assert nova.units(gpu.uuid) == {GRAPHICS: (1, 0), OTHER: (1, 1)}
+
+
+def test_it_stays_when_the_device_is_not_named_any_more(
+    bench: FpgaBench, nova: compute.Nova
+) -> None:
+    gpu = bench.provider(GPU)
+    nova.allocate({gpu.uuid: {GRAPHICS: 1}})
+    bench.restart(device_spec=otherwise(OTHER))
+    nova.start()
+    nova.allocate({gpu.uuid: {OTHER: 1}})
+    bench.restart(device_spec=NAMED[:2])
+    nova.start()
+    assert nova.units(gpu.uuid) == {GRAPHICS: (1, 1), OTHER: (1, 1)}
+
+
+def test_it_stays_beside_what_is_leased(bench: FpgaBench, nova: compute.Nova) -> None:
+    """One guest has a device by its old class, another one an allocation."""
+    nic = bench.provider(NIC)
+    bench.plug(1, NIC)
+    nova.allocate({nic.uuid: {NETWORK: 2}})
+    named = '{"address": "0000:5e:*.*", "num_vfs": 4, "resource_class": "SLICE"}'
+    bench.restart(device_spec=[NAMED[0], named, NAMED[2]])
+    nova.start()
+    units = nova.units(nic.uuid)
+    assert units["CUSTOM_SLICE"] == (3, 0)
+    # What Placement is told of a class that goes is what is leased of it.
+    assert units[NETWORK] == (1, 0)
+    bench.unplug(1)
+    seen(bench, nova)
+    assert nova.units(nic.uuid) == {NETWORK: (1, 1), "CUSTOM_SLICE": (4, 0)}
+
+
+@pytest.mark.parametrize("address", [NIC, *REGIONS])
+def test_a_provider_of_which_something_is_allocated_stays(
+    bench: FpgaBench, nova: compute.Nova, address: str
+) -> None:
+    offered = bench.provider(address)
+    resource_class = offered.device.resource_class
+    units = len(offered.device.handles)
+    nova.allocate({offered.uuid: {resource_class: 1}})
+    bench.restart(device_spec=NAMED[2:])
+    nova.start()
+    assert nova.units(offered.uuid) == {resource_class: (units, units)}
+    bench.restart(device_spec=NAMED)
+    nova.start()
+    assert nova.units(offered.uuid) == {resource_class: (units, 0)}
