@@ -1,0 +1,194 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The NUMA nodes of networks: os_acc and Nova's libvirt driver read the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nova import exception as nova_exception
+from nova import objects
+from nova.conf import neutron
+from nova.virt.libvirt import driver
+from oslo_config import cfg
+
+from os_acc import network_affinity
+from os_acc.exception import InvalidNetworkNUMAAffinity
+from os_acc.network_affinity import NetworkAffinity
+from os_acc.numa import convert
+from os_acc.objects.numa import MemoryPages, NUMACell, NUMANetworkInfo, NUMATopology
+
+HOST = NUMATopology(
+    tuple(
+        NUMACell(
+            id=number,
+            cpuset=frozenset({2 * number, 2 * number + 1}),
+            pcpuset=frozenset({2 * number, 2 * number + 1}),
+            memory=1024,
+            siblings=(frozenset({2 * number, 2 * number + 1}),),
+            mempages=(MemoryPages(4, 262144), MemoryPages(2048, 0)),
+            socket=number // 2,
+        )
+        for number in range(4)
+    )
+)
+CPUS = {cpu for cell in HOST.cells for cpu in cell.cpuset}
+
+Register = Callable[[cfg.ConfigOpts], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    """Nova's objects, of which its driver makes a topology."""
+    objects.register_all()
+
+
+def register_statically(conf: cfg.ConfigOpts) -> None:
+    """What Nova registers when it is imported."""
+    # Else all configurations would share the values of one group.
+    with mock.patch.object(neutron, "neutron_group", cfg.OptGroup("neutron")):
+        neutron.register_opts(conf)
+
+
+def configuration(
+    physnets: Mapping[str, list[int] | None],
+    tunnel: list[int],
+    order: tuple[Register, ...],
+) -> cfg.ConfigOpts:
+    """Options of Nova and of ours, registered in this order.
+
+    :param physnets: None: listed without nodes.
+    """
+    conf = cfg.ConfigOpts()
+    conf(args=[], default_config_files=[])
+    register_statically(conf)
+    conf.set_override("physnets", list(physnets), "neutron")
+    for register in order:
+        register(conf)
+    conf.set_override("numa_nodes", tunnel, "neutron_tunnel")
+    for name, nodes in physnets.items():
+        if nodes is not None:
+            conf.set_override("numa_nodes", nodes, f"neutron_physnet_{name}")
+    return conf
+
+
+def capabilities() -> Any:
+    """The same host as libvirt tells it."""
+    cells = [
+        SimpleNamespace(
+            id=cell.id,
+            memory=cell.memory * 1024,
+            mempages=[
+                SimpleNamespace(size=pages.size_kb, total=pages.total)
+                for pages in cell.mempages
+            ],
+            cpus=[
+                SimpleNamespace(id=cpu, socket_id=cell.socket, siblings=cell.cpuset)
+                for cpu in sorted(cell.cpuset)
+            ],
+        )
+        for cell in HOST.cells
+    ]
+    return SimpleNamespace(host=SimpleNamespace(topology=SimpleNamespace(cells=cells)))
+
+
+def novas(conf: cfg.ConfigOpts) -> NUMATopology:
+    """What Nova's libvirt driver makes of that host and these options."""
+    libvirt = SimpleNamespace(
+        _has_numa_support=lambda: True,
+        _host=SimpleNamespace(get_capabilities=capabilities),
+        _get_vcpu_available=lambda: CPUS,
+        _get_pcpu_available=lambda: CPUS,
+        _reserved_hugepages={},
+    )
+    with mock.patch.object(driver, "CONF", conf):
+        topology = driver.LibvirtDriver._get_host_numa_topology(libvirt)
+    return convert.host_from_nova(topology)
+
+
+def ours(conf: cfg.ConfigOpts) -> NUMATopology:
+    """What os_acc makes of them."""
+    return NetworkAffinity.load(conf).on(HOST)
+
+
+BOTH = (network_affinity.register, neutron.register_dynamic_opts)
+orders = st.sampled_from((BOTH, BOTH[::-1], BOTH * 2))
+#: None of the host's: 4 and 9.
+nodes = st.lists(st.sampled_from((0, 0, 1, 1, 2, 3, 4, 9)), max_size=4, unique=True)
+listed = st.dictionaries(
+    st.sampled_from(("foo", "bar", "baz", "physnet-1")),
+    # Given and empty is where the two differ.
+    st.none() | nodes.filter(bool),
+    max_size=4,
+)
+
+
+@given(listed, nodes, orders)
+@settings(max_examples=500, deadline=None)
+def test_every_cell_has_the_networks_that_nova_gives_it(
+    physnets: dict[str, list[int] | None],
+    tunnel: list[int],
+    order: tuple[Register, ...],
+) -> None:
+    conf = configuration(physnets, tunnel, order)
+    try:
+        expected = novas(conf)
+    except nova_exception.InvalidNetworkNUMAAffinity:
+        with pytest.raises(InvalidNetworkNUMAAffinity):
+            ours(conf)
+    else:
+        assert ours(conf) == expected
+
+
+@pytest.mark.parametrize("order", [BOTH, BOTH[::-1]])
+def test_the_worked_example_of_the_specification(order: tuple[Register, ...]) -> None:
+    conf = configuration({"physnet0": [0], "physnet1": [0, 1]}, [1], order)
+    assert novas(conf) == ours(conf)
+    assert [cell.network_info for cell in ours(conf).cells[:3]] == [
+        NUMANetworkInfo(frozenset({"physnet0", "physnet1"}), tunneled=False),
+        NUMANetworkInfo(frozenset({"physnet1"}), tunneled=True),
+        NUMANetworkInfo(),
+    ]
+
+
+def test_an_empty_list_of_nodes_is_an_error_in_nova_alone() -> None:
+    """The specification: "If this is empty, the physnet has no NUMA affinity"."""
+    conf = configuration({"foo": []}, [], BOTH)
+    with pytest.raises(nova_exception.InvalidNetworkNUMAAffinity):
+        novas(conf)
+    assert ours(conf) == HOST
+
+
+def test_what_is_there_twice_is_an_error_in_os_acc_alone() -> None:
+    conf = configuration({"foo": [1, 1]}, [], BOTH)
+    assert novas(conf).cells[1].network_info.physnets == {"foo"}
+    with pytest.raises(InvalidNetworkNUMAAffinity, match="1 more than once"):
+        ours(conf)
+
+
+def test_nova_itself_may_be_imported_after_the_options_were_registered() -> None:
+    """Nova registers ``[neutron] physnets`` with a help of its own then."""
+    conf = cfg.ConfigOpts()
+    conf(args=[], default_config_files=[])
+    network_affinity.register(conf)
+    register_statically(conf)
+    neutron.register_dynamic_opts(conf)
+    assert conf.neutron.physnets == []
+    assert conf.neutron.http_retries == 3

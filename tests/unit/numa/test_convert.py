@@ -1,0 +1,162 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Nova's objects, or what behaves as they do, as values and back.
+
+Those of Nova itself are in ``tests/functional/nova/test_numa_convert.py``.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from os_acc.exception import InvalidInput
+from os_acc.numa import convert
+from os_acc.objects.numa import (
+    CPUPolicy,
+    CPUThreadPolicy,
+    InstanceNUMACell,
+    InstanceNUMANetworks,
+    InstanceNUMATopology,
+    MemoryPages,
+    NUMACell,
+    NUMALimits,
+    NUMANetworkInfo,
+    NUMATopology,
+)
+
+
+class Versioned:
+    """Refuses to tell a field that is not set, as oslo.versionedobjects does."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._fields:
+            raise NotImplementedError(f"Cannot load {name!r} in the base class")
+        return self._fields[name]
+
+
+CLASSES = SimpleNamespace(
+    NetworkMetadata=Versioned,
+    NUMATopology=Versioned,
+    NUMACell=Versioned,
+    NUMAPagesTopology=Versioned,
+    InstanceNUMATopology=Versioned,
+    InstanceNUMACell=Versioned,
+)
+
+HOST = NUMATopology(
+    (
+        NUMACell(
+            id=0,
+            cpuset=frozenset({0, 1}),
+            pcpuset=frozenset({2, 3}),
+            memory=4096,
+            siblings=(frozenset({0, 2}), frozenset({1, 3})),
+            mempages=(MemoryPages(4, 1000), MemoryPages(2048, 512, 3, 9)),
+            socket=1,
+            network_info=NUMANetworkInfo(frozenset({"foo"}), tunneled=True),
+            cpu_usage=7,
+            memory_usage=512,
+            pinned_cpus=frozenset({3}),
+        ),
+        NUMACell(id=1),
+    )
+)
+GUEST = InstanceNUMATopology(
+    (
+        InstanceNUMACell(
+            cpuset=frozenset({0}),
+            pcpuset=frozenset({1, 2}),
+            memory=2048,
+            pagesize=-2,
+            cpu_policy=CPUPolicy.MIXED,
+            cpu_thread_policy=CPUThreadPolicy.ISOLATE,
+        ),
+        InstanceNUMACell(cpuset=frozenset({3})),
+    ),
+    emulator_threads_isolated=True,
+)
+
+
+def test_what_goes_to_nova_comes_back_the_same() -> None:
+    assert convert.host_from_nova(convert.host_to_nova(HOST, CLASSES)) == HOST
+    assert convert.guest_from_nova(convert.guest_to_nova(GUEST, CLASSES)) == GUEST
+    networks = InstanceNUMANetworks(frozenset({"foo"}), tunneled=True)
+    metadata = convert.networks_to_nova(networks, CLASSES)
+    assert convert.networks_from_nova(metadata) == networks
+
+
+def test_what_is_not_set_is_empty() -> None:
+    assert convert.networks_from_nova(Versioned()) == InstanceNUMANetworks()
+    assert convert.networks_from_nova(Versioned(tunneled=True)).tunneled
+    assert convert.network_info_from_nova(Versioned(physnets={"a"})).physnets == {"a"}
+    assert convert.host_from_nova(Versioned()) == NUMATopology()
+    bare = Versioned(cells=[Versioned(id=3)])
+    assert convert.host_from_nova(bare) == NUMATopology((NUMACell(3),))
+    bare = Versioned(cells=[Versioned()])
+    assert convert.guest_from_nova(bare).cells == (InstanceNUMACell(),)
+    assert convert.limits_from_nova(Versioned()) == NUMALimits()
+
+
+def test_what_is_not_there_is_empty() -> None:
+    assert convert.networks_from_nova(None) == InstanceNUMANetworks()
+    assert convert.network_info_from_nova(None) == NUMANetworkInfo()
+    assert convert.host_from_nova(None) == NUMATopology()
+    assert convert.guest_from_nova(None) == InstanceNUMATopology()
+    assert convert.host_cells_from_nova(None) == ()
+    assert convert.limits_from_nova(None) == NUMALimits()
+
+
+def test_values_that_nova_has_as_null_are_defaults() -> None:
+    cell = Versioned(cpu_policy=None, cpu_thread_policy=None, pagesize=None)
+    guest = Versioned(cells=[cell], emulator_threads_policy=None)
+    assert convert.guest_from_nova(guest).cells == (InstanceNUMACell(),)
+    assert not convert.guest_from_nova(guest).emulator_threads_isolated
+
+
+def test_cells_and_pages_are_put_in_order() -> None:
+    pages = [Versioned(size_kb=size, total=1) for size in (1048576, 4, 2048)]
+    cells = [Versioned(id=8), Versioned(id=0, mempages=pages)]
+    host = convert.host_from_nova(Versioned(cells=cells))
+    assert [cell.id for cell in host.cells] == [0, 8]
+    assert [each.size_kb for each in host.cells[0].mempages] == [4, 2048, 1048576]
+
+
+def test_a_claimed_guest_tells_its_host_cells_in_its_own_order() -> None:
+    guest = Versioned(cells=[Versioned(id=1), Versioned(id=0)])
+    assert convert.host_cells_from_nova(guest) == (1, 0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": None}, {"id": -1}])
+def test_a_guest_on_no_host_tells_no_host_cells(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        convert.host_cells_from_nova(Versioned(cells=[Versioned(**fields)]))
+
+
+def test_a_host_cell_needs_an_id() -> None:
+    with pytest.raises(InvalidInput, match="no id"):
+        convert.host_from_nova(Versioned(cells=[Versioned()]))
+
+
+def test_limits_are_ratios() -> None:
+    limits = Versioned(cpu_allocation_ratio=4.0, ram_allocation_ratio=1.5)
+    assert convert.limits_from_nova(limits) == NUMALimits(4.0, 1.5)

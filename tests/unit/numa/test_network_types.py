@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.numa.network_types import Network, merged, requested
+from os_acc.objects.numa import InstanceNUMANetworks
+
+NOTHING = InstanceNUMANetworks()
+TUNNEL = InstanceNUMANetworks(tunneled=True)
+
+
+@pytest.mark.parametrize("network_type", ["flat", "vlan"])
+def test_flat_networks_and_vlans_need_their_physical_network(network_type: str) -> None:
+    asked = requested([Network(network_type, "physnet0")])
+    assert asked == InstanceNUMANetworks(frozenset({"physnet0"}))
+
+
+@pytest.mark.parametrize("network_type", ["gre", "vxlan", "geneve"])
+def test_tunnels_need_the_tunnel(network_type: str) -> None:
+    assert requested([Network(network_type)]) == TUNNEL
+
+
+@pytest.mark.parametrize("network_type", ["local", "opflex", "", "VLAN", None])
+def test_any_other_network_needs_nothing(network_type: str | None) -> None:
+    assert requested([Network(network_type)]) == NOTHING
+    assert requested([Network(network_type, "physnet0")]) == NOTHING
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_a_network_whose_physical_network_is_not_told_needs_nothing(
+    name: str | None,
+) -> None:
+    assert requested([Network("vlan", name)]) == NOTHING
+
+
+def test_a_guest_without_networks_needs_nothing() -> None:
+    assert requested([]) == NOTHING
+
+
+def test_several_networks_are_one_request() -> None:
+    asked = requested(
+        [
+            Network("vlan", "physnet0"),
+            Network("flat", "physnet1"),
+            Network("vlan", "physnet0"),
+            Network("vxlan"),
+            Network("local"),
+        ]
+    )
+    assert asked == InstanceNUMANetworks(frozenset({"physnet0", "physnet1"}), True)
+
+
+requests = st.lists(
+    st.builds(
+        InstanceNUMANetworks,
+        st.frozensets(st.sampled_from(["a", "b", "c"])),
+        st.booleans(),
+    )
+)
+
+
+@given(requests, requests)
+def test_requests_may_be_merged_in_any_order_and_in_parts(
+    some: list[InstanceNUMANetworks], others: list[InstanceNUMANetworks]
+) -> None:
+    whole = merged([*some, *others])
+    assert whole == merged([*reversed(others), *some])
+    assert whole == merged([merged(some), merged(others)])
+    assert whole.physnets == {name for each in some + others for name in each.physnets}
+    assert whole.tunneled == any(each.tunneled for each in some + others)
