@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 from os_acc.exception import HostStepFailed, InvalidPciAddress
 from os_acc.host.attributes import link_target
@@ -50,7 +51,8 @@ def class_devices(root: str, class_name: str) -> list[ClassDevice]:
         target = link_target(path)
         if target is not None:
             ancestors = tuple(target.split("/")[:-1])
-            found.append(ClassDevice(name, path, _owner(ancestors), ancestors))
+            owner = nearest_function(ancestors)
+            found.append(ClassDevice(name, path, owner, ancestors))
     return found
 
 
@@ -67,8 +69,8 @@ def _links(directory: str) -> list[str]:
         ) from error
 
 
-def _owner(ancestors: tuple[str, ...]) -> PciAddress | None:
-    """The nearest PCI function above; those above it are bridges."""
+def nearest_function(ancestors: Sequence[str]) -> PciAddress | None:
+    """The nearest PCI function above, of names from the top; above it are bridges."""
     for name in reversed(ancestors):
         # Cheaper than an exception for each of the many other names.
         if ":" in name and "." in name:
