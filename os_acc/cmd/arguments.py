@@ -17,8 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import re
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from oslo_utils import strutils
 
@@ -77,6 +79,26 @@ def sibling(text: str) -> tuple[PciAddress, str]:
     """``address=driver``, of a function that goes along with another."""
     place, driver = key_value(text)
     return address(place), driver
+
+
+def cells(text: str) -> tuple[int, ...]:
+    """Numbers of a host's NUMA cells, such as ``0,1``."""
+    if re.fullmatch(r"[0-9]{1,5}(,[0-9]{1,5})*", text, re.ASCII) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers, such as 0,1")
+    return tuple(dict.fromkeys(map(int, text.split(","))))
+
+
+def new_file(path: str) -> TextIO:
+    """A file to write to, in UTF-8; what is in it is still there."""
+    # Here, where root is still root and may write its own files.
+    try:
+        return open(path, "w", encoding="utf-8", opener=_keeping)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from error
+
+
+def _keeping(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def json_file(path: str) -> Any:

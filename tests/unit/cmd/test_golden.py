@@ -10,10 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""The output that the manual shows, as the command really prints it.
-
-Run with OS_ACC_GOLDEN=1 to write it anew, and read the difference.
-"""
+"""The output that the manual shows, as the command really prints it."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ from os_acc.cmd import check, identity
 from os_acc.conf import PRIVSEP_GROUPS
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
+from tests.unit.cmd.goldens import GOLDEN, expect
 from tests.unit.cmd.images import Images
 
-GOLDEN = Path(__file__).parent / "golden"
 NAMED = (
     '{"vendor_id": "10de"}',
     '{"address": "0000:3b:00.0", "num_vfs": 2}',
@@ -48,11 +45,7 @@ def golden(console: Console) -> Callable[..., None]:
 
     def compare(name: str, *arguments: str) -> None:
         ran = console.run(*arguments)
-        printed = ran.out + ran.err
-        path = GOLDEN / f"{name}.txt"
-        if os.environ.get("OS_ACC_GOLDEN"):
-            path.write_text(printed)
-        assert printed == path.read_text()
+        expect(f"{name}.txt", ran.out + ran.err)
 
     return compare
 

@@ -43,6 +43,7 @@ COMMANDS = {
     "provider sync": ("--dry-run",),
     "request list": ("--instance", "--long"),
     "request show": ("--property", "--flavor-file", "--limit"),
+    "topology": ("--long", "--cells", "--svg"),
     "unplug": ("UUID",),
 }
 

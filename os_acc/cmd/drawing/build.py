@@ -1,0 +1,233 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The lines of a drawing, from what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from os_acc.cmd.drawing import forest, ranges, sums, words
+from os_acc.cmd.drawing.model import Drawing, Line, Mark
+from os_acc.cmd.drawing.scene import Scene
+from os_acc.cmd.drawing.supply import supplies
+from os_acc.cmd.states import DeviceState, State
+from os_acc.objects.numa import NUMACell
+from os_acc.objects.pci import PciAddress
+
+
+def draw(scene: Scene, *, long: bool = False) -> Drawing:
+    """The host as a tree.
+
+    :param long: each function has a line of its own, those that os_acc is not
+        told of as well.
+    """
+    return Drawing(_Artist(scene, long).host(), supplies(scene))
+
+
+class _Artist:
+    def __init__(self, scene: Scene, long: bool) -> None:
+        self._scene = scene
+        self._long = long
+        self._forest = forest.plant(scene, everything=long)
+
+    def host(self) -> Line:
+        topology = self._scene.topology
+        below: tuple[Line, ...]
+        if topology.cells:
+            below = (*self._sockets(), *self._unlisted(), *self._elsewhere())
+        else:
+            below = tuple(self._node(*self._forest.nodes))
+        return Line(
+            f"host {words.plain(self._scene.name)}",
+            tuple(self._summary()),
+            below=(*below, *self._missing()),
+        )
+
+    def _summary(self) -> Iterator[str]:
+        if not self._scene.topology.cells:
+            yield "without NUMA"
+        if self._scene.guest:
+            yield f"for a guest in cells {ranges.numbers(self._scene.guest.cells)}"
+        counted = Counter(each.state for each in self._scene.states.values())
+        yield f"functions: {len(self._scene.functions)}"
+        for state in State:
+            if counted[state]:
+                yield f"{state.value}: {counted[state]}"
+
+    def _sockets(self) -> Iterator[Line]:
+        cells = self._scene.topology.cells
+        for socket in sorted({each.socket for each in cells}, key=_none_last):
+            lines = tuple(self._cell(each) for each in cells if each.socket == socket)
+            if socket is None:
+                yield from lines
+            else:
+                yield Line(f"socket {socket}", framed=True, below=lines)
+
+    def _cell(self, cell: NUMACell) -> Line:
+        return Line(
+            f"cell {cell.id}",
+            (*words.affinity(self._scene, cell.id), *words.cell(cell)),
+            framed=True,
+            below=tuple(self._node(cell.id)),
+        )
+
+    def _unlisted(self) -> Iterator[Line]:
+        """Nodes of functions that are no cells: they have gone, or are offline."""
+        known = {cell.id for cell in self._scene.topology.cells}
+        for node in sorted(each for each in self._forest.nodes if each is not None):
+            if node not in known:
+                yield Line(
+                    f"cell {node}",
+                    ("offline",),
+                    framed=True,
+                    below=tuple(self._node(node)),
+                )
+
+    def _elsewhere(self) -> Iterator[Line]:
+        if None in self._forest.nodes:
+            yield Line(
+                "no NUMA node",
+                tuple(words.affinity(self._scene, None)),
+                framed=True,
+                below=tuple(self._node(None)),
+            )
+
+    def _node(self, *nodes: int | None) -> Iterator[Line]:
+        """All that is in one node, or in several."""
+        planted, functions = self._forest, self._scene.functions
+        tops = [each for node in nodes for each in planted.tops.get(node, ())]
+        others = [each for node in nodes for each in planted.others.get(node, ())]
+        yield from self._lines(sorted(tops))
+        if others:
+            yield Line(
+                f"other functions: {len(others)}",
+                (
+                    words.kinds(functions[each] for each in others),
+                    ranges.addresses(others, tuple(functions)),
+                ),
+                mark=Mark.HOST,
+                functions=tuple(others),
+            )
+
+    def _lines(self, some: Sequence[PciAddress]) -> Iterator[Line]:
+        """Functions beside each other; those of one slot as one card."""
+        slots: dict[tuple[int, ...], list[PciAddress]] = {}
+        for address in some:
+            slots.setdefault(address.parts[:3], []).append(address)
+        for slot in slots.values():
+            lines = tuple(self._function(address) for address in slot)
+            if len(lines) == 1:
+                yield from lines
+            else:
+                place = str(slot[0]).partition(".")[0]
+                yield Line(f"card {place}", below=lines)
+
+    def _function(self, address: PciAddress) -> Line:
+        function = self._scene.functions[address]
+        device = self._scene.states.get(address)
+        here = self._forest.below.get(address, ())
+        vfs = [each for each in function.vfs if each in here]
+        beside = [each for each in here if each not in set(vfs)]
+        line = Line(
+            str(address),
+            tuple(words.function(self._scene, address)) + self._strange(address),
+            state=self._state(device, address),
+            mark=self._mark(device, address),
+            functions=(address,),
+            below=(*self._vfs(address, vfs), *self._lines(beside)),
+        )
+        return line if self._long or device else self._without_detours(line)
+
+    def _without_detours(self, line: Line) -> Line:
+        """Bridges in one line, where each has nothing but the next one below it."""
+        if line.mark is not Mark.PLACE or len(line.below) != 1:
+            return line
+        (only,) = line.below
+        if only.mark is not Mark.PLACE or not only.functions:
+            return line
+        return dataclasses.replace(
+            only,
+            label=f"{line.label} > {only.label}",
+            details=("bridges", *self._strange(line.functions[0])),
+            functions=(*line.functions, *only.functions),
+        )
+
+    def _strange(self, address: PciAddress) -> tuple[str, ...]:
+        """What is above it, where that is drawn elsewhere."""
+        function = self._scene.functions[address]
+        above = function.physfn or self._scene.parents.get(address)
+        if above is None or above == self._forest.above.get(address):
+            return ()
+        return (f"VF of {above}" if function.physfn else f"behind {above}",)
+
+    def _state(self, device: DeviceState | None, address: PciAddress) -> str:
+        if device is not None:
+            return device.state.value
+        return "" if self._scene.functions[address].is_bridge else "host"
+
+    def _mark(self, device: DeviceState | None, address: PciAddress) -> Mark:
+        if device is not None:
+            return words.MARKS[device.state]
+        is_bridge = self._scene.functions[address].is_bridge
+        return Mark.PLACE if is_bridge else Mark.HOST
+
+    def _vfs(self, pf: PciAddress, vfs: Sequence[PciAddress]) -> Iterator[Line]:
+        groups = [[each] for each in vfs] if self._long else self._alike(vfs)
+        for some in groups:
+            if len(some) == 1:
+                yield self._function(some[0])
+                continue
+            device = self._scene.states.get(some[0])
+            places = ranges.addresses(some, self._scene.functions[pf].vfs)
+            yield Line(
+                f"{len(some)} VFs {places}",
+                tuple(words.alike(self._scene, some)),
+                state=self._state(device, some[0]),
+                mark=self._mark(device, some[0]),
+                functions=tuple(some),
+            )
+
+    def _alike(self, vfs: Sequence[PciAddress]) -> list[list[PciAddress]]:
+        # Whatever is below a VF, it stays there.
+        return sums.alike(self._scene, vfs, apart=self._forest.below)
+
+    def _missing(self) -> Iterator[Line]:
+        """What is leased or named, and cannot be seen."""
+        host = self._scene.host
+        lines = [
+            Line(
+                str(device.address),
+                (
+                    *words.holder([device.lease] if device.lease else []),
+                    words.plain(device.reason),
+                ),
+                state=device.state.value,
+                mark=words.MARKS[device.state],
+            )
+            for device in self._scene.states.values()
+            if device.function is None
+        ]
+        told = {line.label for line in lines}
+        lines += [
+            Line(words.plain(name), (words.plain(str(error)),), mark=Mark.TROUBLE)
+            for name, error in sorted(host.unreadable.items())
+            if words.plain(name) not in told
+        ]
+        if lines:
+            yield Line("not to be seen", framed=True, below=tuple(lines))
+
+
+def _none_last(number: int | None) -> tuple[bool, int]:
+    return number is None, number or 0

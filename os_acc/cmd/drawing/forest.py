@@ -1,0 +1,95 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which function is drawn below which, and in which cell."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from os_acc.cmd.drawing.scene import Scene
+from os_acc.objects.pci import PciAddress
+
+_Places = Mapping[PciAddress | None, tuple[PciAddress, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forest:
+    """The functions of a host as trees, each in one NUMA node.
+
+    :ivar above: what a function is drawn below; not of those at the top.
+    :ivar below: the other way round; sorted.
+    :ivar tops: those that are below no other, by node; sorted.
+    :ivar others: those that are not drawn, by node; sorted.
+    """
+
+    above: Mapping[PciAddress, PciAddress]
+    below: Mapping[PciAddress, tuple[PciAddress, ...]]
+    tops: Mapping[int | None, tuple[PciAddress, ...]]
+    others: Mapping[int | None, tuple[PciAddress, ...]]
+
+    @property
+    def nodes(self) -> frozenset[int | None]:
+        """Where there are functions."""
+        return frozenset({*self.tops, *self.others})
+
+
+def plant(scene: Scene, everything: bool) -> Forest:
+    """Put every function of the host into its place.
+
+    What os_acc may take is drawn, and what that is below.
+
+    :param everything: draw all functions.
+    """
+    drawn: dict[PciAddress, PciAddress | None] = {}
+    for address in scene.functions if everything else scene.states:
+        place: PciAddress | None = address
+        while place and place in scene.functions and place not in drawn:
+            above = _above(scene, place)
+            drawn[place] = above
+            place = above
+    below = defaultdict(list)
+    tops = defaultdict(list)
+    others = defaultdict(list)
+    for address, function in sorted(scene.functions.items()):
+        above = drawn.get(address)
+        if address not in drawn:
+            others[function.numa_node].append(address)
+        elif above is None:
+            tops[function.numa_node].append(address)
+        else:
+            below[above].append(address)
+    return Forest(
+        MappingProxyType({one: other for one, other in drawn.items() if other}),
+        MappingProxyType({key: tuple(value) for key, value in below.items()}),
+        MappingProxyType({key: tuple(value) for key, value in tops.items()}),
+        MappingProxyType({key: tuple(value) for key, value in others.items()}),
+    )
+
+
+def _above(scene: Scene, address: PciAddress) -> PciAddress | None:
+    """The PF, or the next bridge, of the same node.
+
+    The kernel gives a function the node of its bus, but firmware, quirks and
+    whoever writes to ``numa_node`` may say otherwise.
+    """
+    function = scene.functions[address]
+    above = function.physfn or scene.parents.get(address)
+    while above is not None:
+        other = scene.functions.get(above)
+        if other is not None and other.numa_node == function.numa_node:
+            return above
+        above = scene.parents.get(above)
+    return None

@@ -1,0 +1,101 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The same tree for programs: a row for each socket, cell and function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from os_acc.cmd.drawing import forest, words
+from os_acc.cmd.drawing.scene import Scene
+from os_acc.objects.pci import PciAddress, PciFunction
+
+COLUMNS = (
+    "Kind",
+    "Name",
+    "Below",
+    "NUMA Node",
+    "Resource Class",
+    "State",
+    "Consumer",
+    "Instance Name",
+    "Driver",
+    "IOMMU Group",
+    "Reason",
+)
+#: Where it is asked for a guest.
+MORE = ("Affinity", "Policies")
+
+
+def rows(scene: Scene) -> Iterator[tuple[Any, ...]]:
+    """What is drawn with ``--long``, in ``COLUMNS`` and ``MORE`` of them."""
+    cells = scene.topology.cells
+    blank = (None,) * (len(COLUMNS) - 4)
+    for socket in sorted({cell.socket for cell in cells if cell.socket is not None}):
+        nothing = (None, None) if scene.guest else ()
+        yield ("socket", f"socket {socket}", None, None, *blank, *nothing)
+    for cell in cells:
+        below = None if cell.socket is None else f"socket {cell.socket}"
+        name = f"cell {cell.id}"
+        yield ("cell", name, below, cell.id, *blank, *_affinity(scene, cell.id))
+    planted = forest.plant(scene, everything=True)
+    known = {cell.id for cell in cells}
+    for address in sorted({*scene.functions, *scene.states}):
+        function = scene.functions.get(address)
+        node = function.numa_node if function else None
+        above = planted.above.get(address)
+        below = f"cell {node}" if node in known else None
+        yield (
+            _kind(function),
+            str(address),
+            str(above) if above else below,
+            node,
+            *_device(scene, address, function),
+            *(
+                _affinity(scene, node)
+                if function
+                else (None, None)[: len(_more(scene))]
+            ),
+        )
+
+
+def _more(scene: Scene) -> tuple[str, ...]:
+    return MORE if scene.guest else ()
+
+
+def _kind(function: PciFunction | None) -> str:
+    if function is None:
+        return "gone"
+    return "bridge" if function.is_bridge else function.role.value
+
+
+def _device(
+    scene: Scene, address: PciAddress, function: PciFunction | None
+) -> Iterator[Any]:
+    device = scene.states.get(address)
+    lease = device.lease if device else None
+    yield device.resource_class if device else None
+    yield device.state.value if device else None
+    yield lease.consumer if lease else None
+    yield (lease.instance_name or None) if lease else None
+    yield function.driver if function else None
+    yield function.iommu_group if function else None
+    yield (device.reason or None) if device else None
+
+
+def _affinity(scene: Scene, node: int | None) -> Iterator[Any]:
+    found = scene.affinity(node)
+    if found is not None:
+        yield found.name.lower()
+        yield [policy.value for policy in words.allowing(found)]

@@ -1,0 +1,64 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which free accelerators guests could get, by their cells and their policy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from os_acc.cmd.drawing import ranges
+from os_acc.cmd.drawing.model import POLICIES, Choice, Supply
+from os_acc.cmd.drawing.scene import Scene
+from os_acc.cmd.drawing.words import plain
+from os_acc.numa.affinity import Guest, allows
+
+
+def supplies(scene: Scene) -> tuple[Supply, ...]:
+    """For a guest in each one of the cells, or for the one that is asked about."""
+    names = sorted({each.resource_class for each in scene.accelerators})
+    return tuple(_supply(scene, name) for name in names)
+
+
+def _supply(scene: Scene, name: str) -> Supply:
+    nodes = [
+        each.numa_node
+        for each in scene.accelerators
+        if each.resource_class == name and each.is_free
+    ]
+    return Supply(plain(name), len(nodes), tuple(_choices(scene, nodes)))
+
+
+def _choices(scene: Scene, nodes: Sequence[int | None]) -> Iterator[Choice]:
+    if not nodes:
+        return
+    if scene.guest is not None:
+        cells = "+".join(map(str, scene.guest.cells))
+        yield Choice(cells, _free(scene.guest, nodes))
+        return
+    if not scene.topology.cells:
+        yield Choice("any", _free(Guest(scene.topology), nodes))
+        return
+    rows = [
+        (_free(Guest(scene.topology, (cell.id,)), nodes), cell.id)
+        for cell in scene.topology.cells
+    ]
+    for free, alike in itertools.groupby(rows, lambda row: row[0]):
+        yield Choice(ranges.numbers(number for _free, number in alike), free)
+
+
+def _free(guest: Guest, nodes: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(
+        sum(allows(policy, guest.affinity(node)) for node in nodes)
+        for policy in POLICIES
+    )

@@ -1,0 +1,139 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A drawing for a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from os_acc.cmd.drawing import folding
+from os_acc.cmd.drawing.model import Drawing, Line, Mark
+
+#: Less is not of use.
+LEAST_WIDTH = 40
+
+# Select Graphic Rendition (ECMA-48, 8.3.117): colours that are to be read on
+# light and on dark ground.
+_COLOURS = {
+    Mark.FREE: "32",
+    Mark.LEASED: "34",
+    Mark.UNDER_WAY: "35",
+    Mark.TROUBLE: "31",
+    Mark.REFUSED: "33",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Signs:
+    """What leads to a line: to one between others, and to the last."""
+
+    to_next: str
+    to_last: str
+    past: str
+    none: str = "   "
+
+
+_LINES = _Signs("├─ ", "└─ ", "│  ")
+_ASCII = _Signs("|- ", "`- ", "|  ")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Style:
+    """How a terminal is drawn on.
+
+    :ivar width: in columns; not less than ``LEAST_WIDTH`` is kept to.
+    :ivar encoding: of the terminal; what it does not have becomes ``?``.
+    """
+
+    width: int
+    encoding: str = "utf-8"
+    colours: bool = False
+
+
+def render(drawing: Drawing, style: Style) -> Iterator[str]:
+    """The lines of the drawing, none wider than the terminal."""
+    pen = _Pen(style, drawing.host.depth)
+    for line in pen.tree(drawing.host, "", ""):
+        yield pen.encoded(line)
+    yield ""
+    for line in pen.table(drawing):
+        yield pen.encoded(line)
+
+
+class _Pen:
+    def __init__(self, style: Style, depth: int) -> None:
+        self._style = style
+        self._width = max(style.width, LEAST_WIDTH)
+        # Half of the width is for what is said.
+        self._most = self._width // 2
+        self._step = next((step for step in (3, 2) if depth * step <= self._most), 1)
+        self._signs = _LINES if self.encoded(_LINES.to_next) == "├─ " else _ASCII
+
+    def encoded(self, text: str) -> str:
+        name = self._style.encoding
+        return text.encode(name, "replace").decode(name)
+
+    def tree(self, line: Line, lead: str, further: str) -> Iterator[str]:
+        """A line and all below it.
+
+        :param lead: what leads to the line.
+        :param further: what is left of all that is below.
+        """
+        hang = self._sign(self._signs.past if line.below else self._signs.none)
+        rest = self._cut(further + hang)
+        lead = self._cut(lead)
+        # All rows have the room of those that have the least.
+        room = self._width - max(len(lead), len(rest))
+        first, *others = folding.fold(folding.text_of(line), room)
+        yield lead + self._coloured(line, first)
+        for other in others:
+            yield rest + other
+        for child in line.below:
+            is_last = child is line.below[-1]
+            to_it = self._signs.to_last if is_last else self._signs.to_next
+            past = self._signs.none if is_last else self._signs.past
+            yield from self.tree(
+                child, further + self._sign(to_it), further + self._sign(past)
+            )
+
+    def table(self, drawing: Drawing) -> Iterator[str]:
+        rows = list(folding.table(drawing))
+        cells = [row for row in rows if len(row) > 1]
+        widths = [
+            max(map(folding.width, column)) for column in zip(*cells, strict=True)
+        ]
+        for row in rows:
+            if len(row) < 2:
+                yield from folding.fold("".join(row), self._width)
+                continue
+            texts = (
+                " " * (width - folding.width(text)) + text
+                for text, width in zip(row, widths, strict=True)
+            )
+            yield from folding.fold("  " + "  ".join(texts), self._width)
+
+    def _sign(self, sign: str) -> str:
+        return sign[: self._step]
+
+    def _cut(self, lead: str) -> str:
+        """The end of what is left of a line, where that would take all the room."""
+        return lead[-self._most :]
+
+    def _coloured(self, line: Line, first: str) -> str:
+        place = folding.state_at(line, first)
+        if not self._style.colours or place is None or line.mark not in _COLOURS:
+            return first
+        start, end = place
+        colour = _COLOURS[line.mark]
+        return f"{first[:start]}\x1b[{colour}m{first[start:end]}\x1b[0m{first[end:]}"

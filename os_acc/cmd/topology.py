@@ -1,0 +1,157 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc topology``: the host as a tree."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint
+from typing import Any, TextIO
+
+from cliff.formatters import base as formatters
+from stevedore import ExtensionManager, extension
+
+from os_acc import exception
+from os_acc.cmd import arguments, base
+from os_acc.cmd.drawing import build, rows, scene, svg, text
+from os_acc.host import buses, numa
+
+_TREE = "tree"
+_WIDTH = 80
+
+
+class Topology(base.Listing):
+    """Draw the sockets, NUMA cells, bridges, cards and VFs of this host as a tree.
+
+    Says who has what, and from where a guest could get what by its NUMA policy.
+    Changes nothing, and needs no privileged helper.
+    """
+
+    @property
+    def formatter_default(self) -> str:
+        return _TREE
+
+    def _load_formatter_plugins(
+        self,
+    ) -> ExtensionManager[formatters.ListFormatter]:
+        found = super()._load_formatter_plugins()
+        entry = EntryPoint(_TREE, f"{__name__}:_Tree", self.formatter_namespace)
+        found.extensions.append(extension.Extension(_TREE, entry, _Tree, _Tree()))
+        return found
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        self._parser = parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--long",
+            action="store_true",
+            help="a line for each function, those that os_acc is not told of as well",
+        )
+        parser.add_argument(
+            "--cells",
+            metavar="NUMBERS",
+            type=arguments.cells,
+            default=(),
+            help="for a guest in these host cells, such as 0,1: how near each device "
+            "is to it, and by which policies it could have it",
+        )
+        parser.add_argument(
+            "--svg",
+            metavar="FILE",
+            type=arguments.new_file,
+            help="draw it into this file, as a picture",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        if parsed_args.svg and parsed_args.formatter != _TREE:
+            self._parser.error("--svg is a format of its own")
+        self._scene = self._look(parsed_args.cells)
+        self.remark_if_none_named()
+        more = rows.MORE if parsed_args.cells else ()
+        return (*rows.COLUMNS, *more), rows.rows(self._scene)
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+    ) -> int:
+        if parsed_args.formatter != _TREE:
+            return super().produce_output(parsed_args, column_names, data)
+        drawing = build.draw(self._scene, long=parsed_args.long)
+        if parsed_args.svg:
+            _write(parsed_args.svg, svg.render(drawing))
+            return 0
+        out = self.app.stdout
+        for line in text.render(drawing, _style(out, parsed_args.max_width)):
+            out.write(f"{line}\n")
+        return 0
+
+    def _look(self, cells: tuple[int, ...]) -> scene.Scene:
+        look, root = self.look(), self.os_acc.root
+        topology = numa.read_topology(root)
+        for cell in cells:
+            if topology.cell(cell) is None:
+                known = ", ".join(str(each.id) for each in topology.cells)
+                raise exception.InvalidInput(
+                    f"this host has no cell {cell}",
+                    hint=f"its cells: {known}" if known else "it has no NUMA cells",
+                )
+        parents = buses.read_parents(root, look.stock.host.functions)
+        return scene.of(look, self.settings.node_name, parents, topology, cells)
+
+
+class _Tree(formatters.ListFormatter):
+    """What is drawn is no list; the command draws it itself."""
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        pass
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        raise NotImplementedError("a tree is no list")
+
+
+def _style(out: TextIO, width: int) -> text.Style:
+    is_terminal = out.isatty()
+    if width < 1:
+        width = shutil.get_terminal_size().columns if is_terminal else _WIDTH
+    return text.Style(
+        width,
+        getattr(out, "encoding", None) or "utf-8",
+        colours=is_terminal and "NO_COLOR" not in os.environ,
+    )
+
+
+def _write(file: TextIO, picture: str) -> None:
+    try:
+        with file:
+            # What was there before is kept until there is something to write.
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                file.truncate()
+            file.write(picture)
+    except OSError as error:
+        raise exception.InvalidInput(
+            f"{file.name} cannot be written: {error.strerror}"
+        ) from error

@@ -1,0 +1,354 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a drawing says of a host, whatever the host is like."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.cmd.drawing import build, folding, ranges, rows, svg, text
+from os_acc.cmd.drawing.model import Drawing, Line, Mark
+from os_acc.cmd.drawing.scene import Accelerator, Scene
+from os_acc.cmd.states import State
+from os_acc.objects.pci import PciAddress
+from tests.unit.cmd.drawn import (
+    BRIDGE,
+    address,
+    card,
+    cells,
+    function,
+    lease,
+    scene,
+    scenes,
+    state,
+)
+
+PF = "0000:3b:00.0"
+PORT, SWITCH, GPU = "0000:16:00.0", "0000:17:00.0", "0000:19:00.0"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def lines(drawing: Drawing) -> list[Line]:
+    return list(drawing.host.all())
+
+
+def line(drawing: Drawing, label: str) -> Line:
+    (found,) = (each for each in lines(drawing) if each.label.startswith(label))
+    return found
+
+
+def labels(some: Line) -> list[str]:
+    return [each.label for each in some.below]
+
+
+def printed(drawing: Drawing, **style: object) -> list[str]:
+    return list(text.render(drawing, text.Style(**{"width": 200, **style})))
+
+
+def words_of(picture: str) -> str:
+    """All texts of a picture, as who reads or selects them has them."""
+    root = ElementTree.fromstring(picture)
+    return " ".join(each.text or "" for each in root.iter(f"{SVG}text"))
+
+
+# -- whatever the host is like ---------------------------------------------
+
+
+@given(scenes(), st.booleans())
+def test_every_function_is_drawn_once(host: Scene, long: bool) -> None:
+    drawn = Counter(
+        each for line in lines(build.draw(host, long=long)) for each in line.functions
+    )
+    assert drawn == Counter(list(host.functions))
+
+
+@given(scenes())
+def test_a_long_drawing_sums_up_nothing(host: Scene) -> None:
+    drawing = build.draw(host, long=True)
+    assert all(len(each.functions) < 2 for each in lines(drawing))
+
+
+@given(scenes(), st.booleans())
+def test_a_function_is_drawn_in_its_own_node(host: Scene, long: bool) -> None:
+    for place in lines(build.draw(host, long=long)):
+        match = re.fullmatch("cell ([0-9]+)|no NUMA node", place.label)
+        if match is not None:
+            node = int(match[1]) if match[1] else None
+            inside = [each for line in place.all() for each in line.functions]
+            assert {host.functions[each].numa_node for each in inside} <= {node}
+
+
+@given(scenes(), st.booleans())
+def test_a_function_is_below_its_pf_or_bridge_or_says_where_that_is(
+    host: Scene, long: bool
+) -> None:
+    def check(line: Line, above: tuple[PciAddress, ...]) -> None:
+        is_placed = not line.label.startswith("other functions")
+        for each in line.functions[:1] if is_placed else ():
+            found = host.functions[each]
+            parent = found.physfn or host.parents.get(each)
+            is_told = any(str(parent) in detail for detail in line.details)
+            assert parent is None or parent in above or is_told
+        for child in line.below:
+            check(child, (*above, *line.functions))
+
+    check(build.draw(host, long=long).host, ())
+
+
+@given(
+    scenes(),
+    st.booleans(),
+    st.integers(0, 200),
+    st.sampled_from(["utf-8", "ascii", "latin-1"]),
+)
+def test_no_line_is_wider_than_the_terminal(
+    host: Scene, long: bool, width: int, encoding: str
+) -> None:
+    drawing = build.draw(host, long=long)
+    for row in printed(drawing, width=width, encoding=encoding):
+        assert folding.width(row) <= max(width, text.LEAST_WIDTH)
+        assert row.isprintable()
+        assert row.encode(encoding).decode(encoding) == row
+
+
+@given(scenes(), st.booleans())
+def test_a_picture_is_xml_that_says_what_the_text_says(host: Scene, long: bool) -> None:
+    drawing = build.draw(host, long=long)
+    said = words_of(svg.render(drawing)).replace(" ", "")
+    for each in lines(drawing):
+        for word in (each.label, each.state, *each.details):
+            assert word.replace(" ", "") in said
+
+
+@given(scenes())
+def test_a_picture_is_wide_enough_for_its_texts(host: Scene) -> None:
+    root = ElementTree.fromstring(svg.render(build.draw(host)))
+    for each in root.iter(f"{SVG}text"):
+        if each.get("text-anchor") is None:
+            right = float(each.get("x", "")) + 7.3 * folding.width(each.text or "")
+            assert right < float(root.get("width", ""))
+        assert float(each.get("y", "")) < float(root.get("height", ""))
+
+
+@given(scenes())
+def test_programs_are_told_of_every_function_once(host: Scene) -> None:
+    found = list(rows.rows(host))
+    more = rows.MORE if host.guest else ()
+    assert {len(row) for row in found} <= {len(rows.COLUMNS) + len(more)}
+    names = Counter(row[1] for row in found if row[0] not in ("socket", "cell"))
+    assert names == Counter(map(str, {*host.functions, *host.states}))
+    known = {row[1] for row in found} | {None}
+    assert {row[2] for row in found} <= known
+
+
+@given(st.text(), st.integers(2, 60))
+def test_folded_text_keeps_what_it_says(said: str, room: int) -> None:
+    folded = folding.fold(said, room)
+    assert all(folding.width(each) <= room for each in folded)
+    assert "".join("".join(folded).split()) == "".join(said.split())
+
+
+ADDRESSES = st.builds(
+    PciAddress, st.just(0), st.integers(0, 2), st.integers(0, 3), st.integers(0, 7)
+)
+
+
+@given(st.sets(ADDRESSES, min_size=1), st.sets(ADDRESSES))
+def test_ranges_name_exactly_what_they_stand_for(
+    some: set[PciAddress], others: set[PciAddress]
+) -> None:
+    neighbours = sorted(some | others)
+    named: list[PciAddress] = []
+    before = ""
+    for part in ranges.addresses(some, neighbours).split(", "):
+        ends = []
+        for end in re.findall(r"(?:[0-9a-f:]+:)?[0-9a-f]{2}\.[0-7]", part):
+            before = end if ":" in end else f"{before[:8]}{end}"
+            ends.append(neighbours.index(address(before)))
+        named += neighbours[ends[0] : ends[-1] + 1]
+    assert named == sorted(some)
+
+
+# -- the shape of the tree -------------------------------------------------
+
+
+def test_cells_are_below_their_sockets() -> None:
+    drawing = build.draw(scene([], topology=cells(0, 0, 1)))
+    assert labels(drawing.host) == ["socket 0", "socket 1"]
+    assert labels(line(drawing, "socket 0")) == ["cell 0", "cell 1"]
+
+
+def test_a_cell_on_several_sockets_is_below_the_host() -> None:
+    drawing = build.draw(scene([], topology=cells(0, None)))
+    assert labels(drawing.host) == ["socket 0", "cell 1"]
+
+
+def test_what_is_near_no_cell_has_a_branch_of_its_own() -> None:
+    gpu = function(GPU, None)
+    drawing = build.draw(scene([gpu], [state(gpu)]))
+    assert labels(line(drawing, "no NUMA node")) == [GPU]
+
+
+def test_a_host_without_numa_is_one_branch() -> None:
+    found = [function(GPU, None), function(PF, 0), function(PORT, None)]
+    host = scene(found, [state(each) for each in found[:2]], topology=cells())
+    drawing = build.draw(host)
+    assert labels(drawing.host) == [GPU, PF, "other functions: 1"]
+    assert "without NUMA" in drawing.host.details
+
+
+def test_bridges_that_lead_to_one_place_are_one_line() -> None:
+    found = [
+        function(PORT, class_code=BRIDGE),
+        function(SWITCH, class_code=BRIDGE),
+        function(GPU),
+    ]
+    parents = [(SWITCH, PORT), (GPU, SWITCH)]
+    host = scene(found, [state(found[2])], parents=parents)
+    assert labels(line(build.draw(host), "cell 0")) == [f"{PORT} > {SWITCH}"]
+    long = build.draw(host, long=True)
+    assert labels(line(long, PORT)) == [SWITCH]
+    assert labels(line(long, SWITCH)) == [GPU]
+
+
+def test_a_device_whose_node_is_not_its_bridges_says_where_it_is() -> None:
+    port, gpu = function(PORT, 1, class_code=BRIDGE), function(GPU, 0)
+    drawing = build.draw(scene([port, gpu], [state(gpu)], parents=[(GPU, PORT)]))
+    assert labels(line(drawing, "cell 0")) == [GPU]
+    assert f"behind {PORT}" in line(drawing, GPU).details
+
+
+def test_the_functions_of_one_slot_are_a_card() -> None:
+    found = [function(GPU), function("0000:19:00.1")]
+    drawing = build.draw(scene(found, map(state, found)))
+    assert labels(line(drawing, "card 0000:19:00")) == [GPU, "0000:19:00.1"]
+
+
+def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
+    gone = state(address(GPU), State.LEASED, given=lease(address(GPU), name="web"))
+    drawing = build.draw(scene([], [gone], unreadable=["0000:05:00.0"]))
+    branch = line(drawing, "not to be seen")
+    assert labels(branch) == [GPU, "0000:05:00.0"]
+    assert "web" in line(drawing, GPU).details[0]
+
+
+# -- who has what ----------------------------------------------------------
+
+
+def test_alike_vfs_are_one_line_and_others_are_not() -> None:
+    pf, *vfs = card(PF, 6)
+    states = [state(vf) for vf in vfs]
+    states[2] = state(vfs[2], State.QUARANTINED, given=lease(vfs[2].address))
+    drawing = build.draw(scene([pf, *vfs], states))
+    assert labels(line(drawing, PF)) == [
+        "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
+        "0000:3b:02.2",
+    ]
+    assert line(drawing, "0000:3b:02.2").mark is Mark.TROUBLE
+    assert "groups 0-1,3-5" in line(drawing, "5 VFs").details
+
+
+@pytest.mark.parametrize(("instances", "lines_of_vfs"), [(8, 8), (9, 1)])
+def test_many_holders_are_counted_and_few_are_named(
+    instances: int, lines_of_vfs: int
+) -> None:
+    pf, *vfs = card(PF, 18)
+    states = [
+        state(vf, State.LEASED, given=lease(vf.address, 1 + number % instances))
+        for number, vf in enumerate(vfs)
+    ]
+    drawing = build.draw(scene([pf, *vfs], states))
+    found = line(drawing, PF).below
+    assert len(found) == lines_of_vfs
+    assert ("9 instances" in found[0].details) is (instances == 9)
+
+
+def test_names_that_are_no_text_do_no_harm() -> None:
+    gpu = function(GPU)
+    name = '<b>&"\x1b[31m\n\u202e'
+    given = lease(gpu.address, name=name)
+    drawing = build.draw(scene([gpu], [state(gpu, State.LEASED, given=given)]))
+    shown = '<b>&"\ufffd[31m\ufffd\ufffd'
+    assert shown in "\n".join(printed(drawing))
+    assert shown in words_of(svg.render(drawing))
+
+
+def test_colours_are_for_who_asks_for_them() -> None:
+    gpu = function(GPU)
+    drawing = build.draw(scene([gpu], [state(gpu)]))
+    assert not any("\x1b" in row for row in printed(drawing))
+    coloured = printed(drawing, colours=True)
+    assert any("\x1b[32mfree\x1b[0m" in row for row in coloured)
+    plain = [re.sub("\x1b\\[[0-9]*m", "", row) for row in coloured]
+    assert plain == printed(drawing)
+
+
+# -- which policy would allow what -----------------------------------------
+
+FOUR = cells(0, 0, 1, 1)
+ONE_EACH = [Accelerator("GPU", node, True) for node in (0, 1, 2, None)]
+
+
+def test_each_cell_says_how_many_each_policy_would_allow() -> None:
+    host = scene([], topology=FOUR, accelerators=ONE_EACH)
+    (supply,) = build.draw(host).supplies
+    # Required, socket, legacy, preferred.
+    assert [(each.cells, each.free) for each in supply.choices] == [
+        ("0-1", (1, 2, 2, 4)),
+        ("2", (1, 1, 2, 4)),
+        ("3", (0, 1, 1, 4)),
+    ]
+
+
+def test_what_is_not_free_counts_for_nobody() -> None:
+    host = scene([], accelerators=[Accelerator("GPU", 0, False)])
+    (supply,) = build.draw(host).supplies
+    assert (supply.free, supply.choices) == (0, ())
+
+
+def test_without_numa_every_policy_allows_all() -> None:
+    host = scene([], topology=cells(), accelerators=ONE_EACH)
+    (supply,) = build.draw(host).supplies
+    assert [(each.cells, each.free) for each in supply.choices] == [("any", (4,) * 4)]
+
+
+@pytest.mark.parametrize(
+    ("node", "guest", "said"),
+    [
+        (0, (0,), "local (every policy)"),
+        (1, (0,), "same socket (socket, preferred)"),
+        (2, (0,), "remote (preferred)"),
+        (None, (0,), "unknown distance (legacy, preferred)"),
+        (2, (0, 2), "local (every policy)"),
+    ],
+)
+def test_for_a_guest_each_device_says_how_near_it_is(
+    node: int | None, guest: tuple[int, ...], said: str
+) -> None:
+    gpu = function(GPU, node)
+    host = scene([gpu], [state(gpu)], topology=FOUR, guest=guest)
+    assert said in line(build.draw(host), GPU).details
+
+
+def test_a_guest_in_several_cells_is_one_row() -> None:
+    host = scene([], topology=FOUR, accelerators=ONE_EACH, guest=(0, 2))
+    (supply,) = build.draw(host).supplies
+    assert [(each.cells, each.free) for each in supply.choices] == [
+        ("0+2", (2, 3, 3, 4))
+    ]

@@ -1,0 +1,197 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""``os-acc topology``, from the host to what an operator sees."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc.cmd.app import OsAcc
+from tests.unit.bench import Bench, uuid_of
+from tests.unit.cmd.console import Console
+from tests.unit.cmd.goldens import expect
+from tests.unit.cmd.gpu_host import gpu_host
+
+GPU, NIC, FPGA = "0000:17:00.0", "0000:3b:00.0", "0000:e3:00.0"
+NAMED = (
+    '{"vendor_id": "10de"}',
+    '{"address": "0000:3b:00.0", "num_vfs": 2}',
+    '{"address": "0000:04:00.0"}',
+    '{"address": "0000:e3:00.0"}',
+)
+
+
+@pytest.fixture
+def small(console: Console) -> Console:
+    """Two sockets; an instance has a GPU, and a card is near no cell."""
+    console.configure(*NAMED)
+    console.bench.restart(device_spec=list(NAMED))
+    console.bench.plug(1, GPU)
+    return console
+
+
+@pytest.fixture
+def gpus(make_bench: Callable[..., Bench], tmp_path: Path) -> Console:
+    """Eight GPUs with 32 VFs each; one instance has four of them, twelve one each."""
+    named = '{"vendor_id": "10de", "resource_class": "CUSTOM_VGPU"}'
+    bench = make_bench(gpu_host(), device_spec=[named])
+    console = Console(bench, tmp_path)
+    console.configure(named)
+    bench.plug(1, "0000:13:00.0", amount=4)
+    for number in range(2, 14):
+        bench.plug(number, "0000:1b:00.0")
+    return console
+
+
+def picture(console: Console, place: Path, *more: str) -> str:
+    ran = console.run("topology", "--svg", str(place), *more)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+    return place.read_text(encoding="utf-8")
+
+
+def test_a_host_is_drawn_as_the_manual_shows_it(small: Console, tmp_path: Path) -> None:
+    ran = small.run("topology")
+    expect("topology.txt", ran.out + ran.err)
+    ran = small.run("topology", "--cells", "1", "--max-width", "100")
+    expect("topology-cells.txt", ran.out + ran.err)
+    expect("topology.svg", picture(small, tmp_path / "host.svg"))
+
+
+def test_a_host_with_hundreds_of_vfs_fits_a_page(gpus: Console, tmp_path: Path) -> None:
+    ran = gpus.run("topology")
+    expect("topology-gpus.txt", ran.out + ran.err)
+    assert len(ran.out.splitlines()) < 100
+    expect("topology-gpus.svg", picture(gpus, tmp_path / "host.svg"))
+    long = gpus.run("topology", "--long")
+    for number in range(1, 14):
+        assert uuid_of(number) in long.out
+    assert len(long.out.splitlines()) > 256
+
+
+def test_looking_changes_nothing(small: Console, tmp_path: Path) -> None:
+    before = small.bench.kernel.snapshot()
+    written = small.bench.kernel.writes()
+    for more in ((), ("--long",), ("--svg", str(tmp_path / "a.svg")), ("-f", "json")):
+        assert small.run("topology", *more).status == 0
+    assert small.bench.kernel.snapshot() == before
+    assert small.bench.kernel.writes() == written
+
+
+def test_programs_are_told_what_is_where_and_whose(small: Console) -> None:
+    rows = {row["Name"]: row for row in small.json("topology")}
+    assert rows[GPU]["Below"] == "0000:16:00.0"
+    assert rows["0000:16:00.0"]["Below"] == "cell 0"
+    assert rows["cell 0"]["Below"] == "socket 0"
+    assert (rows[GPU]["State"], rows[GPU]["Consumer"]) == ("leased", uuid_of(1))
+    assert rows[GPU]["Instance Name"] == "instance-1"
+    assert (rows[FPGA]["Below"], rows[FPGA]["NUMA Node"]) == (None, None)
+    assert rows["0000:3b:02.1"]["Below"] == NIC
+    text = small.run("topology", "-f", "csv").out
+    assert {row["Name"] for row in csv.DictReader(io.StringIO(text))} == set(rows)
+
+
+def test_programs_are_told_for_a_guest_what_it_could_have(small: Console) -> None:
+    rows = {row["Name"]: row for row in small.json("topology", "--cells", "1")}
+    assert rows["0000:b1:00.0"]["Affinity"] == "local"
+    assert rows[GPU]["Affinity"] == "remote"
+    assert rows[GPU]["Policies"] == ["preferred"]
+    assert rows[FPGA]["Affinity"] == "unknown"
+    assert rows[FPGA]["Policies"] == ["legacy", "preferred"]
+
+
+def test_a_picture_takes_the_place_of_what_was_there(
+    small: Console, tmp_path: Path
+) -> None:
+    file = tmp_path / "host.svg"
+    file.write_text("x" * 1_000_000)
+    assert picture(small, file) == picture(small, tmp_path / "other.svg")
+
+
+def test_what_was_there_stays_where_nothing_can_be_drawn(
+    small: Console, tmp_path: Path
+) -> None:
+    file = tmp_path / "host.svg"
+    file.write_text("before")
+    ran = small.run("topology", "--cells", "5", "--svg", str(file))
+    assert ran.status == 1
+    assert ran.err.splitlines() == [
+        "os-acc: this host has no cell 5",
+        "hint: its cells: 0, 1",
+    ]
+    assert file.read_text() == "before"
+
+
+def test_a_disk_that_is_full_is_an_error(small: Console) -> None:
+    ran = small.run("topology", "--svg", "/dev/full")
+    assert ran.status == 1
+    assert ran.err.startswith("os-acc: /dev/full cannot be written: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--cells", "one"),
+        ("--cells", "0,"),
+        ("--cells", "-1"),
+        ("--svg", "/no/such/place.svg"),
+        ("--svg", "/dev/null", "-f", "json"),
+        ("-f", "xml"),
+    ],
+)
+def test_wrong_usage_ends_with_2(console: Console, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        console.run("topology", *arguments)
+    assert ended.value.code == 2
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(small: Console, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def look() -> str:
+        out = _Terminal()
+        app = OsAcc(small.bench.root, cfg.ConfigOpts(), stdout=out)
+        assert app.run(["--config-file", str(small.config_file), "topology"]) == 0
+        return out.getvalue()
+
+    return look
+
+
+def test_a_terminal_has_colours_and_a_width_of_its_own(
+    terminal: Callable[[], str], small: Console
+) -> None:
+    shown = terminal()
+    assert "\x1b[34mleased\x1b[0m" in shown
+    lines = re.sub("\x1b\\[[0-9]*m", "", shown).splitlines()
+    assert 50 < max(map(len, lines)) <= 60
+    assert "\x1b" not in small.run("topology").out
+
+
+def test_who_wants_no_colours_gets_none(
+    terminal: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in terminal()
