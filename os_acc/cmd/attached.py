@@ -61,6 +61,7 @@ COLUMNS = (
     "State",
     "Request Group",
     "NUMA Node",
+    "NUMA Affinity",
     "UUID",
     "Provider",
 )
@@ -74,6 +75,7 @@ def row(entry: dict[str, Any]) -> tuple[Any, ...]:
         entry["state"],
         entry["request_group"],
         entry["numa_node"],
+        entry["numa_affinity"],
         entry["uuid"],
         entry["device_rp_uuid"],
     )

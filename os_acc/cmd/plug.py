@@ -60,6 +60,14 @@ class Plug(base.Listing):
             help="an extra spec of the flavor; may be given several times. "
             "Default with --provider: one accelerator of it",
         )
+        parser.add_argument(
+            "--numa-cells",
+            metavar="NUMBERS",
+            type=arguments.cells,
+            default=(),
+            help="the host's NUMA cells that the guest is in, such as 0,1; "
+            "default: it may be anywhere",
+        )
         return parser
 
     def take_action(
@@ -74,7 +82,8 @@ class Plug(base.Listing):
         extra_specs = dict(parsed_args.property) or _one_of(
             manager, parsed_args.provider
         )
-        plugged = manager.plug({"uuid": parsed_args.instance}, selected, extra_specs)
+        instance = {"uuid": parsed_args.instance, "numa_cells": parsed_args.numa_cells}
+        plugged = manager.plug(instance, selected, extra_specs)
         return attached.COLUMNS, [attached.row(entry) for entry in plugged]
 
 

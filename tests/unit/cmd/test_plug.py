@@ -56,6 +56,17 @@ def test_plug_takes_the_extra_specs_of_a_flavor(console: Console) -> None:
     assert entry["Request Group"] == "7"
 
 
+def test_plug_takes_the_cells_of_the_guest(console: Console) -> None:
+    far = ("--property", "resources7:CUSTOM_ACCELERATOR_GPU=1", "--numa-cells", "1")
+    provider = console.bench.provider(GPU).uuid
+    failed = console.run("plug", "--instance", uuid_of(1), "--provider", provider, *far)
+    assert failed.status
+    assert "legacy" in failed.err
+    prefer = ("--property", "accel7:numa_policy=preferred")
+    (entry,) = plug(console, 1, GPU, *far, *prefer)
+    assert (entry["NUMA Node"], entry["NUMA Affinity"]) == (0, "remote")
+
+
 def test_plug_takes_an_allocation_request_from_a_file(
     console: Console, tmp_path: Path
 ) -> None:
