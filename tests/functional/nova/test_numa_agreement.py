@@ -21,6 +21,7 @@ leaves the devices to Hall's condition.
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from os_acc.objects.numa import NUMANetworkInfo
 from tests.counting import note
 from tests.functional.nova import numa_objects
 from tests.unit.numa import cases, oracle
+from tests.unit.numa.quirks import QUIRKS, Quirk
 
 #: Of each kind: 10,000.
 CASES, SEEDS = 500, range(20)
@@ -46,8 +48,9 @@ seeds = pytest.mark.parametrize("seed", SEEDS)
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> None:
-    """Nova's objects."""
+    """Nova's objects; what it tells of each pinning would fill the report."""
     objects.register_all()
+    logging.getLogger(hardware.__name__).setLevel(logging.WARNING)
 
 
 def drawn_cells(dice: random.Random, question: Question) -> list[int]:
@@ -211,6 +214,15 @@ def test_with_its_quirks_nova_s_answer_is_the_same(
     assert counted["quirks"]
     assert min(counted["fits"], counted["does not fit"]) > CASES // 10
     note(request.node, "Nova agrees: guests fitted, with its quirks", CASES)
+
+
+@pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
+def test_nova_has_each_quirk(quirk: Quirk, request: pytest.FixtureRequest) -> None:
+    question = quirk.question
+    stats = numa_objects.device_stats(question.host, question.pools)
+    assert asked_of_nova(question, stats) == quirk.nova
+    assert nova_without_leaks(question) == quirk.exact
+    note(request.node, "Nova's quirks", 1)
 
 
 class ExactStats:

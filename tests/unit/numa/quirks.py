@@ -1,0 +1,196 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Guests of which Nova 34 says something else than is true, and by which quirk."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.numa.devices import DevicePool, DeviceRequest
+from os_acc.numa.question import Question
+from os_acc.objects.numa import (
+    CPUPolicy,
+    InstanceNUMACell,
+    InstanceNUMANetworks,
+    InstanceNUMATopology,
+    MemoryPages,
+    NUMACell,
+    NUMALimits,
+    NUMANetworkInfo,
+    NUMAPolicy,
+    NUMATopology,
+    PageSize,
+)
+
+VF, OTHER_VF, THIRD_VF, PF = "vf:x:0", "vf:x:1", "vf:x:2", "pf:x:3"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quirk:
+    """A question, what is true, and what Nova says; None: it does not fit."""
+
+    question: Question
+    exact: tuple[int, ...] | None
+    nova: tuple[int, ...] | None
+
+
+def host_cell(
+    number: int, cpus: int, *physnets: str, shared: int = 4, usage: int = 0
+) -> NUMACell:
+    """One with that many CPUs for guests to have to themselves, and some shared."""
+    own = frozenset(range(number * 8, number * 8 + cpus))
+    return NUMACell(
+        number,
+        frozenset(range(100 + number * 8, 100 + number * 8 + shared)),
+        own,
+        memory=1024,
+        siblings=tuple(frozenset({cpu}) for cpu in sorted(own)),
+        socket=0,
+        network_info=NUMANetworkInfo(frozenset(physnets)),
+        cpu_usage=usage,
+    )
+
+
+def host(*cells: NUMACell) -> NUMATopology:
+    return NUMATopology(cells)
+
+
+def guest_cell(own: int = 0, shared: int = 0) -> InstanceNUMACell:
+    """So many CPUs of its own, and so many that share the host's."""
+    policy = CPUPolicy.MIXED if own and shared else CPUPolicy.DEDICATED
+    return InstanceNUMACell(
+        frozenset(range(8, 8 + shared)),
+        frozenset(range(own)),
+        256,
+        cpu_policy=policy if own else CPUPolicy.SHARED,
+    )
+
+
+def guest(*cells: InstanceNUMACell, emulator: bool = False) -> InstanceNUMATopology:
+    return InstanceNUMATopology(cells, emulator)
+
+
+def devices(
+    pools: tuple[DevicePool, ...], *requests: DeviceRequest, cells: int = 2
+) -> Question:
+    """A guest of one cell, on a host of that many."""
+    return Question(
+        host(*(host_cell(number, 2) for number in range(cells))),
+        guest(guest_cell(shared=1)),
+        pools=pools,
+        requests=requests,
+    )
+
+
+def two_pages() -> Question:
+    """The first cell has large pages, and the second has CPUs."""
+    small = MemoryPages(4, 1 << 18)
+    large = MemoryPages(2048, 512)
+    cells = (
+        dataclasses.replace(host_cell(0, 1), mempages=(small, large)),
+        dataclasses.replace(host_cell(1, 2), mempages=(small,)),
+    )
+    wanting = dataclasses.replace(guest_cell(own=1), pagesize=PageSize.ANY)
+    more = dataclasses.replace(guest_cell(own=2), pagesize=PageSize.ANY)
+    return Question(host(*cells), guest(more, wanting))
+
+
+ANY_VF = frozenset({VF, OTHER_VF, THIRD_VF})
+
+QUIRKS = {
+    "a local PF that nobody asked for hides a VF elsewhere": Quirk(
+        devices(
+            (DevicePool(PF, 0, 1), DevicePool(VF, 1, 1)),
+            DeviceRequest(
+                "any:x:0",
+                1,
+                frozenset({VF}),
+                NUMAPolicy.PREFERRED,
+                also_matching=frozenset({PF}),
+            ),
+            cells=1,
+        ),
+        exact=(0,),
+        nova=None,
+    ),
+    "a request takes what only a later one can use": Quirk(
+        devices(
+            (DevicePool(VF, 0, 1), DevicePool(OTHER_VF, 1, 1)),
+            DeviceRequest("any:x:0", 1, ANY_VF, NUMAPolicy.PREFERRED),
+            DeviceRequest("any:x:1", 1, ANY_VF, NUMAPolicy.REQUIRED),
+            cells=1,
+        ),
+        exact=(0,),
+        nova=None,
+    ),
+    "what has no node is taken in its turn, although it is no nearer": Quirk(
+        devices(
+            (
+                DevicePool(VF, None, 1),
+                DevicePool(OTHER_VF, 0, 1),
+                DevicePool(THIRD_VF, None, 1),
+            ),
+            DeviceRequest("any:x:0", 2, ANY_VF, NUMAPolicy.LEGACY),
+            DeviceRequest("any:x:1", 1, ANY_VF, NUMAPolicy.REQUIRED),
+            cells=1,
+        ),
+        exact=(0,),
+        nova=None,
+    ),
+    "a verdict is kept under an id that another cell of the guest gets": Quirk(
+        Question(
+            host(
+                host_cell(0, 0, shared=1),
+                host_cell(1, 0, "a", shared=1),
+                host_cell(2, 0, shared=2),
+            ),
+            guest(guest_cell(shared=1), guest_cell(shared=2)),
+            NUMALimits(),
+            InstanceNUMANetworks(frozenset({"a"})),
+        ),
+        exact=(1, 2),
+        nova=None,
+    ),
+    "a cell of the guest goes where it is too large for": Quirk(
+        Question(
+            host(*(host_cell(number, 1) for number in range(4))),
+            guest(guest_cell(own=1), guest_cell(own=1), guest_cell(own=2)),
+        ),
+        exact=None,
+        nova=(1, 2, 0),
+    ),
+    "the emulator has no CPU where the verdict is of another cell": Quirk(
+        Question(
+            host(*(host_cell(number, 1 + (number == 1)) for number in range(4))),
+            guest(
+                guest_cell(own=1), guest_cell(own=1), guest_cell(own=2), emulator=True
+            ),
+        ),
+        exact=None,
+        nova=(0, 2, 1),
+    ),
+    "an id is overwritten although the limits refuse the cell": Quirk(
+        Question(
+            host(host_cell(1, 1, usage=4), host_cell(2, 1), host_cell(4, 1, "a")),
+            guest(guest_cell(own=1, shared=1), guest_cell(own=2, shared=1)),
+            NUMALimits(1.0, 16.0),
+            InstanceNUMANetworks(frozenset({"a"})),
+        ),
+        exact=None,
+        nova=(4, 2),
+    ),
+    "the size of the first cell's pages is looked for in all others": Quirk(
+        two_pages(), exact=(1, 0), nova=None
+    ),
+}
