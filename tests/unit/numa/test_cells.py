@@ -1,0 +1,351 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""What a cell of the host needs for a cell of a guest, and what it says without."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.numa import cells, cores
+from os_acc.numa.reasons import Reason, Why
+from os_acc.objects.numa import (
+    CPUPolicy,
+    CPUThreadPolicy,
+    InstanceNUMACell,
+    MemoryPages,
+    NUMACell,
+    NUMALimits,
+    PageSize,
+)
+
+SHARED, DEDICATED, MIXED = CPUPolicy.SHARED, CPUPolicy.DEDICATED, CPUPolicy.MIXED
+PREFER, REQUIRE = CPUThreadPolicy.PREFER, CPUThreadPolicy.REQUIRE
+ISOLATE = CPUThreadPolicy.ISOLATE
+
+#: Four cores of two threads, which are for shared and for dedicated CPUs.
+HOST = NUMACell(
+    0,
+    frozenset(range(8)),
+    frozenset(range(8)),
+    memory=1024,
+    siblings=tuple(frozenset({n, n + 1}) for n in range(0, 8, 2)),
+)
+
+
+def host(**changes: object) -> NUMACell:
+    return dataclasses.replace(HOST, **changes)
+
+
+def guest(
+    shared: int = 0,
+    own: int = 0,
+    policy: CPUPolicy = SHARED,
+    threads: CPUThreadPolicy | None = None,
+    memory: int = 256,
+    pages: int | None = None,
+) -> InstanceNUMACell:
+    return InstanceNUMACell(
+        frozenset(range(own, own + shared)),
+        frozenset(range(own)),
+        memory,
+        pages,
+        policy,
+        threads,
+    )
+
+
+# -- memory ------------------------------------------------------------------------
+
+SMALL = MemoryPages(4, total=1024 * 256, used=512 * 256)
+LARGE = MemoryPages(2048, total=512, used=128, reserved=128)
+HUGE = MemoryPages(1048576, total=2)
+PAGES = (SMALL, LARGE, HUGE)
+
+
+@pytest.mark.parametrize(
+    ("size", "memory", "found"),
+    [
+        (PageSize.SMALL, 512, 4),
+        (PageSize.SMALL, 513, Reason(Why.FREE_PAGES, 513, 512)),
+        (PageSize.LARGE, 512, 2048),
+        (PageSize.LARGE, 1024, 1048576),
+        (PageSize.LARGE, 514, Reason(Why.FREE_PAGES, 514, 512)),
+        (PageSize.LARGE, 3, Reason(Why.UNEVEN_PAGES, 3072, 2048)),
+        (PageSize.ANY, 1024, 1048576),
+        (PageSize.ANY, 2, 2048),
+        (PageSize.ANY, 3, 4),
+        (4, 512, 4),
+        (2048, 512, 2048),
+        (1048576, 512, Reason(Why.UNEVEN_PAGES, 512 * 1024, 1048576)),
+        (1048576, 3072, Reason(Why.FREE_PAGES, 3072, 2048)),
+        (64, 512, Reason(Why.PAGE_SIZE, 64)),
+    ],
+)
+def test_pages_are_of_the_size_asked_for_and_whole_and_free(
+    size: int, memory: int, found: int | Reason
+) -> None:
+    cell = guest(1, memory=memory, pages=size)
+    there = host(mempages=PAGES[::-1])
+    assert cells.page_size(there, cell) == found
+    refusal = cells.refusal(there, cell)
+    assert refusal == (found if isinstance(found, Reason) else None)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (PageSize.LARGE, "it has no large pages"),
+        (PageSize.ANY, "it has no pages of a known size"),
+        (PageSize.SMALL, "it has no pages of a known size"),
+        (2048, "it has no pages of 2048 KiB"),
+    ],
+)
+def test_where_no_pages_are_known_none_can_be_asked_for(size: int, text: str) -> None:
+    refusal = cells.refusal(HOST, guest(1, pages=size))
+    assert refusal == Reason(Why.PAGE_SIZE, size)
+    assert str(refusal) == text
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "found"),
+    [
+        # A guest that shares its CPUs may share memory, but not with itself.
+        (SHARED, 1024, None),
+        (SHARED, 1025, Reason(Why.FREE_PAGES, 1025, 1024)),
+        (DEDICATED, 512, None),
+        (DEDICATED, 513, Reason(Why.FREE_PAGES, 513, 512)),
+        (MIXED, 513, Reason(Why.FREE_PAGES, 513, 512)),
+    ],
+)
+def test_whoever_asks_for_no_size_gets_the_smallest(
+    policy: CPUPolicy, memory: int, found: Reason | None
+) -> None:
+    cell = guest(own=policy is not SHARED, policy=policy, memory=memory)
+    assert cells.refusal(host(mempages=PAGES), cell) == found
+
+
+def test_the_smallest_pages_may_be_too_large() -> None:
+    refusal = cells.refusal(host(mempages=(LARGE,)), guest(1, memory=3))
+    assert refusal == Reason(Why.UNEVEN_PAGES, 3072, 2048)
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "found"),
+    [
+        (SHARED, 1024, None),
+        (SHARED, 1025, Reason(Why.MEMORY, 1025, 1024)),
+        (DEDICATED, 768, None),
+        (DEDICATED, 769, Reason(Why.FREE_MEMORY, 769, 768)),
+        (MIXED, 769, Reason(Why.FREE_MEMORY, 769, 768)),
+    ],
+)
+def test_without_pages_memory_is_counted(
+    policy: CPUPolicy, memory: int, found: Reason | None
+) -> None:
+    cell = guest(own=policy is not SHARED, policy=policy, memory=memory)
+    assert cells.refusal(host(memory_usage=256), cell) == found
+
+
+# -- CPUs and limits ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "cell", "found"),
+    [
+        ({}, guest(8), None),
+        ({}, guest(9), Reason(Why.CPUS, 9, 8)),
+        ({}, guest(own=8, policy=DEDICATED), None),
+        ({}, guest(own=9, policy=DEDICATED), Reason(Why.PCPUS, 9, 8)),
+        ({}, guest(9, 1, MIXED), Reason(Why.CPUS, 9, 8)),
+        (
+            {"pinned_cpus": frozenset({0})},
+            guest(own=8, policy=DEDICATED),
+            Reason(Why.FREE_PCPUS, 8, 7),
+        ),
+        # Nobody is told that CPUs which share are in use.
+        ({"pinned_cpus": frozenset({0}), "cpu_usage": 99}, guest(8), None),
+        # A CPU that is on no core cannot be given.
+        (
+            {"siblings": HOST.siblings[:3]},
+            guest(own=7, policy=DEDICATED),
+            Reason(Why.FREE_PCPUS, 7, 6),
+        ),
+    ],
+)
+def test_cpus_are_counted_by_their_kind(
+    changes: dict[str, object], cell: InstanceNUMACell, found: Reason | None
+) -> None:
+    assert cells.refusal(host(**changes), cell) == found
+
+
+@pytest.mark.parametrize(
+    ("policy", "found"),
+    [
+        (SHARED, Reason(Why.CPU_LIMIT, 13, 12)),
+        (MIXED, Reason(Why.CPU_LIMIT, 13, 12)),
+        (DEDICATED, None),
+    ],
+)
+def test_only_what_is_shared_has_a_limit(
+    policy: CPUPolicy, found: Reason | None
+) -> None:
+    shared, own = (0, 3) if policy is DEDICATED else (3, int(policy is MIXED))
+    cell = guest(shared, own, policy)
+    limits = NUMALimits(1.5, 1.0)
+    assert cells.refusal(host(cpu_usage=10), cell, limits) == found
+    assert cells.refusal(host(cpu_usage=9), cell, limits) is None
+    assert cells.refusal(host(cpu_usage=10), cell) is None
+
+
+def test_memory_has_a_limit_too() -> None:
+    there, limits = host(memory_usage=769), NUMALimits(16.0, 1.0)
+    assert cells.refusal(there, guest(1), limits) == Reason(Why.RAM_LIMIT, 1025, 1024)
+    assert cells.refusal(there, guest(1), NUMALimits(16.0, 1.25)) is None
+
+
+# -- threads -----------------------------------------------------------------------
+
+
+def with_free(*free: int, threads: int = 2) -> NUMACell:
+    """Cores of which that many threads are free each."""
+    siblings = [range(at * 8, at * 8 + threads) for at in range(len(free))]
+    everything = frozenset(cpu for core in siblings for cpu in core)
+    left = {cpu for core, n in zip(siblings, free, strict=True) for cpu in core[:n]}
+    return host(
+        cpuset=everything,
+        pcpuset=everything,
+        siblings=tuple(frozenset(core) for core in siblings),
+        pinned_cpus=everything - left,
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "threads", "policy", "most"),
+    [
+        ((2, 2, 1), 2, PREFER, 5),
+        ((2, 2, 1), 2, None, 5),
+        # Whole sets of siblings alone, as many of each core as of the others.
+        ((2, 2, 1), 2, REQUIRE, 4),
+        ((4, 3, 2), 4, REQUIRE, 6),
+        ((4, 3, 1), 4, REQUIRE, 6),
+        ((4, 1, 1), 4, REQUIRE, 4),
+        # Cores of which nobody has a thread.
+        ((2, 2, 1), 2, ISOLATE, 2),
+        ((1, 1, 1), 1, ISOLATE, 3),
+    ],
+)
+def test_as_many_cpus_can_be_dedicated_as_the_thread_policy_allows(
+    free: tuple[int, ...], threads: int, policy: CPUThreadPolicy | None, most: int
+) -> None:
+    there = with_free(*free, threads=threads)
+    for number in range(1, sum(free) + 2):
+        refusal = cores.refusal(there, number, policy)
+        assert (refusal is None) is (number <= most)
+        if refusal:
+            assert (refusal.wanted, refusal.there) == (number, most)
+
+
+@pytest.mark.parametrize(
+    ("there", "policy", "why"),
+    [
+        (with_free(1, 1, threads=1), REQUIRE, Why.NO_THREADS),
+        (with_free(1, 1), REQUIRE, Why.SIBLINGS),
+        (with_free(1, 1), ISOLATE, Why.WHOLE_CORES),
+        (
+            dataclasses.replace(with_free(2, 2), cpuset=frozenset()),
+            ISOLATE,
+            Why.THREADS,
+        ),
+        (host(siblings=()), PREFER, Why.FREE_PCPUS),
+        (host(siblings=()), REQUIRE, Why.NO_THREADS),
+        (host(siblings=()), ISOLATE, Why.WHOLE_CORES),
+    ],
+)
+def test_some_hosts_can_never_serve_a_thread_policy(
+    there: NUMACell, policy: CPUThreadPolicy, why: Why
+) -> None:
+    refusal = cores.refusal(there, 1, policy)
+    assert refusal is not None
+    assert refusal.why is why
+
+
+@pytest.mark.parametrize(
+    ("free", "policy", "most"),
+    [
+        ((2, 2), PREFER, 3),
+        # A thread of any core will do for the emulator,
+        ((2, 2, 1), REQUIRE, 4),
+        ((2, 2), REQUIRE, 3),
+        # but not of one that a CPU of the guest's has to itself.
+        ((2, 2), ISOLATE, 1),
+        ((2, 2, 1), ISOLATE, 2),
+    ],
+)
+def test_the_emulator_has_a_cpu_more(
+    free: tuple[int, ...], policy: CPUThreadPolicy, most: int
+) -> None:
+    there = with_free(*free)
+    for number in range(1, sum(free) + 1):
+        refusal = cores.refusal(there, number, policy, emulator=True)
+        assert (refusal is None) is (number <= most)
+    assert cores.refusal(there, most, policy) is None
+
+
+def test_the_emulator_counts_among_dedicated_cpus() -> None:
+    own = guest(own=8, policy=DEDICATED)
+    assert cells.refusal(HOST, own) is None
+    assert cells.refusal(HOST, own, emulator=True) == Reason(Why.PCPUS, 9, 8)
+    assert cells.refusal(HOST, guest(8), emulator=True) is None
+    nothing = guest(1, 0, MIXED)
+    assert cells.refusal(HOST, nothing) is None
+    assert cells.refusal(HOST, nothing, emulator=True) == Reason(Why.EMULATOR, 1)
+
+
+def packings(free: list[int], policy: CPUThreadPolicy) -> set[int]:
+    """How many CPUs the cores can give, by trying all there is to take."""
+    found = set()
+    for taken in itertools.product(*(range(n + 1) for n in free)):
+        used = [n for n in taken if n]
+        if policy is REQUIRE:
+            # Each core gives as many as the others; some of those may be left.
+            if len({*used}) == 1 and max(used) > 1:
+                found |= set(range(1, sum(used) + 1))
+        else:
+            found.add(sum(used))
+    return found
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    st.sampled_from((PREFER, REQUIRE)),
+    st.integers(1, 12),
+)
+def test_counting_finds_what_trying_finds(
+    free: list[int], policy: CPUThreadPolicy, number: int
+) -> None:
+    refusal = cores.refusal(with_free(*free, threads=3), number, policy)
+    assert (refusal is None) is (number in packings(free, policy))
+
+
+@pytest.mark.parametrize("why", Why)
+def test_every_reason_is_told_with_its_numbers(why: Why) -> None:
+    told = str(Reason(why, 17, 13))
+    assert ("17" in told) is ("{wanted}" in why.value)
+    assert ("13" in told) is ("{there}" in why.value)
+    assert "{" not in told

@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Families of sets, as numbers, hold just the sets that they should."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from os_acc.numa import families
+
+CELLS = 5
+sets = st.integers(0, (1 << CELLS) - 1)
+
+
+def listed(family: int) -> set[int]:
+    return set(families.members(family))
+
+
+def every_set() -> range:
+    return range(1 << CELLS)
+
+
+@given(sets)
+def test_the_members_of_a_set_are_told_ascending(cells: int) -> None:
+    members = list(families.members(cells))
+    assert members == sorted(members)
+    assert sum(1 << cell for cell in members) == cells
+
+
+def test_everything_is_every_set() -> None:
+    assert listed(families.everything(CELLS)) == set(every_set())
+
+
+@given(sets)
+def test_a_set_touches_another_with_a_cell_in_common(cells: int) -> None:
+    touching = families.touching(CELLS, cells)
+    assert listed(touching) == {each for each in every_set() if each & cells}
+
+
+@given(st.dictionaries(sets, st.integers(0, 40), max_size=6), st.integers(0, 90))
+def test_what_a_set_is_worth_is_the_sum_of_what_it_touches(
+    worths: dict[int, int], least: int
+) -> None:
+    def worth(cells: int) -> int:
+        return sum(value for touched, value in worths.items() if cells & touched)
+
+    family = families.worth(CELLS, worths, least)
+    assert listed(family) == {each for each in every_set() if worth(each) >= least}
+
+
+def ways(choices: list[int]) -> list[tuple[int, ...]]:
+    """Every way to sit, in order."""
+    return [
+        way
+        for way in itertools.permutations(range(CELLS), len(choices))
+        if all(cells >> cell & 1 for cells, cell in zip(choices, way, strict=True))
+    ]
+
+
+def taken(way: tuple[int, ...]) -> int:
+    return sum(1 << cell for cell in way)
+
+
+choices_of = st.lists(sets, max_size=CELLS + 1)
+
+
+@settings(deadline=None)
+@given(choices_of)
+def test_seats_are_the_sets_that_can_be_sat_on(choices: list[int]) -> None:
+    seated = families.seats(CELLS, choices)
+    for place in range(len(choices) + 1):
+        assert listed(seated[place]) == {taken(way) for way in ways(choices[place:])}
+
+
+@settings(deadline=None)
+@given(choices_of, st.sets(sets))
+def test_the_first_way_is_the_first_of_all(
+    choices: list[int], allowed: set[int]
+) -> None:
+    seated = families.seats(CELLS, choices)
+    first = next((way for way in ways(choices) if taken(way) in allowed), None)
+    family = sum(1 << each for each in allowed)
+    if first is None:
+        assert not seated[0] & family
+    else:
+        assert tuple(families.first(CELLS, choices, seated, family)) == first

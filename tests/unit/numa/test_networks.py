@@ -1,0 +1,113 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A guest is where its networks leave the host, if that is known.
+
+The hosts are those of the specification of NUMA-aware virtual switches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from os_acc.numa.fit import fit
+from os_acc.numa.networks import NO_NETWORKS, carried, not_carried
+from os_acc.numa.question import Question
+from os_acc.objects.numa import (
+    InstanceNUMACell,
+    InstanceNUMANetworks,
+    InstanceNUMATopology,
+    NUMACell,
+    NUMANetworkInfo,
+    NUMATopology,
+)
+
+
+def host(*networks: NUMANetworkInfo) -> NUMATopology:
+    return NUMATopology(
+        tuple(
+            NUMACell(number, frozenset({number}), memory=64, network_info=info)
+            for number, info in enumerate(networks)
+        )
+    )
+
+
+def info(*physnets: str, tunneled: bool = False) -> NUMANetworkInfo:
+    return NUMANetworkInfo(frozenset(physnets), tunneled)
+
+
+def wanted(*physnets: str, tunneled: bool = False) -> InstanceNUMANetworks:
+    return InstanceNUMANetworks(frozenset(physnets), tunneled)
+
+
+#: physnet0 on node 0, physnet1 on both, tunnels on node 1.
+SPECIFIED = host(info("physnet0", "physnet1"), info("physnet1", tunneled=True), info())
+SILENT = host(info(), info(), info())
+
+FOO, BAR, TUNNELS = wanted("physnet0"), wanted("physnet1"), wanted(tunneled=True)
+BOTH = wanted("physnet0", tunneled=True)
+
+#: Networks, chosen cells, what is not carried.
+TABLE = [
+    (FOO, [0], NO_NETWORKS),
+    (FOO, [1], FOO),
+    (FOO, [0, 1], NO_NETWORKS),
+    (BAR, [0], NO_NETWORKS),
+    (BAR, [1], NO_NETWORKS),
+    (BAR, [2], BAR),
+    (wanted("unlisted"), [2], NO_NETWORKS),
+    (wanted("unlisted", "physnet0"), [2], FOO),
+    (TUNNELS, [0], TUNNELS),
+    (TUNNELS, [1], NO_NETWORKS),
+    (BOTH, [0], TUNNELS),
+    (BOTH, [1], FOO),
+    (BOTH, [2], BOTH),
+    (BOTH, [0, 1], NO_NETWORKS),
+    (NO_NETWORKS, [2], NO_NETWORKS),
+]
+
+
+@pytest.mark.parametrize(("networks", "cells", "missing"), TABLE)
+def test_one_of_the_chosen_cells_has_to_lead_to_each_network(
+    networks: InstanceNUMANetworks, cells: list[int], missing: InstanceNUMANetworks
+) -> None:
+    assert not_carried(SPECIFIED, cells, networks) == missing
+    assert carried(SPECIFIED, cells, networks) is (missing == NO_NETWORKS)
+    assert carried(SILENT, cells, networks)
+
+
+@pytest.mark.parametrize(
+    ("networks", "guest_cells", "where"),
+    [
+        # The guest goes to the socket of the network card, whatever is free.
+        (FOO, 1, (0,)),
+        (TUNNELS, 1, (1,)),
+        (BAR, 1, (0,)),
+        # With cards on both no single cell will do: a guest of two is needed.
+        (BOTH, 1, None),
+        (BOTH, 2, (0, 1)),
+        (wanted("unlisted"), 2, (0, 1)),
+    ],
+)
+def test_a_guest_goes_where_its_network_cards_are(
+    networks: InstanceNUMANetworks, guest_cells: int, where: tuple[int, ...] | None
+) -> None:
+    cell = InstanceNUMACell(frozenset({0}), memory=64)
+    guest = InstanceNUMATopology((cell,) * guest_cells)
+    question = Question(SPECIFIED, guest, networks=networks)
+    found = fit(question)
+    assert (found.cells if found.fits else None) == where
+    assert found.networks == (NO_NETWORKS if where else networks)
+    assert fit(dataclasses.replace(question, host=SILENT)).fits

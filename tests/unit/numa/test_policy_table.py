@@ -1,0 +1,113 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Which devices serve a guest, by policy: the table of Nova's, row by row.
+
+The guest is on cell 0 unless a row says otherwise; cells 0 and 1 are on one
+socket, 2 and 3 on the other.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
+from os_acc.numa.nova import served_in_turn
+from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
+
+REQUIRED, SOCKET = NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET
+LEGACY, PREFERRED = NUMAPolicy.LEGACY, NUMAPolicy.PREFERRED
+ORDER = (REQUIRED, LEGACY, PREFERRED, SOCKET)
+
+HOST = NUMATopology(tuple(NUMACell(number, socket=number // 2) for number in range(4)))
+
+#: Nodes of the devices there are, how many are wanted, the guest's cells; and
+#: whether required, legacy, preferred and socket are served.
+TABLE = {
+    "node 0": ([0], 1, [0], "yyyy"),
+    "node 1": ([1], 1, [0], "nnyy"),
+    "node 2": ([2], 1, [0], "nnyn"),
+    "no node": ([None], 1, [0], "nyyn"),
+    "no node, and two of node 2": ([None, 2, 2], 2, [0], "nnyn"),
+    "node 0 and no node": ([0, None], 2, [0], "nyyn"),
+    "node 2, and a guest on it too": ([2], 1, [0, 2], "yyyy"),
+    "anywhere, and a guest without cells": ([2], 1, [], "yyyy"),
+}
+
+
+def pools(nodes: list[int | None]) -> list[DevicePool]:
+    return [DevicePool(f"p{at}", node, 1) for at, node in enumerate(nodes)]
+
+
+@pytest.mark.parametrize("policy", ORDER)
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "cells", "served"), TABLE.values(), ids=TABLE
+)
+def test_a_policy_allows_what_its_row_says(
+    nodes: list[int | None],
+    wanted: int,
+    cells: list[int],
+    served: str,
+    policy: NUMAPolicy,
+) -> None:
+    there = pools(nodes)
+    names = frozenset(pool.name for pool in there)
+    request = DeviceRequest("r", wanted, names, policy)
+    expected = served[ORDER.index(policy)] == "y"
+    assert (unserved(HOST, cells, there, [request]) == ()) is expected
+    assert served_in_turn(HOST, cells, there, [request]) is expected
+
+
+@pytest.mark.parametrize("policy", ORDER)
+def test_a_local_pf_that_was_not_asked_for_hides_nothing_but_from_nova(
+    policy: NUMAPolicy,
+) -> None:
+    there = [DevicePool("pf", 0, 1), DevicePool("vf", 2, 1)]
+    request = DeviceRequest(
+        "r", 1, frozenset({"vf"}), policy, also_matching=frozenset({"pf"})
+    )
+    assert (unserved(HOST, [0], there, [request]) == ()) is (policy is PREFERRED)
+    assert not served_in_turn(HOST, [0], there, [request])
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_cell_without_a_socket_takes_all_sockets_away(node: int) -> None:
+    host = NUMATopology((*HOST.cells, NUMACell(4)))
+    there = pools([node])
+    request = DeviceRequest("r", 1, frozenset({"p0"}), SOCKET)
+    for topology, allowed in ((HOST, {0, 1}), (host, {0})):
+        assert (unserved(topology, [0], there, [request]) == ()) is (node in allowed)
+
+
+def test_no_request_takes_what_another_depends_on() -> None:
+    there = [DevicePool("near", 0, 1), DevicePool("far", 2, 1)]
+    both = frozenset({"near", "far"})
+    anywhere = DeviceRequest("anywhere", 1, both, PREFERRED)
+    local = DeviceRequest("local", 1, both, REQUIRED)
+    for requests in ([anywhere, local], [local, anywhere]):
+        assert unserved(HOST, [0], there, requests) == ()
+
+
+def test_who_is_left_short_is_told_with_whom_it_competes() -> None:
+    there = [DevicePool("a", 0, 2), DevicePool("b", 0, 1), DevicePool("c", 0, 9)]
+    requests = [
+        DeviceRequest("one", 1, frozenset({"a"}), REQUIRED),
+        DeviceRequest("two", 2, frozenset({"a", "b"}), REQUIRED),
+        DeviceRequest("three", 1, frozenset({"b"}), REQUIRED),
+        DeviceRequest("alone", 9, frozenset({"c"}), REQUIRED),
+        DeviceRequest("far", 1, frozenset({"nowhere"}), REQUIRED),
+    ]
+    assert set(unserved(HOST, [0], there, requests)) == {
+        frozenset({"one", "two", "three"}),
+        frozenset({"far"}),
+    }
