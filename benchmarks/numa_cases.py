@@ -1,0 +1,133 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Hosts and guests that are told by a case and a number of cells.
+
+What follows from that is always the same, so that two processes have the same
+question. None of them meets a quirk of Nova's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from os_acc.numa.devices import DevicePool, DeviceRequest
+from os_acc.numa.question import Question
+from os_acc.objects.numa import (
+    InstanceNUMACell,
+    InstanceNUMANetworks,
+    InstanceNUMATopology,
+    NUMACell,
+    NUMALimits,
+    NUMANetworkInfo,
+    NUMAPolicy,
+    NUMATopology,
+)
+
+
+def _question(
+    cells: int,
+    networks: Iterable[Iterable[int]] = (),
+    pools: Iterable[int] = (),
+    requests: Iterable[DeviceRequest] = (),
+    cpus: int = 2,
+) -> Question:
+    """A guest with half as many cells as its host.
+
+    :param networks: the cells of each network that the guest wants.
+    :param pools: the cell of each device.
+    :param cpus: how many the last of the guest's cells wants; the host's have 4.
+    """
+    names = {f"n{at}": tuple(where) for at, where in enumerate(networks)}
+    host = NUMATopology(
+        tuple(
+            NUMACell(
+                number,
+                frozenset(range(number * 4, number * 4 + 4)),
+                memory=1024,
+                socket=number // 2,
+                network_info=NUMANetworkInfo(
+                    frozenset(name for name, where in names.items() if number in where)
+                ),
+            )
+            for number in range(cells)
+        )
+    )
+    guest = [InstanceNUMACell(frozenset(range(2)), memory=256)] * (cells // 2)
+    guest[-1] = InstanceNUMACell(frozenset(range(cpus)), memory=256)
+    return Question(
+        host,
+        InstanceNUMATopology(tuple(guest)),
+        NUMALimits(),
+        InstanceNUMANetworks(frozenset(names)),
+        tuple(DevicePool(_pool(at), node, 1) for at, node in enumerate(pools)),
+        tuple(requests),
+    )
+
+
+def _pool(at: int) -> str:
+    return f"vf:x{at}:{at}"
+
+
+def _request(at: int, pool: int, policy: NUMAPolicy) -> DeviceRequest:
+    return DeviceRequest(f"any:x{pool}:{at}", 1, frozenset({_pool(pool)}), policy)
+
+
+def _at_once(cells: int) -> Question:
+    return _question(cells)
+
+
+def _last_cells(cells: int) -> Question:
+    """Each of the last cells has a network; the guest needs all of them."""
+    return _question(cells, [[at] for at in range(cells // 2, cells)])
+
+
+def _devices_on_last_cells(cells: int) -> Question:
+    """The same of devices, which other devices on the first cells hide."""
+    half = cells // 2
+    nodes = [*range(half, cells), *[at for at in range(half) for _ in range(2)]]
+    return _question(
+        cells,
+        pools=nodes,
+        requests=[_request(at, at, NUMAPolicy.REQUIRED) for at in range(half)],
+    )
+
+
+def _one_network_too_many(cells: int) -> Question:
+    return _question(cells, [[at] for at in range(cells // 2 - 1, cells)])
+
+
+def _two_kinds(cells: int) -> Question:
+    """Networks need half of the cells, and a device needs one of the others."""
+    half = cells // 2
+    return _question(
+        cells,
+        [[at] for at in range(half, cells)],
+        range(cells),
+        [_request(0, 0, NUMAPolicy.REQUIRED)],
+    )
+
+
+def _large_cell(cells: int) -> Question:
+    return _question(cells, cpus=5)
+
+
+#: Whether there is a way, and the question for so many cells of the host.
+CASES: dict[str, tuple[bool, Callable[[int], Question]]] = {
+    "fits: anywhere": (True, _at_once),
+    "fits: networks, last cells": (True, _last_cells),
+    "fits: devices, last cells": (True, _devices_on_last_cells),
+    "no: a network too many": (False, _one_network_too_many),
+    "no: networks against a device": (False, _two_kinds),
+    "no: a cell too large": (False, _large_cell),
+}

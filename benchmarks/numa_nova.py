@@ -1,0 +1,63 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A process that asks Nova itself: a line in, a line out.
+
+It is a process of its own so that it can be ended: Nova's function may go
+through more permutations than anybody can wait for.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import sys
+import time
+
+from nova import objects
+from nova.virt import hardware
+
+from benchmarks.numa_cases import CASES
+from tests.functional.nova import numa_objects
+
+
+def answered(case: str, cells: int) -> tuple[float, list[int] | None]:
+    """The seconds that Nova's function takes, and what it says."""
+    question = CASES[case][1](cells)
+    arguments = (
+        numa_objects.host(question.host),
+        numa_objects.guest(question.guest),
+        None,
+        numa_objects.limits(question),
+        numa_objects.device_requests(question.requests),
+        numa_objects.device_stats(question.host, question.pools),
+    )
+    gc.collect()
+    start = time.perf_counter()
+    found = hardware.numa_fit_instance_to_host(*arguments)
+    seconds = time.perf_counter() - start
+    return seconds, found and [cell.id for cell in found.cells]
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    objects.register_all()
+    logging.getLogger("nova").setLevel(logging.WARNING)
+    hardware.CONF([], default_config_files=[], default_config_dirs=[])
+    for line in sys.stdin:
+        print(json.dumps(answered(*json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
