@@ -27,7 +27,7 @@ from benchmarks import measure
 from benchmarks.numa_cases import CASES
 from benchmarks.plan import Benchmark, Incomplete, Plan
 from benchmarks.rows import Count, Row
-from os_acc.numa.fit import Fit, fit
+from os_acc.numa.fit import Fit, fit_to_host
 
 NAME = "numa-fit"
 #: After so many seconds Nova is cut off; it may take longer to be imported.
@@ -114,7 +114,7 @@ def _row(plan: Plan, nova: _Nova, case: str, cells: int) -> Row:
     def check(found: Fit) -> None:
         assert found.fits is fits, f"{found} to {case}"
 
-    subject = measure.Work(lambda: fit(question), check)
+    subject = measure.Work(lambda: fit_to_host(question), check)
     pairs = measure.alternating(
         lambda: measure.once(subject),
         lambda: nova.seconds(case, cells),

@@ -10,7 +10,32 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+
 """NUMA affinity: which devices a policy allows, and where a guest fits.
 
-Nothing here reads the host; its topology is a value.
+Nothing here reads the host; its topology is a value. A virt driver or a filter
+of the scheduler asks :func:`fit_to_host` which of a host's cells carry a guest
+together with its networks and its devices, and why others do not, or
+:func:`fit_as_nova` what Nova 34 itself will say. The values that a
+:class:`Question` is made of are here and in :mod:`os_acc.objects.numa`.
 """
+
+from __future__ import annotations
+
+from os_acc.numa.devices import DevicePool, DeviceRequest
+from os_acc.numa.fit import Fit, Refusal, fit_to_host
+from os_acc.numa.nova import fit_as_nova
+from os_acc.numa.question import Question
+from os_acc.numa.reasons import Reason, Why
+
+__all__ = [
+    "DevicePool",
+    "DeviceRequest",
+    "Fit",
+    "Question",
+    "Reason",
+    "Refusal",
+    "Why",
+    "fit_as_nova",
+    "fit_to_host",
+]

@@ -81,7 +81,7 @@ class Fit:
     requests: tuple[str, ...] = ()
 
 
-def fit(question: Question, *, budget: int = BUDGET) -> Fit:
+def fit_to_host(question: Question, *, budget: int = BUDGET) -> Fit:
     """Find a cell of the host for each of a guest's.
 
     Of all ways it is the first in the order of :mod:`os_acc.numa.order`, where

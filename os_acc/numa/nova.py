@@ -13,7 +13,7 @@
 
 """The same question as Nova 34 answers it, with its quirks.
 
-:func:`os_acc.numa.fit.fit` finds a way wherever there is one. Nova's claim
+:func:`os_acc.numa.fit.fit_to_host` finds a way wherever there is one. Nova's claim
 refuses some of these guests, and takes a few that go nowhere. Who must not
 promise what the claim refuses asks here. What is different:
 

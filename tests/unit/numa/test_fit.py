@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.numa import networks
 from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
-from os_acc.numa.fit import MAX_CELLS, Fit, fit
+from os_acc.numa.fit import MAX_CELLS, Fit, fit_to_host
 from os_acc.numa.question import Question
 from os_acc.numa.reasons import Why
 from os_acc.objects.numa import (
@@ -54,7 +54,7 @@ def drawn(seed: int) -> Question:
 @given(seeds)
 def test_the_answer_is_the_first_of_all_there_are(seed: int) -> None:
     question = drawn(seed)
-    found = fit(question)
+    found = fit_to_host(question)
     first = next(oracle.answers(question), None)
     assert (found.cells if found.fits else None) == first
 
@@ -63,7 +63,7 @@ def test_the_answer_is_the_first_of_all_there_are(seed: int) -> None:
 @given(seeds)
 def test_a_refusal_names_what_cannot_be_met_and_nothing_that_could(seed: int) -> None:
     question = drawn(seed)
-    found = fit(question)
+    found = fit_to_host(question)
     if found.fits:
         assert (found.unseated, found.networks, found.requests) == (
             (),
@@ -124,7 +124,9 @@ def assert_cannot_be_met_together(
 @given(seeds)
 def test_all_that_a_cell_of_the_host_refuses_is_told(seed: int) -> None:
     question = drawn(seed)
-    told = {(each.host_cell, each.guest_cell) for each in fit(question).refusals}
+    told = {
+        (each.host_cell, each.guest_cell) for each in fit_to_host(question).refusals
+    }
     for host in question.host.cells:
         for place, cell in enumerate(question.guest.cells):
             alone = dataclasses.replace(
@@ -196,10 +198,10 @@ def test_devices_and_networks_together_decide_where_a_guest_goes() -> None:
             DeviceRequest("r", 1, frozenset({"gpu"}), policy=NUMAPolicy.REQUIRED),
         ),
     )
-    assert fit(question).cells == (2,)
+    assert fit_to_host(question).cells == (2,)
     elsewhere = dataclasses.replace(question, networks=physnets("a", "b"))
-    assert fit(elsewhere).cells == (2,)
-    refused = fit(dataclasses.replace(question, host=host(4, a=[1, 3])))
+    assert fit_to_host(elsewhere).cells == (2,)
+    refused = fit_to_host(dataclasses.replace(question, host=host(4, a=[1, 3])))
     assert not refused.fits
     assert refused.networks == physnets("a")
     assert refused.requests == ("r",)
@@ -208,7 +210,7 @@ def test_devices_and_networks_together_decide_where_a_guest_goes() -> None:
 def test_what_only_the_host_lacks_is_told_alone() -> None:
     want = DeviceRequest("many", 3, frozenset({"gpu"}), NUMAPolicy.PREFERRED)
     few = DeviceRequest("few", 1, frozenset({"gpu"}), NUMAPolicy.PREFERRED)
-    found = fit(
+    found = fit_to_host(
         Question(
             host(2, a=[0]),
             guest(1),
@@ -221,10 +223,10 @@ def test_what_only_the_host_lacks_is_told_alone() -> None:
 
 
 def test_cells_of_the_guest_that_have_too_few_seats_are_told() -> None:
-    crowded = fit(Question(host(2), guest(1, 1, 1)))
+    crowded = fit_to_host(Question(host(2), guest(1, 1, 1)))
     assert crowded.unseated == (0, 1, 2)
     assert not crowded.refusals
-    large = fit(Question(host(2), guest(1, 5)))
+    large = fit_to_host(Question(host(2), guest(1, 5)))
     assert large.unseated == (1,)
     assert [str(each) for each in large.refusals] == [
         "guest cell 1 is not for host cell 0: 5 shared CPUs are wanted, and it has 4",
@@ -242,9 +244,9 @@ def test_a_guest_without_cells_may_be_anywhere() -> None:
         pools=(DevicePool("gpu", None, 1),),
         requests=(far,),
     )
-    assert fit(question) == Fit(True)
+    assert fit_to_host(question) == Fit(True)
     more = dataclasses.replace(far, name="s")
-    refused = fit(dataclasses.replace(question, requests=(far, more)))
+    refused = fit_to_host(dataclasses.replace(question, requests=(far, more)))
     assert refused == Fit(False, requests=("r", "s"))
 
 
@@ -254,10 +256,12 @@ def test_a_guest_without_cells_may_be_anywhere() -> None:
 def test_a_host_may_have_more_cells_than_the_bound_if_few_can_carry_a_guest() -> None:
     bare = tuple(NUMACell(number) for number in range(100, 140))
     cells = host(MAX_CELLS).cells
-    found = fit(Question(NUMATopology((*bare, *cells)), guest(4)))
+    found = fit_to_host(Question(NUMATopology((*bare, *cells)), guest(4)))
     assert found.cells == (0,)
     with pytest.raises(exception.FitTooLarge, match=f"{MAX_CELLS + 1} cells"):
-        fit(Question(NUMATopology((*bare, *host(MAX_CELLS + 1).cells)), guest(4)))
+        fit_to_host(
+            Question(NUMATopology((*bare, *host(MAX_CELLS + 1).cells)), guest(4))
+        )
 
 
 def test_the_budget_is_how_many_ways_are_tried() -> None:
@@ -270,17 +274,17 @@ def test_the_budget_is_how_many_ways_are_tried() -> None:
         ),
     )
     # Devices come first in Nova's order; packed or not, one way is enough.
-    assert fit(question, budget=1).cells == (3, 0)
+    assert fit_to_host(question, budget=1).cells == (3, 0)
     elsewhere = dataclasses.replace(
         question, pools=(*question.pools, DevicePool("other", 0, 5))
     )
-    assert fit(elsewhere, budget=1).cells == (0, 3)
+    assert fit_to_host(elsewhere, budget=1).cells == (0, 3)
     apart = dataclasses.replace(
         elsewhere, pools=(*elsewhere.pools, DevicePool("more", 1, 5))
     )
-    assert fit(apart, budget=2).cells == (0, 3)
+    assert fit_to_host(apart, budget=2).cells == (0, 3)
     with pytest.raises(exception.FitTooHard, match="1 ways") as caught:
-        fit(apart, budget=1)
+        fit_to_host(apart, budget=1)
     assert not caught.value.retryable
 
 
@@ -312,7 +316,7 @@ def test_a_large_host_is_decided_within_few_ways(seed: int) -> None:
             pools=pools,
             requests=requests,
         )
-        found = fit(question, budget=40)
+        found = fit_to_host(question, budget=40)
         if found.fits:
             assert oracle.has_networks(question, found.cells)
             assert oracle.all_served(topology, found.cells, pools, requests)

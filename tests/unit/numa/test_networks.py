@@ -22,7 +22,7 @@ import dataclasses
 
 import pytest
 
-from os_acc.numa.fit import fit
+from os_acc.numa.fit import fit_to_host
 from os_acc.numa.networks import NO_NETWORKS, carried, not_carried
 from os_acc.numa.question import Question
 from os_acc.objects.numa import (
@@ -107,7 +107,7 @@ def test_a_guest_goes_where_its_network_cards_are(
     cell = InstanceNUMACell(frozenset({0}), memory=64)
     guest = InstanceNUMATopology((cell,) * guest_cells)
     question = Question(SPECIFIED, guest, networks=networks)
-    found = fit(question)
+    found = fit_to_host(question)
     assert (found.cells if found.fits else None) == where
     assert found.networks == (NO_NETWORKS if where else networks)
-    assert fit(dataclasses.replace(question, host=SILENT)).fits
+    assert fit_to_host(dataclasses.replace(question, host=SILENT)).fits

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.numa.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit import fit
+from os_acc.numa.fit import fit_to_host
 from os_acc.numa.nova import fit_as_nova
 from os_acc.numa.question import Question
 from os_acc.objects.numa import InstanceNUMATopology, NUMAPolicy
@@ -37,7 +37,7 @@ every_quirk = pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
 @every_quirk
 def test_the_truth_is_another_than_nova_s(quirk: quirks.Quirk) -> None:
     assert quirk.exact != quirk.nova
-    found = fit(quirk.question)
+    found = fit_to_host(quirk.question)
     assert (found.cells if found.fits else None) == quirk.exact
 
 
@@ -60,7 +60,7 @@ def test_one_cell_and_one_kind_of_device_have_no_quirk(seed: int) -> None:
             for request in question.requests[:1]
         ),
     )
-    found = fit(plain)
+    found = fit_to_host(plain)
     assert fit_as_nova(plain) == (found.cells if found.fits else None)
 
 
@@ -81,4 +81,4 @@ def test_the_budget_is_how_often_cells_are_held_against_one_another() -> None:
     assert fit_as_nova(question, budget=8 * 7 * 6 * 5 * 4) is None
     with pytest.raises(exception.FitTooHard, match="4 of 8 cells"):
         fit_as_nova(question, budget=8 * 7 * 6 * 5 * 4 - 1)
-    assert fit(question).requests == ("any:x:0",)
+    assert fit_to_host(question).requests == ("any:x:0",)
