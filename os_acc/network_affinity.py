@@ -67,14 +67,20 @@ PHYSNETS: Final = _NovasListOpt(
     "them needs a section [neutron_physnet_<its name>]; any other network may leave "
     "the host anywhere. This is Nova's option.",
 )
-NUMA_NODES: Final = _NovasListOpt(
-    "numa_nodes",
-    default=[],
-    item_type=types.Integer(),
-    help="The NUMA nodes of the network interfaces by which this network leaves the "
-    "host: several, where interfaces of several are bonded. Given and empty: it "
-    "may leave the host anywhere. This is Nova's option, which takes no empty value "
-    "for a physical network.",
+
+
+def _numa_nodes(text: str) -> _NovasListOpt:
+    return _NovasListOpt("numa_nodes", default=[], item_type=types.Integer(), help=text)
+
+
+NUMA_NODES: Final = _numa_nodes(
+    "The NUMA nodes of the network interfaces by which this physical network leaves "
+    "the host: several, where interfaces of several are bonded. Given and empty: it "
+    "may leave the host anywhere. This is Nova's option; Nova takes no empty value.",
+)
+TUNNEL_NODES: Final = _numa_nodes(
+    "The NUMA nodes of the network interfaces by which all tunnelled networks (GRE, "
+    "VXLAN, Geneve) leave the host. Empty: anywhere. This is Nova's option.",
 )
 
 
@@ -83,12 +89,24 @@ def register(conf: cfg.ConfigOpts) -> None:
 
     A second time changes nothing, and neither does Nova before or after.
 
-    :raises InvalidNetworkNUMAAffinity: the physical networks cannot be read.
+    :raises InvalidNetworkNUMAAffinity: the physical networks cannot be read, or
+        somebody has registered an option of that name that is no such list.
     """
-    conf.register_opt(PHYSNETS, group=NEUTRON)
-    conf.register_opt(NUMA_NODES, group=TUNNEL)
+    _register(conf, NEUTRON, PHYSNETS)
+    _register(conf, TUNNEL, TUNNEL_NODES)
     for physnet in _values(conf, NEUTRON, PHYSNETS.name):
-        conf.register_opt(NUMA_NODES, group=_PHYSNET + physnet)
+        _register(conf, _PHYSNET + physnet, NUMA_NODES)
+
+
+def _register(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
+    try:
+        conf.register_opt(option, group=group)
+    except cfg.DuplicateOptError as error:
+        raise InvalidNetworkNUMAAffinity(
+            f"[{group}] {option.name} is known in this process, and is not what it "
+            "is in Nova 34",
+            hint="this version of Nova may need a newer os_acc",
+        ) from error
 
 
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
@@ -102,7 +120,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     return [
         (NEUTRON, [PHYSNETS]),
         (physnet, [NUMA_NODES]),
-        (TUNNEL, [NUMA_NODES]),
+        (TUNNEL, [TUNNEL_NODES]),
     ]
 
 

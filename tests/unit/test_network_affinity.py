@@ -205,13 +205,28 @@ def test_others_may_register_the_same_before_and_after(
     assert conf.neutron_tunnel.numa_nodes == [1]
 
 
-def test_an_option_of_that_name_and_another_type_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [
+        ("neutron", cfg.StrOpt("physnets")),
+        ("neutron_tunnel", cfg.ListOpt("numa_nodes", default=[])),
+    ],
+)
+def test_an_option_of_that_name_and_another_type_is_refused(
+    group: str, option: cfg.Opt
+) -> None:
     conf = cfg.ConfigOpts()
-    conf.register_opt(cfg.StrOpt("physnets"), group="neutron")
-    with pytest.raises(cfg.DuplicateOptError):
+    conf.register_opt(option, group=group)
+    with pytest.raises(
+        InvalidNetworkNUMAAffinity, match=f"\\[{group}\\] {option.name}"
+    ):
         register(conf)
+
+
+def test_options_of_different_names_are_different() -> None:
     for ours, other in zip((PHYSNETS, NUMA_NODES), reversed(novas()), strict=True):
         assert ours != other
+        assert other != ours
 
 
 names = st.text(st.sampled_from("abcXYZ019-_."), min_size=1, max_size=12)
