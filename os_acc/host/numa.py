@@ -44,8 +44,9 @@ def read_topology(root: str) -> NUMATopology:
     """The cells of the host as they are now; none of a kernel without NUMA.
 
     Of each cell all CPUs that are online may be shared, and may be a guest's
-    alone: which of them Nova uses how is said by its options. ``used`` is known
-    of huge pages only: those that are not free. Nobody is told of a guest here.
+    alone: which of them Nova uses how is said by its options. Pages are ``used``
+    that are not free, whoever has them; of small ones that is not known, as the
+    kernel keeps all sorts of things in them. What guests have is not told apart.
 
     What goes while it is read is left out: a CPU, a node, or the distances of
     all cells where a node has come or gone.

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oslo_config import cfg
 
@@ -233,6 +233,7 @@ names = st.text(st.sampled_from("abcXYZ019-_."), min_size=1, max_size=12)
 some_nodes = st.lists(st.integers(0, 7), max_size=8, unique=True)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(names, some_nodes, max_size=5), some_nodes)
 def test_each_cell_has_the_networks_that_name_it(
     physnets: dict[str, list[int]], tunnel: list[int]

@@ -20,7 +20,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc.exception import HostStepFailed
@@ -274,6 +274,7 @@ def spans(numbers: set[int]) -> str:
     return ",".join(found)
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 300) | st.integers(0, 99_999), max_size=60))
 def test_every_list_that_the_kernel_prints_is_read_back(numbers: set[int]) -> None:
     assert number_list(spans(numbers), "it") == numbers
@@ -282,6 +283,7 @@ def test_every_list_that_the_kernel_prints_is_read_back(numbers: set[int]) -> No
 RANGES = r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*"
 
 
+@settings(deadline=None)
 @given(st.text() | st.text(st.sampled_from("0123456789-, ")))
 def test_whatever_else_is_no_list_is_a_typed_error(text: str) -> None:
     # A range of nothing, such as 3-1, is one that the kernel never prints.
@@ -308,6 +310,7 @@ def trees(draw: st.DrawFn) -> dict[int, tuple[dict[int, int], int, list[int]]]:
     return nodes
 
 
+@settings(deadline=None)
 @given(trees(), st.sets(st.integers(0, 63)))
 def test_every_tree_is_read_as_it_is(
     tmp_path_factory: pytest.TempPathFactory,

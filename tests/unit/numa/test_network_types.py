@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc.numa.network_types import Network, merged, requested
@@ -74,6 +74,7 @@ requests = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(requests, requests)
 def test_requests_may_be_merged_in_any_order_and_in_parts(
     some: list[InstanceNUMANetworks], others: list[InstanceNUMANetworks]
