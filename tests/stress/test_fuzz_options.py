@@ -25,8 +25,17 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from os_acc import conf, device_spec, exception, privsep, service, xrt_path
+from os_acc import (
+    conf,
+    device_spec,
+    exception,
+    network_affinity,
+    privsep,
+    service,
+    xrt_path,
+)
 from os_acc.helper import Helper
+from os_acc.host import numa
 from os_acc.manager import Manager
 from os_acc.objects.lease import Owner
 from os_acc.placement import options as placement
@@ -53,6 +62,15 @@ OF_SERVICES = {
 LOADED = {
     placement.GROUP.name: placement.Settings.load,
     profiles.GROUP.name: profiles.Settings.load,
+}
+
+#: Those of Nova's by which networks leave the host, in files of their own.
+OF_NETWORKS = {
+    ("neutron", "physnets"): "[neutron]\nphysnets = {}\n",
+    ("neutron_tunnel", "numa_nodes"): "[neutron_tunnel]\nnuma_nodes = {}\n",
+    ("neutron_physnet_<name>", "numa_nodes"): (
+        "[neutron]\nphysnets = a\n[neutron_physnet_a]\nnuma_nodes = {}\n"
+    ),
 }
 
 Set = Callable[[str, object], cfg.ConfigOpts]
@@ -269,6 +287,7 @@ def test_every_option_of_the_helpers_is_fuzzed():
     others = {
         *(GROUP, xrt_path.GROUP, *OF_SERVICES),
         *(group for group, _ in test_fuzz_images.names()),
+        *(group for group, _ in OF_NETWORKS),
     }
     assert {each for each in options() if each[0] not in others} == {
         (group, name) for group in conf.PRIVSEP_GROUPS for name in HELPERS
@@ -295,6 +314,36 @@ def test_a_wrong_option_of_a_service_is_told_or_taken(
             LOADED[group](config)
         except exception.InvalidConfiguration as error:
             assert_readable(error)
+    assert fake.writes() == []
+
+
+def test_every_option_of_networks_is_fuzzed():
+    groups = {group for group, _ in OF_NETWORKS}
+    assert {each for each in options() if each[0] in groups} == set(OF_NETWORKS)
+
+
+@pytest.mark.parametrize("option", OF_NETWORKS, ids="{0[0]}".format)
+def test_a_wrong_option_of_networks_is_told_or_taken(
+    fake: FakeKernel, place: str, seed: str, fuzzed: Fuzzed, option: tuple[str, str]
+):
+    host = numa.read_topology(fake.root)
+    path = Path(place, "nova.conf")
+    rubbish = Rubbish(f"{seed} networks")
+    texts = [*TEXTS, *(shown(rubbish.near("0,1")) for _ in range(VALUES))]
+    for number, text in enumerate(texts):
+        file = OF_NETWORKS[option].format(text)
+        path.write_bytes(file.encode("utf-8", "surrogatepass"))
+        with told(seed, number, f"{option} = {text!r}"):
+            try:
+                config = fresh(place, "--config-file", str(path))
+            except (cfg.Error, ValueError):
+                # oslo.config's own answer.
+                continue
+            try:
+                network_affinity.NetworkAffinity.load(config).on(host)
+            except exception.InvalidNetworkNUMAAffinity as error:
+                assert_readable(error)
+    fuzzed("values of options", len(texts))
     assert fake.writes() == []
 
 
