@@ -88,11 +88,12 @@ class _Canvas:
         for begin, framed in branches:
             if not framed:
                 middle = begin + _ROW // 2
-                path = f"M {trunk} {top + _ROW} V {middle} H {left + _STEP - 6}"
+                path = f"M {trunk} {top + _ROW} V {middle} H {left + _STEP - 7}"
                 _add(self._lines, "path", {"class": "branch", "d": path})
         if line.framed:
+            self._size.height += _PADDING // 2
             self._frame(left, top)
-            self._size.height += _PADDING
+            self._size.height += _PADDING // 2
         return top
 
     def table(self, drawing: Drawing) -> None:

@@ -299,6 +299,34 @@ def test_colours_are_for_who_asks_for_them() -> None:
     assert plain == printed(drawing)
 
 
+def contrast(one: str, other: str) -> float:
+    """As the Web Content Accessibility Guidelines 2.1 define it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+            for part in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_text_of_a_picture_is_readable_on_light_and_on_dark_ground() -> None:
+    root = ElementTree.fromstring(svg.render(build.draw(scene([]))))
+    style = root.findtext(f"{SVG}style") or ""
+    for half in style.split("@media"):
+        colours = dict(
+            re.findall(r"^\.?([a-z-]+) {.*?fill: (#[0-9a-f]{6});", half, re.M)
+        )
+        ground = colours.pop("ground")
+        assert {mark.value for mark in Mark} - {"place"} < set(colours)
+        for colour in colours.values():
+            assert contrast(colour, ground) >= 4.5
+
+
 # -- which policy would allow what -----------------------------------------
 
 FOUR = cells(0, 0, 1, 1)
