@@ -164,7 +164,8 @@ def scenes(draw: st.DrawFn) -> Scene:
         node = draw(_NODES)
         for slot in draw(st.lists(st.sampled_from([0, 1]), unique=True, max_size=2)):
             place = PciAddress(draw(st.sampled_from([0, 0x10000])), bus, slot, 0)
-            above = draw(st.sampled_from([None, *bridges]))
+            others = [each.address for each in functions]
+            above = draw(st.sampled_from([None, *bridges, *others]))
             if draw(st.booleans()):
                 functions.append(function(place, node, class_code=BRIDGE))
                 bridges.append(place)

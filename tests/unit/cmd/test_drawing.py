@@ -234,6 +234,42 @@ def test_a_device_whose_node_is_not_its_bridges_says_where_it_is() -> None:
     assert f"behind {PORT}" in line(drawing, GPU).details
 
 
+def test_bridges_in_one_line_say_where_the_first_is() -> None:
+    found = [
+        function(PORT, 1, class_code=BRIDGE),
+        function(SWITCH, class_code=BRIDGE),
+        function("0000:18:00.0", class_code=BRIDGE),
+        function(GPU),
+    ]
+    parents = [(SWITCH, PORT), ("0000:18:00.0", SWITCH), (GPU, "0000:18:00.0")]
+    drawing = build.draw(scene(found, [state(found[3])], parents=parents))
+    (bridges,) = line(drawing, "cell 0").below
+    assert bridges.label == f"{SWITCH} > 0000:18:00.0"
+    assert f"behind {PORT}" in bridges.details
+
+
+def test_what_is_below_a_vf_is_drawn_there() -> None:
+    pf, *vfs = card(PF, 3)
+    gpu = function(GPU)
+    host = scene(
+        [pf, *vfs, gpu],
+        map(state, (*vfs, gpu)),
+        parents=[(GPU, "0000:3b:02.1")],
+    )
+    assert labels(line(build.draw(host), "0000:3b:02.1")) == [GPU]
+
+
+def test_a_tree_deeper_than_the_terminal_is_wide_leaves_room_for_words() -> None:
+    places = [f"0000:{bus:02x}:00.0" for bus in range(60)]
+    found = [function(place, class_code=BRIDGE) for place in places]
+    host = scene(found, parents=zip(places[1:], places, strict=False))
+    drawing = build.draw(host, long=True)
+    assert drawing.host.depth > 60
+    rows = printed(drawing, width=40)
+    assert max(map(folding.width, rows)) <= 40
+    assert all(any(place in row for row in rows) for place in places)
+
+
 def test_the_functions_of_one_slot_are_a_card() -> None:
     found = [function(GPU), function("0000:19:00.1")]
     drawing = build.draw(scene(found, map(state, found)))
