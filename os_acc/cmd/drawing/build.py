@@ -59,7 +59,7 @@ class _Artist:
         if not self._scene.topology.cells:
             yield "without NUMA"
         if self._scene.guest:
-            yield f"for a guest in cells {ranges.numbers(self._scene.guest.cells)}"
+            yield f"for a guest in {words.cells(self._scene.guest.cells)}"
         counted = Counter(each.state for each in self._scene.states.values())
         yield f"functions: {len(self._scene.functions)}"
         for state in State:

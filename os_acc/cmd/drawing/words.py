@@ -54,6 +54,7 @@ _CLASSES = {
     0x11: "signal processing",
     0x12: "accelerator",
     0x40: "co-processor",
+    0xFF: "other",
 }
 _AFFINITIES = {
     Affinity.LOCAL: "local",
@@ -174,8 +175,12 @@ def cell(found: NUMACell) -> Iterator[str]:
         if other != found.id:
             far.setdefault(distance, []).append(other)
     for distance, others in sorted(far.items()):
-        cells = "cells" if len(others) > 1 else "cell"
-        yield f"distance {distance} to {cells} {ranges.numbers(others)}"
+        yield f"distance {distance} to {cells(others)}"
+
+
+def cells(some: Sequence[int]) -> str:
+    """Cells by their numbers."""
+    return f"{'cells' if len(some) > 1 else 'cell'} {ranges.numbers(some)}"
 
 
 def _device(scene: Scene, devices: Sequence[DeviceState]) -> Iterator[str]:

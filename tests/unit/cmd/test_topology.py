@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 from collections.abc import Callable
@@ -24,6 +25,7 @@ import pytest
 from oslo_config import cfg
 
 from os_acc.cmd.app import OsAcc
+from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.goldens import expect
@@ -92,6 +94,37 @@ def test_looking_changes_nothing(small: Console, tmp_path: Path) -> None:
         assert small.run("topology", *more).status == 0
     assert small.bench.kernel.snapshot() == before
     assert small.bench.kernel.writes() == written
+
+
+def test_who_names_nothing_sees_the_host_and_is_told_how(console: Console) -> None:
+    console.config_file.write_text(
+        f"[os_acc]\nstate_path = {console.bench.state_path}\n"
+    )
+    ran = console.run("topology")
+    assert ran.status == 0
+    assert ran.err.startswith("os-acc: no device is named: ")
+    assert "other functions: 7" in ran.out
+    assert "No accelerators are offered." in ran.out
+
+
+def test_what_is_prepared_for_nobody_is_unknown(small: Console) -> None:
+    store = small.bench.manager.store
+    store.delete(store.leases())
+    (line,) = (
+        row for row in small.run("topology").out.splitlines() if f" {GPU}  " in row
+    )
+    assert f"{GPU}  unknown  " in line
+
+
+def test_a_kernel_without_numa_has_no_cells(
+    make_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    plain = [dataclasses.replace(each, numa_node=-1) for each in hosts.gpu("0000:17")]
+    console = Console(make_bench(HostSpec(tuple(plain), nodes=())), tmp_path)
+    ran = console.run("topology")
+    assert ran.out.startswith("host node1  without NUMA; ")
+    assert "cell " not in ran.out
+    assert console.run("topology", "--cells", "0").status == 1
 
 
 def test_programs_are_told_what_is_where_and_whose(small: Console) -> None:
