@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -45,6 +45,16 @@ class Name:
         return f"{self.kind.value} {self.text}"
 
 
+def classes(texts: Iterable[str]) -> frozenset[Name]:
+    """The names of resource classes."""
+    return frozenset(Name(Kind.RESOURCE_CLASS, each) for each in texts)
+
+
+def traits(texts: Iterable[str]) -> frozenset[Name]:
+    """The names of traits."""
+    return frozenset(Name(Kind.TRAIT, each) for each in texts)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Told:
     """What of Placement's is ours.
@@ -59,18 +69,26 @@ class Told:
     )
     made: frozenset[Name] = frozenset()
 
+    @classmethod
+    def of_mapping(
+        cls, given: Mapping[str, frozenset[Name]], made: frozenset[Name] = frozenset()
+    ) -> Self:
+        """Of a mapping that nobody changes; what was given nothing is left out."""
+        some = {each: names for each, names in given.items() if names}
+        return cls(MappingProxyType(some), made)
+
     def __bool__(self) -> bool:
         return any(self.given.values()) or bool(self.made)
 
     def __or__(self, other: Self) -> Told:
         uuids = {*self.given, *other.given}
-        return _told(
+        return Told.of_mapping(
             {each: self.of(each) | other.of(each) for each in uuids},
             self.made | other.made,
         )
 
     def __sub__(self, other: Self) -> Told:
-        return _told(
+        return Told.of_mapping(
             {each: self.of(each) - other.of(each) for each in self.given},
             self.made - other.made,
         )
@@ -87,12 +105,6 @@ class Told:
         """(provider, kind, name) of everything given."""
         for provider, names in self.given.items():
             yield from ((provider, name.kind.value, name.text) for name in names)
-
-
-def _told(given: Mapping[str, frozenset[Name]], made: frozenset[Name]) -> Told:
-    return Told(
-        MappingProxyType({each: names for each, names in given.items() if names}), made
-    )
 
 
 NOTHING: Final = Told()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.objects.told import Kind, Name
+from os_acc.objects.told import Kind, Name, classes, traits
 from os_acc.placement import options
 from os_acc.placement.known import Node, Record, Version
 from os_acc.placement.refusals import refused
@@ -139,13 +139,13 @@ class Client:
     def known(self, names: Collection[Name], deadline: float) -> frozenset[Name]:
         """Those of the names that Placement knows."""
         known: set[Name] = set()
-        traits = sorted(each.text for each in names if each.kind is Kind.TRAIT)
-        for some in _parts(traits):
+        texts = sorted(each.text for each in names if each.kind is Kind.TRAIT)
+        for some in _parts(texts):
             asked = urllib.parse.urlencode({"name": f"in:{','.join(some)}"})
             known |= self._read(
                 f"/traits?{asked}",
                 deadline,
-                lambda told: {Name(Kind.TRAIT, each) for each in told["traits"]},
+                lambda told: traits(told["traits"]),
             )
         if any(each.kind is Kind.RESOURCE_CLASS for each in names):
             known |= self._read("/resource_classes", deadline, _classes)
@@ -302,10 +302,8 @@ def _newest(answer: Response) -> Version:
     return Version.parse(answer.json()["versions"][0]["max_version"])
 
 
-def _classes(told: Any) -> set[Name]:
-    return {
-        Name(Kind.RESOURCE_CLASS, each["name"]) for each in told["resource_classes"]
-    }
+def _classes(told: Any) -> frozenset[Name]:
+    return classes(each["name"] for each in told["resource_classes"])
 
 
 def _nothing(answer: Response) -> None:

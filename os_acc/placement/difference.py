@@ -29,7 +29,7 @@ from typing import Final
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import Card
-from os_acc.objects.told import Kind, Name, Told
+from os_acc.objects.told import Kind, Name, Told, classes, traits
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.known import EMPTY, Contents, Node, Record, record, withdrawn
 from os_acc.placement.steps import (
@@ -69,10 +69,8 @@ class Goal:
     @property
     def given(self) -> Told:
         """What the wanted providers are given."""
-        return Told(
-            MappingProxyType(
-                {each.uuid: _names(each) for each in self.wanted if each.provider}
-            )
+        return Told.of_mapping(
+            {each.uuid: _names(each) for each in self.wanted if each.provider}
         )
 
 
@@ -274,14 +272,14 @@ class _Planning:
         if wanted.provider is not None:
             mine = wanted.provider.device.traits
             told = self._goal.told.texts(wanted.uuid, Kind.TRAIT)
-            traits = have.traits - (told - mine) | mine - refused
-            if traits != have.traits:
+            due = have.traits - (told - mine) | mine - refused
+            if due != have.traits:
                 yield SetTraits(
                     wanted.uuid,
                     name,
-                    traits,
-                    added=traits - have.traits,
-                    removed=have.traits - traits,
+                    due,
+                    added=due - have.traits,
+                    removed=have.traits - due,
                 )
         inventories = self._inventories(wanted, have, refused)
         if inventories != have.inventories:
@@ -357,7 +355,7 @@ class _Planning:
         for each in self._goal.wanted:
             if each.uuid == uuid and each.provider is not None:
                 allocated = self._answers.allocated.get(uuid, _NOTHING)
-                return _names(each) | _classes(allocated)
+                return _names(each) | classes(allocated)
         return have.names
 
     def _gone(self) -> Told:
@@ -368,7 +366,7 @@ class _Planning:
             have = self._tree.contents.get(uuid, EMPTY).names
             mine = _names(wanted[uuid]) if uuid in wanted else frozenset()
             given[uuid] = names - have - mine
-        return Told(MappingProxyType({u: names for u, names in given.items() if names}))
+        return Told.of_mapping(given)
 
     def _name(self, wanted: Capacity) -> str:
         if node := self._tree.nodes.get(wanted.uuid):
@@ -380,15 +378,8 @@ class _Planning:
 
 
 def _names(wanted: Capacity) -> frozenset[Name]:
-    found = set(_classes(wanted.units))
-    if wanted.provider is not None:
-        traits = wanted.provider.device.traits
-        found |= {Name(Kind.TRAIT, each) for each in traits}
-    return frozenset(found)
-
-
-def _classes(names: Collection[str]) -> frozenset[Name]:
-    return frozenset(Name(Kind.RESOURCE_CLASS, each) for each in names)
+    own = wanted.provider.device.traits if wanted.provider else _NOTHING
+    return classes(wanted.units) | traits(own)
 
 
 def _ended(wanted: Capacity, have: Contents, told: Told) -> frozenset[str]:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from os_acc import exception
-from os_acc.objects.told import Kind, Name
+from os_acc.objects.told import Name, classes, traits
 from os_acc.placement.capacity import Units
 
 #: A record of another's, kept as it is.
@@ -70,10 +70,7 @@ class Contents:
     @property
     def names(self) -> frozenset[Name]:
         """Every class and trait of it."""
-        return frozenset(
-            {Name(Kind.RESOURCE_CLASS, each) for each in self.inventories}
-            | {Name(Kind.TRAIT, each) for each in self.traits}
-        )
+        return classes(self.inventories) | traits(self.traits)
 
 
 #: Of a provider that has just been made.

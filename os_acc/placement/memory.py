@@ -20,11 +20,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Collection
-from types import MappingProxyType
 from typing import Protocol
 
 from os_acc.objects.device import Provider
-from os_acc.objects.told import NOTHING, Kind, Name, Told
+from os_acc.objects.told import NOTHING, Told, classes, traits
 
 
 class Ledger(Protocol):
@@ -58,10 +57,9 @@ class Memory:
         """What Placement may have by now."""
         return self._told
 
-    def end(self, provider: str, traits: Collection[str]) -> None:
+    def end(self, provider: str, ended: Collection[str]) -> None:
         """A provider was seen without these: the next to write strikes them out."""
-        names = frozenset(Name(Kind.TRAIT, each) for each in traits)
-        self._ended |= Told({provider: names})
+        self._ended |= Told({provider: traits(ended)})
 
     def tell(self, offered: Collection[Provider], ledger: Ledger) -> None:
         """Put on record what providers are about to be given.
@@ -106,14 +104,10 @@ class _Above:
 
 def given_to(offered: Collection[Provider]) -> Told:
     """What each of the providers is given."""
-    return Told(
-        MappingProxyType(
-            {
-                each.uuid: frozenset(
-                    {Name(Kind.RESOURCE_CLASS, each.device.resource_class)}
-                    | {Name(Kind.TRAIT, trait) for trait in each.device.traits}
-                )
-                for each in offered
-            }
-        )
+    return Told.of_mapping(
+        {
+            each.uuid: classes([each.device.resource_class])
+            | traits(each.device.traits)
+            for each in offered
+        }
     )

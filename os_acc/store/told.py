@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from types import MappingProxyType
 
 from os_acc.objects.told import NOTHING, Kind, Name, Told
 from os_acc.store import schema
@@ -43,8 +42,8 @@ def read(connection: sqlite3.Connection) -> Told:
         if kind in _KINDS:
             given[provider].add(Name(_KINDS[kind], text))
     made = connection.execute(f"SELECT {MADE} FROM made_names")
-    return Told(
-        MappingProxyType({each: frozenset(names) for each, names in given.items()}),
+    return Told.of_mapping(
+        {each: frozenset(names) for each, names in given.items()},
         frozenset(Name(_KINDS[kind], text) for kind, text in made if kind in _KINDS),
     )
 
