@@ -29,6 +29,7 @@ from os_acc.objects.request import (
     FlavorRequest,
     GroupPolicy,
     RequestGroup,
+    title,
 )
 
 #: What Nova 34 asks with. Suffixes that are no numbers need 1.33, mappings in
@@ -133,7 +134,7 @@ def _check_resources(request: FlavorRequest) -> None:
         if not group.resources:
             traits = sorted(group.required | group.forbidden)
             raise exception.InvalidExtraSpec(
-                f"group {group.suffix!r} has traits ({', '.join(traits)}) "
+                f"{title(group.suffix)} has traits ({', '.join(traits)}) "
                 "but no resources",
                 hint="Nova adds the flavor's own VCPU, MEMORY_MB and DISK_GB to it; "
                 "without these, Placement refuses it",

@@ -25,6 +25,7 @@ from os_acc.numa.policies import NOTHING_SAID, Policies
 from os_acc.objects.device import Handle, Provider
 from os_acc.objects.numa import Affinity, NUMATopology
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.request import title
 from os_acc.objects.selection import Wanted
 
 #: A guest of which nobody says where it is.
@@ -149,7 +150,7 @@ class Chooser:
             f"{each.address} {self._place(each.numa_node)}" for each in free
         )
         return exception.NUMAPolicyUnmet(
-            f"{provider.name} has too few devices for group {wanted.group_suffix!r} "
+            f"{provider.name} has too few devices for {title(wanted.group_suffix)} "
             f"that a guest in cells {cells} may have under the NUMA policy "
             f"{' or '.join(sorted(policies))}: {wanted.amount} wanted, free: {found}"
         )
@@ -194,8 +195,8 @@ def _check_enough(
         if left[each.provider_uuid] < 0:
             provider = providers[each.provider_uuid]
             raise exception.NoDeviceAvailable(
-                f"{provider.name} has no free device left for group "
-                f"{each.group_suffix!r}{_out_of_order(provider)}",
+                f"{provider.name} has no free device left for "
+                f"{title(each.group_suffix)}{_out_of_order(provider)}",
                 hint="see 'os-acc device list' for who has them",
             )
 

@@ -34,6 +34,7 @@ from os_acc.objects.request import (
     FlavorRequest,
     GroupPolicy,
     RequestGroup,
+    title,
 )
 from os_acc.objects.selection import Allocations, Selection, SingleProvider, Wanted
 
@@ -87,7 +88,7 @@ def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wante
     for suffix, wish in sorted(asked.items()):
         if wanted and suffix not in served:
             raise exception.InvalidExtraSpec(
-                f"{_name(suffix)} asks for {wish}, but none of its resources is an "
+                f"{title(suffix)} asks for {wish}, but none of its resources is an "
                 "accelerator of this host",
                 hint="give the key the suffix of the group with the accelerator",
             )
@@ -124,10 +125,6 @@ def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]
     return [(suffix, amount) for suffix, amount in amounts if amount]
 
 
-def _name(suffix: str) -> str:
-    return f"group {suffix!r}" if suffix else "the unnumbered group"
-
-
 def _from_single(
     request: FlavorRequest, provider: str, ours: Mapping[str, str]
 ) -> list[Wanted]:
@@ -142,7 +139,7 @@ def _from_single(
     for other in sorted(set(ours.values()) - {resource_class}):
         for suffix, amount in _asking(request, other):
             raise exception.InvalidSelectedProvider(
-                f"{_name(suffix)} asks for {amount} {other}, but the only selected "
+                f"{title(suffix)} asks for {amount} {other}, but the only selected "
                 f"provider {provider} has {resource_class}",
                 hint="pass the whole allocation request instead of one provider",
             )
@@ -187,7 +184,7 @@ def _with_mappings(
         for suffix, amount in _asking(request, resource_class):
             if suffix not in named:
                 raise exception.InvalidSelectedProvider(
-                    f"{_name(suffix)} asks for {amount} {resource_class}, "
+                    f"{title(suffix)} asks for {amount} {resource_class}, "
                     "but the mappings do not name it"
                 )
     return wanted
@@ -217,7 +214,7 @@ def _parts(
     for suffix in suffixes:
         if suffix not in known:
             raise exception.InvalidSelectedProvider(
-                f"the mappings give provider {provider} to {_name(suffix)}, "
+                f"the mappings give provider {provider} to {title(suffix)}, "
                 "which the flavor does not have"
             )
     parts = [part for part in _asking(request, resource_class) if part[0] in suffixes]
@@ -247,7 +244,7 @@ def _check_served_once(wanted: Iterable[Wanted]) -> None:
         first = provider_of.setdefault(served, one.provider_uuid)
         if first != one.provider_uuid:
             raise exception.InvalidSelectedProvider(
-                f"{_name(one.group_suffix)} asks for {one.amount} "
+                f"{title(one.group_suffix)} asks for {one.amount} "
                 f"{one.resource_class}, but provider {first} and provider "
                 f"{one.provider_uuid} would each give it all of that"
             )

@@ -24,6 +24,7 @@ from os_acc.objects.image import Bitstream, Image, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.region import Doubts, Programming, Region
+from os_acc.objects.request import title
 from os_acc.placement import regions
 
 
@@ -71,7 +72,7 @@ class Need:
             functions = regions.function_traits(now, implemented(self.bitstream))
             if lacking := self._lacking(wishes.names_function, functions):
                 raise exception.InvalidExtraSpec(
-                    f"group {self.lease.group!r} has {lacking}, and is to be "
+                    f"{title(self.lease.group)} has {lacking}, and is to be "
                     f"programmed with image {self.bitstream.image}, of which nothing "
                     "says that it is that",
                     hint="ask for one function; see what the instance's image asks for",

@@ -37,6 +37,7 @@ from os_acc.objects.image import Bitstream, Image, Wish
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, Region
+from os_acc.objects.request import title
 from os_acc.plugins import base
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, device_lock
@@ -200,7 +201,7 @@ class Programmer:
             if draft.wish is None or needs.is_fixed(draft.region, draft.wish):
                 return draft.wish, None
             raise exception.NotProgrammable(
-                f"group {draft.lease.group!r} asks for {draft.wish}, but "
+                f"{title(draft.lease.group)} asks for {draft.wish}, but "
                 f"{draft.lease.address} cannot be programmed",
                 hint="ask for a region with the trait CUSTOM_PROGRAMMABLE",
             )

@@ -22,7 +22,7 @@ from typing import Final
 
 from os_acc.assignment.problem import Allocated, Part, Pins, parts_of, problem_of
 from os_acc.assignment.search import BudgetSpent, Search
-from os_acc.objects.request import GroupPolicy, RequestGroup
+from os_acc.objects.request import GroupPolicy, RequestGroup, title
 
 #: What each question that is asked to find the reason may cost.
 _BUDGET: Final = 5_000
@@ -152,7 +152,7 @@ def _together(case: _Case) -> Iterator[str]:
 
 def _obstacle(case: _Case, group: RequestGroup) -> str:
     """What, taken away, would let a group have its provider."""
-    others = [_name(each.suffix) for each in case.groups if each is not group]
+    others = [title(each.suffix) for each in case.groups if each is not group]
     beside = f" beside {', '.join(others[-_SHOWN:])}" if others else ""
     if dataclasses.replace(case, policy=GroupPolicy.NONE).works():
         return (
@@ -208,14 +208,10 @@ def _wants(group: RequestGroup) -> str:
         if traits
     ]
     told = f" and {' and '.join(rules)}" if rules else ""
-    return f"{_name(group.suffix)} asks for {what}{told}"
+    return f"{title(group.suffix)} asks for {what}{told}"
 
 
 def _listed(names: Iterable[str]) -> str:
     """So many that a person reads them."""
     first = list(itertools.islice(names, _SHOWN + 1))
     return ", ".join(first[:_SHOWN]) + (", ..." if len(first) > _SHOWN else "")
-
-
-def _name(suffix: str) -> str:
-    return f"group {suffix!r}" if suffix else "the unnumbered group"

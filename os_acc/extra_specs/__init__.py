@@ -34,7 +34,7 @@ from os_acc.extra_specs import granular, own_keys, rules
 from os_acc.extra_specs.drafts import Draft
 from os_acc.objects.image import Wish
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import AttachTarget, FlavorRequest
+from os_acc.objects.request import AttachTarget, FlavorRequest, title
 
 #: Nova's, for all PCI devices of a guest; judged where it is needed.
 PCI_NUMA_POLICY: Final = "hw:pci_numa_affinity_policy"
@@ -135,7 +135,7 @@ def _add_own(drafts: dict[str, Draft], own: own_keys.OwnKey, value: object) -> N
         before, draft.numa_policy = draft.numa_policy, said
     if before not in (None, said):
         raise exception.InvalidExtraSpec(
-            f"extra spec {hints.shown(own.key)}: group {own.suffix!r} has another "
+            f"extra spec {hints.shown(own.key)}: {title(own.suffix)} has another "
             f"{own.name} as well"
         )
 
@@ -143,7 +143,7 @@ def _add_own(drafts: dict[str, Draft], own: own_keys.OwnKey, value: object) -> N
 def _add_wish(draft: Draft, own: own_keys.OwnKey, wish: Wish) -> None:
     if draft.wish not in (None, wish):
         raise exception.InvalidExtraSpec(
-            f"extra spec {hints.shown(own.key)}: group {own.suffix!r} asks for "
+            f"extra spec {hints.shown(own.key)}: {title(own.suffix)} asks for "
             f"{draft.wish} as well",
             hint="a region holds one bitstream: use one of these keys in a group",
         )

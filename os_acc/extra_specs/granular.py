@@ -31,6 +31,7 @@ from os_acc.objects.request import (
     NUMBERED_SUFFIX,
     PLACEMENT_NAME,
     GroupPolicy,
+    title,
 )
 
 LOG = logging.getLogger("os_acc.extra_specs")
@@ -50,6 +51,12 @@ _LOOKS_LIKE_IT = re.compile(
 def is_read(key: str) -> bool:
     """Whether a key says something of request groups."""
     return key == GROUP_POLICY or _GRANULAR.match(key) is not None
+
+
+def suffix_of(key: str) -> str | None:
+    """The suffix of the group that a key is about; None: it is about none."""
+    match = _GRANULAR.match(key)
+    return None if match is None else match[2] or ""
 
 
 def looks_like_it(key: str) -> bool:
@@ -132,7 +139,7 @@ def _add_resource(
     if draft.resources.setdefault(name, amount) != amount:
         raise exception.InvalidExtraSpec(
             f"extra spec {hints.shown(key)} asks for {amount} {name}, another one of "
-            f"group {suffix!r} for {draft.resources[name]}",
+            f"{title(suffix)} for {draft.resources[name]}",
             hint="a group names a resource class once; use another group for more",
         )
 

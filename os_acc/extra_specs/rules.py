@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from os_acc import exception
-from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup
+from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup, title
 
 
 def check(request: FlavorRequest) -> None:
@@ -42,7 +42,7 @@ def check(request: FlavorRequest) -> None:
 def _check_group(group: RequestGroup) -> None:
     if both := sorted(group.required & group.forbidden):
         raise exception.InvalidExtraSpec(
-            f"group {group.suffix!r} both requires and forbids {both[0]}"
+            f"{title(group.suffix)} both requires and forbids {both[0]}"
         )
     if group.resources:
         return
@@ -58,7 +58,7 @@ def _check_group(group: RequestGroup) -> None:
     else:
         return
     raise exception.InvalidExtraSpec(
-        f"group {group.suffix!r} {lacking}",
+        f"{title(group.suffix)} {lacking}",
         hint=f"add resources{group.suffix}:<resource class>=<amount>",
     )
 

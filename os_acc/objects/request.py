@@ -30,6 +30,11 @@ PLACEMENT_NAME: Final = re.compile(r"[A-Z0-9_]{1,255}")
 NUMBERED_SUFFIX: Final = "[a-zA-Z0-9_-]{1,64}"
 
 
+def title(suffix: str) -> str:
+    """What messages call the group with a suffix."""
+    return f"group {suffix!r}" if suffix else "the unnumbered group"
+
+
 class GroupPolicy(enum.Enum):
     """``group_policy``: may numbered groups share a provider?"""
 

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from os_acc import exception, hints
+from os_acc.extra_specs import granular
 from os_acc.objects.profile import DeviceProfile
 from os_acc.objects.request import NUMBERED_SUFFIX
 from os_acc.profiles.source import Source
@@ -35,8 +36,6 @@ from os_acc.profiles.source import Source
 #: The key by which a flavor names its profile. There is one in a request.
 KEY: Final = "accel:device_profile"
 
-_POLICY: Final = "group_policy"
-_NUMBERED: Final = re.compile(rf"(?:resources|trait)({NUMBERED_SUFFIX}):")
 # What is below accel: in a profile, Nova's API refuses there in a flavor.
 _NAMESPACE: Final = "os_acc"
 
@@ -57,11 +56,7 @@ def folded(specs: object, source: Source, deadline: float) -> object:
     if not isinstance(specs, Mapping) or not isinstance(specs.get(KEY), str):
         return specs
     profile = source.profile(specs[KEY], deadline)
-    own = {
-        match[1]
-        for key in specs
-        if isinstance(key, str) and (match := _NUMBERED.match(key))
-    }
+    own = _numbered(specs)
     whole: dict[Any, Any] = {key: specs[key] for key in specs if key != KEY}
     for group in profile.groups:
         if group.suffix in own:
@@ -72,7 +67,7 @@ def folded(specs: object, source: Source, deadline: float) -> object:
             )
         whole |= group.extra_specs(group.suffix, _NAMESPACE)
     if len(own) <= 1:
-        whole.setdefault(_POLICY, "none")
+        whole.setdefault(granular.GROUP_POLICY, "none")
     return whole
 
 
@@ -110,5 +105,13 @@ def default_prefix(profile: DeviceProfile) -> str:
 
 def lacks_policy(specs: Mapping[str, str]) -> bool:
     """Whether Placement refuses a flavor's groups for want of ``group_policy``."""
-    numbered = {match[1] for key in specs if (match := _NUMBERED.match(key))}
-    return len(numbered) > 1 and _POLICY not in specs
+    return len(_numbered(specs)) > 1 and granular.GROUP_POLICY not in specs
+
+
+def _numbered(specs: Mapping[Any, object]) -> set[str]:
+    """The suffixes of the numbered groups of a flavor."""
+    return {
+        suffix
+        for key in specs
+        if isinstance(key, str) and (suffix := granular.suffix_of(key))
+    }

@@ -238,6 +238,12 @@ def test_what_placement_refuses_is_an_error(specs: dict[str, str], named: str) -
     assert named in str(caught.value)
 
 
+def test_the_unnumbered_group_is_called_that() -> None:
+    specs = {f"resources:{GPU}": "1", f"resources:{GPU}\n": "2"}
+    with pytest.raises(exception.InvalidExtraSpec, match="of the unnumbered group"):
+        extra_specs.parse(specs)
+
+
 def test_a_trait_both_required_and_forbidden_is_an_error() -> None:
     # Only names that differ as keys and not as names can bring this about.
     specs = {
