@@ -266,9 +266,9 @@ def _requests() -> Requests:
 
 
 def _entry(request: AcceleratorRequest) -> dict[str, Any]:
-    from os_acc import requests
+    from os_acc import entries
 
-    return requests.entry(request)
+    return entries.of_request(request)
 
 
 def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:

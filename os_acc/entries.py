@@ -10,12 +10,14 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Leases as the public API returns them."""
+"""Leases and accelerator requests as the public API returns them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
 
@@ -63,3 +65,44 @@ _STATES = {
     LeaseState.RELEASING: "Deleting",
     LeaseState.QUARANTINED: "UnbindFailed",
 }
+_NOTHING: Final[Mapping[str, Any]] = {
+    "attach_handle_type": "",
+    "attach_handle_uuid": None,
+    "attach_handle_info": {},
+}
+
+
+def of_request(request: AcceleratorRequest) -> dict[str, Any]:
+    """A request as Cyborg's API has it, and Nova reads it."""
+    binding = request.binding
+    bound = entry(request.lease) if request.lease else _NOTHING
+    return {
+        **bound,
+        "uuid": request.uuid,
+        "state": request.state.value,
+        "device_profile_name": request.profile,
+        "device_profile_group_id": request.group,
+        "hostname": binding.hostname if binding else None,
+        "device_rp_uuid": binding.device_rp_uuid if binding else None,
+        "instance_uuid": request.instance,
+        "reason": request.reason,
+    }
+
+
+def events(requests: Iterable[AcceleratorRequest]) -> dict[str, Any]:
+    """The body of Nova's ``POST /os-server-external-events``.
+
+    Of those that are resolved; the others have nothing to tell yet.
+    """
+    return {
+        "events": [
+            {
+                "name": "accelerator-request-bound",
+                "tag": each.uuid,
+                "server_uuid": each.instance,
+                "status": "completed" if each.state is RequestState.BOUND else "failed",
+            }
+            for each in requests
+            if each.instance and each.is_resolved
+        ]
+    }

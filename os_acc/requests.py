@@ -37,13 +37,15 @@ from oslo_utils import uuidutils
 from os_acc import entries, exception, hints
 from os_acc.manager import Manager
 from os_acc.objects.accelerator_request import (
-    RESOLVED,
+    BINDING,
     AcceleratorRequest,
     Action,
     Binding,
     RequestState,
+    uuid_from_api,
+    uuids_from_api,
 )
-from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.profile import ProfileGroup
 from os_acc.objects.request import FlavorRequest, GroupPolicy
@@ -53,8 +55,6 @@ from os_acc.profiles.source import Source
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
 
-_FIELDS: Final = ("hostname", "device_rp_uuid", "instance_uuid")
-_EVENT: Final = "accelerator-request-bound"
 _DONE: Final = {
     Action.BIND: "bound",
     Action.UNBIND: "unbound",
@@ -115,11 +115,11 @@ class Requests:
                 f"bind_state is {hints.shown(bind_state)}",
                 hint="it is 'resolved', or left out",
             )
-        uuid = None if instance is None else _uuid(instance)
+        uuid = None if instance is None else consumer_uuid(instance)
         return tuple(
             each
             for each in self._all(self._manager.store)
-            if (uuid is None or _is_of(each, uuid))
+            if (uuid is None or each.instance == uuid)
             and (bind_state is None or each.is_resolved)
         )
 
@@ -162,7 +162,7 @@ class Requests:
         :raises DevicesUnreleased: some could not be given back.
         """
         deadline = self._deadline(self._manager.settings.unplug_timeout)
-        wanted = _uuids(uuids)
+        wanted = uuids_from_api(uuids)
         with self._held(lambda store: store.requests(wanted), deadline) as found:
             return self._unbind(found, deadline)
 
@@ -175,10 +175,10 @@ class Requests:
         :raises DevicesUnreleased: some could not be given back: they stay.
         """
         deadline = self._deadline(self._manager.settings.unplug_timeout)
-        uuid = _uuid(instance)
+        uuid = consumer_uuid(instance)
 
         def theirs(store: Store) -> tuple[AcceleratorRequest, ...]:
-            return tuple(each for each in self._all(store) if _is_of(each, uuid))
+            return tuple(each for each in self._all(store) if each.instance == uuid)
 
         with self._held(theirs, deadline, uuid) as found:
             self._unbind(found, deadline)
@@ -224,13 +224,13 @@ class Requests:
         self, found: Iterable[AcceleratorRequest], deadline: float
     ) -> None:
         """Let instances that have given back a part be whole with the rest."""
-        consumers = {each.binding.instance_uuid for each in found if each.binding}
+        consumers = {each.instance for each in found if each.instance}
         made = self._manager.store.until(deadline).requests()
         for consumer in consumers:
             kept = {
                 each.uuid
                 for each in made
-                if _is_of(each, consumer) and each.recorded is RequestState.INITIAL
+                if each.instance == consumer and each.recorded is RequestState.INITIAL
             }
             self._manager.settle_for_less(consumer, kept, deadline)
 
@@ -249,7 +249,7 @@ class Requests:
         if instance is not None:
             return self.delete_of(instance)
         deadline = self._deadline(self._manager.settings.unplug_timeout)
-        wanted = _uuids(uuids)
+        wanted = uuids_from_api(uuids)
         locks = sorted(consumer_lock(each) for each in wanted)
         with self._manager.locks.hold(locks, deadline):
             store = self._manager.store.until(deadline)
@@ -259,12 +259,13 @@ class Requests:
         return len(wanted)
 
     def events(self, uuids: object) -> dict[str, Any]:
-        """See :func:`events`.
+        """See :func:`os_acc.entries.events`.
 
         :raises InvalidInput: that is no list of uuids.
         :raises RequestNotFound: one of them does not exist.
         """
-        return events(self._manager.store.requests(_uuids(uuids)))
+        made = self._manager.store.requests(uuids_from_api(uuids))
+        return entries.events(made)
 
     # -- binding -----------------------------------------------------------
 
@@ -272,9 +273,12 @@ class Requests:
         if not isinstance(bindings, Mapping) or not bindings:
             raise exception.InvalidInput(
                 f"bindings are {hints.shown(bindings)}",
-                hint=f"pass {', '.join(_FIELDS)} for the uuid of each request",
+                hint=f"pass {', '.join(BINDING)} for the uuid of each request",
             )
-        asked = {_uuid(uuid): _binding(uuid, each) for uuid, each in bindings.items()}
+        asked = {
+            uuid_from_api(uuid): Binding.from_api(uuid, each)
+            for uuid, each in bindings.items()
+        }
         for uuid, each in asked.items():
             self._check_host(uuid, each.hostname)
         return asked
@@ -431,16 +435,12 @@ def _by_instance(asked: Mapping[str, Binding]) -> list[tuple[str, dict[str, Bind
     return sorted(found.items())
 
 
-def _is_of(request: AcceleratorRequest, instance: str) -> bool:
-    return request.binding is not None and request.binding.instance_uuid == instance
-
-
 def _concerned(found: Iterable[AcceleratorRequest]) -> Iterator[str]:
     """Requests, and the consumers that have something of them."""
     for each in found:
         yield each.uuid
-        if each.binding:
-            yield each.binding.instance_uuid
+        if each.instance:
+            yield each.instance
         if each.lease:
             yield each.lease.consumer
 
@@ -471,75 +471,3 @@ def _binding_of(request: AcceleratorRequest) -> Binding:
     if request.binding is None:
         raise ValueError(f"{request.uuid} was never bound")
     return request.binding
-
-
-def _binding(uuid: object, given: object) -> Binding:
-    if not isinstance(given, Mapping) or set(given) != set(_FIELDS):
-        raise exception.InvalidInput(
-            f"the binding of {hints.shown(uuid)} is {hints.shown(given)}",
-            hint=f"it has {', '.join(_FIELDS)}",
-        )
-    hostname = given["hostname"]
-    if not isinstance(hostname, str):
-        raise exception.InvalidInput(f"{hints.shown(hostname)} is no host's name")
-    return Binding(
-        hostname, _uuid(given["device_rp_uuid"]), _uuid(given["instance_uuid"])
-    )
-
-
-def _uuid(given: object) -> str:
-    found = canonical_uuid(given)
-    if found is None:
-        raise exception.InvalidInput(f"{hints.shown(given)} is no uuid")
-    return found
-
-
-def _uuids(given: object) -> frozenset[str]:
-    if not isinstance(given, list | tuple | set | frozenset) or not given:
-        raise exception.InvalidInput(
-            f"{hints.shown(given)} is no list of accelerator requests"
-        )
-    return frozenset(_uuid(each) for each in given)
-
-
-def entry(request: AcceleratorRequest) -> dict[str, Any]:
-    """A request as Cyborg's API has it, and Nova reads it."""
-    binding = request.binding
-    bound = entries.entry(request.lease) if request.lease else _NOTHING
-    return {
-        **bound,
-        "uuid": request.uuid,
-        "state": request.state.value,
-        "device_profile_name": request.profile,
-        "device_profile_group_id": request.group,
-        "hostname": binding.hostname if binding else None,
-        "device_rp_uuid": binding.device_rp_uuid if binding else None,
-        "instance_uuid": binding.instance_uuid if binding else None,
-        "reason": request.reason,
-    }
-
-
-_NOTHING: Final[Mapping[str, Any]] = {
-    "attach_handle_type": "",
-    "attach_handle_uuid": None,
-    "attach_handle_info": {},
-}
-
-
-def events(requests: Iterable[AcceleratorRequest]) -> dict[str, Any]:
-    """The body of Nova's ``POST /os-server-external-events``.
-
-    Of those that are resolved; the others have nothing to tell yet.
-    """
-    return {
-        "events": [
-            {
-                "name": _EVENT,
-                "tag": each.uuid,
-                "server_uuid": each.binding.instance_uuid,
-                "status": "completed" if each.state is RequestState.BOUND else "failed",
-            }
-            for each in requests
-            if each.binding and each.state in RESOLVED
-        ]
-    }

@@ -57,8 +57,7 @@ class RequestList(base.Listing):
         return _COLUMNS + (_MORE if long else ()), [
             _row(each, long)
             for each in found
-            if parsed_args.instance is None
-            or (each.binding and each.binding.instance_uuid == parsed_args.instance)
+            if parsed_args.instance in (None, each.instance)
         ]
 
 
@@ -67,7 +66,7 @@ def _row(request: AcceleratorRequest, long: bool) -> tuple[Any, ...]:
     row = (
         request.uuid,
         request.state.value,
-        binding.instance_uuid if binding else None,
+        request.instance,
         request.profile or None,
         request.group,
         str(lease.address) if lease else None,

@@ -19,8 +19,10 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
+from os_acc import exception, hints
+from os_acc.objects.instance import canonical_uuid, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState
 
 
@@ -77,6 +79,10 @@ LEGAL: Final[Mapping[Action, frozenset[RequestState]]] = MappingProxyType(
 )
 
 
+#: What a binding names, in Nova's words.
+BINDING: Final = ("hostname", "device_rp_uuid", "instance_uuid")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binding:
     """To what a request is bound: Nova's three words.
@@ -89,6 +95,27 @@ class Binding:
     hostname: str
     device_rp_uuid: str
     instance_uuid: str
+
+    @classmethod
+    def from_api(cls, uuid: object, given: object) -> Self:
+        """Check a binding that somebody passes.
+
+        :param uuid: of the request, for an error's message.
+        :raises InvalidInput: it is none.
+        """
+        if not isinstance(given, Mapping) or set(given) != set(BINDING):
+            raise exception.InvalidInput(
+                f"the binding of {hints.shown(uuid)} is {hints.shown(given)}",
+                hint=f"it has {', '.join(BINDING)}",
+            )
+        hostname = given["hostname"]
+        if not isinstance(hostname, str):
+            raise exception.InvalidInput(f"{hints.shown(hostname)} is no host's name")
+        return cls(
+            hostname,
+            uuid_from_api(given["device_rp_uuid"]),
+            consumer_uuid(given["instance_uuid"]),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,6 +143,11 @@ class AcceleratorRequest:
     lease: Lease | None = None
 
     @property
+    def instance(self) -> str | None:
+        """The uuid of whose it is, or was last; None: nobody's ever."""
+        return self.binding.instance_uuid if self.binding else None
+
+    @property
     def state(self) -> RequestState:
         """How far it is."""
         return OF_LEASE[self.lease.state] if self.lease else self.recorded
@@ -128,3 +160,26 @@ class AcceleratorRequest:
     def allows(self, action: Action) -> bool:
         """Whether this may be asked for now."""
         return self.state in LEGAL[action]
+
+
+def uuid_from_api(given: object) -> str:
+    """A uuid in its canonical form.
+
+    :raises InvalidInput: it is none.
+    """
+    found = canonical_uuid(given)
+    if found is None:
+        raise exception.InvalidInput(f"{hints.shown(given)} is no uuid")
+    return found
+
+
+def uuids_from_api(given: object) -> frozenset[str]:
+    """Those of several requests.
+
+    :raises InvalidInput: that is no list of uuids, or an empty one.
+    """
+    if not isinstance(given, list | tuple | set | frozenset) or not given:
+        raise exception.InvalidInput(
+            f"{hints.shown(given)} is no list of accelerator requests"
+        )
+    return frozenset(uuid_from_api(each) for each in given)

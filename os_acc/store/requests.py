@@ -73,7 +73,7 @@ def insert(
         connection.execute(
             "INSERT INTO requests (uuid, instance, payload, digest)"
             " VALUES (?, ?, ?, ?)",
-            (each.uuid, _instance(each), payload, codec.digest(payload)),
+            (each.uuid, each.instance or "", payload, codec.digest(payload)),
         )
 
 
@@ -86,7 +86,7 @@ def update(
         payload = _encode(each)
         changed += connection.execute(
             "UPDATE requests SET instance = ?, payload = ?, digest = ? WHERE uuid = ?",
-            (_instance(each), payload, codec.digest(payload), each.uuid),
+            (each.instance or "", payload, codec.digest(payload), each.uuid),
         ).rowcount
     return changed
 
@@ -149,10 +149,6 @@ def _sound(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
                 yield found
                 continue
         LOG.error("the record of accelerator request %s does not prove itself", uuid)
-
-
-def _instance(request: AcceleratorRequest) -> str:
-    return request.binding.instance_uuid if request.binding else ""
 
 
 def _encode(request: AcceleratorRequest) -> str:

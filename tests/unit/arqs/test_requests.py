@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc import exception, requests
+from os_acc import entries, exception
 from os_acc.objects.accelerator_request import RequestState
 from tests.unit.arqs.book import FPGA, GPU, bind, binding, reach, states
 from tests.unit.bench import instance, request, uuid_of
@@ -133,7 +133,7 @@ def test_what_is_held_stays_until_its_guest_lets_go(bench, book, one):
 
 def test_a_bound_request_is_what_a_plug_returns(bench, book, one):
     (bound,) = bind(bench, book, one)
-    entry = requests.entry(bound)
+    entry = entries.of_request(bound)
     (attached,) = bench.manager.attached(instance(1))[uuid_of(1)]
     assert entry["uuid"] == attached["uuid"] == one.uuid
     assert entry["pci_id"] == GPU
@@ -176,7 +176,9 @@ def test_each_group_is_bound_to_a_provider_of_its_own(bench, book):
     bound = book.bind(
         {first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)}
     )
-    kinds = {each.group: requests.entry(each)["attach_handle_type"] for each in bound}
+    kinds = {
+        each.group: entries.of_request(each)["attach_handle_type"] for each in bound
+    }
     assert kinds == {0: "PCI", 1: "NONE"}
 
 
@@ -283,7 +285,7 @@ def test_what_was_plugged_is_listed_as_bound(bench, book):
     bench.plug(1, GPU)
     (found,) = book.find(uuid_of(1), "resolved")
     assert (found.state, found.profile) == (RequestState.BOUND, "")
-    assert requests.entry(found)["pci_id"] == GPU
+    assert entries.of_request(found)["pci_id"] == GPU
 
 
 def test_a_part_that_is_unbound_leaves_the_rest_whole(bench, book):
