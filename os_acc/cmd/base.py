@@ -34,13 +34,19 @@ from os_acc.store.locks import Locks
 
 
 class Acting(command.Command):
-    """A command of os_acc."""
+    """A command of os_acc.
+
+    :ivar is_failed: whether it ends with 1 although it was carried out.
+    """
+
+    is_failed = False
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Carry it out; an error of ours is told with what to do about it."""
+        self.is_failed = False
         try:
             self.configure()
-            return super().run(parsed_args)
+            return super().run(parsed_args) or int(self.is_failed)
         except exception.OsAccError as error:
             if self.os_acc.options.debug:
                 raise

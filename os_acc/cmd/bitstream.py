@@ -113,10 +113,6 @@ class BitstreamVerify(base.Listing):
     was any.
     """
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        self._is_altered = False
-        return super().run(parsed_args) or int(self._is_altered)
-
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
@@ -128,7 +124,7 @@ class BitstreamVerify(base.Listing):
         for each in cache.entries():
             deadline = time.monotonic() + self.settings.plug_timeout
             is_sound = cache.verify(each.digest, deadline)
-            self._is_altered |= not is_sound
+            self.is_failed |= not is_sound
             yield (*_row(each, parsed_args), "sound" if is_sound else "altered")
 
 

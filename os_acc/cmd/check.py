@@ -31,12 +31,8 @@ class Check(base.Listing):
     Changes nothing. Ends with 1 if a check failed; warnings are not failures.
     """
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        self._broken: exception.OsAccError | None = None
-        self._is_failed = False
-        return super().run(parsed_args) or int(self._is_failed)
-
     def configure(self) -> None:
+        self._broken: exception.OsAccError | None = None
         # What is broken is what this command is for: the other checks go on.
         try:
             super().configure()
@@ -52,7 +48,7 @@ class Check(base.Listing):
             # Whatever is wrong here, the checks of the state will say it.
             identity.become_owner(scene.settings.state_path)
         findings += checks.run(checks.CHECKS, scene)
-        self._is_failed = any(each.result is Result.FAILED for each in findings)
+        self.is_failed = any(each.result is Result.FAILED for each in findings)
         fold = _folded if parsed_args.formatter == "table" else str
         return _COLUMNS, [
             (each.result.value, each.check, fold(each.what), fold(each.hint) or None)

@@ -87,10 +87,6 @@ class ProfileCheck(base.Listing):
     below accel:.
     """
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        self._is_wrong = False
-        return super().run(parsed_args) or int(self._is_wrong)
-
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
@@ -99,7 +95,7 @@ class ProfileCheck(base.Listing):
             if isinstance(each, DeviceProfile):
                 rows.append((each.name, where, "can be used"))
             else:
-                self._is_wrong = True
+                self.is_failed = True
                 rows.append((None, where, str(each)))
         return ("Name", "Where", "Result"), rows
 

@@ -23,7 +23,6 @@ from os_acc import service
 from os_acc.cmd import base, identity
 from os_acc.placement import capacity
 from os_acc.placement.publisher import Publisher
-from os_acc.placement.steps import Refusal
 from os_acc.store.leases import Store
 
 
@@ -72,10 +71,6 @@ class ProviderSync(base.Listing):
         )
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        self._refused: tuple[Refusal, ...] = ()
-        return super().run(parsed_args) or int(bool(self._refused))
-
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
@@ -91,14 +86,15 @@ class ProviderSync(base.Listing):
         deadline = publisher.deadline()
         if parsed_args.dry_run:
             plan = publisher.difference(wanted, look.recorded.told, deadline)
-            steps, self._refused = plan.steps, plan.refused
+            steps, refused = plan.steps, plan.refused
         else:
             store = Store.open(
                 self.settings.state_path, service.STORE_SECONDS, deadline=deadline
             )
             found = publisher.sync(wanted, store.until(deadline), deadline)
-            steps, self._refused = found.done, found.refused
-        for refusal in self._refused:
+            steps, refused = found.done, found.refused
+        self.is_failed = bool(refused)
+        for refusal in refused:
             self.remark(f"refused: {refusal}")
         return ("Step", "Change"), [
             (number, str(step)) for number, step in enumerate(steps, start=1)
