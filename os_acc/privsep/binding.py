@@ -163,21 +163,15 @@ def _exchange(target: Target) -> Result | None:
     One that is pulled out in mid-step takes its files along; and what was
     written may have gone to another one in its place.
     """
-    found = functions.identity(target.address)
-    if found is None:
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
-    if found != target.identity:
+    found = functions.changed(target.address, target.identity)
+    if found is not None and found.outcome == Outcome.CHANGED:
         _let_go(target.address)
-        return Result(Outcome.CHANGED, 0, "identity", _ids(found))
-    return None
+    return found
 
 
 def _mismatch(target: Target) -> Result | None:
-    found = functions.identity(target.address)
-    if found is None:
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
-    if found != target.identity:
-        return Result(Outcome.CHANGED, 0, "identity", _ids(found))
+    if found := functions.changed(target.address, target.identity):
+        return found
     number = functions.group(target.address)
     if number != target.group:
         return Result(Outcome.CHANGED, 0, "iommu_group", str(number))
@@ -193,10 +187,6 @@ def _let_go(address: PciAddress) -> None:
             _set_override(address, "")
             _unbind(address)
             functions.probe(address)
-
-
-def _ids(found: tuple[int, ...]) -> str:
-    return ":".join(f"{number:04x}" for number in found)
 
 
 def _take(target: Target) -> Result:

@@ -357,12 +357,8 @@ def _guarded(step: Callable[[], Result]) -> Result:
 
 
 def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
-    found = functions.identity(card)
-    if found is None:
-        raise Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
-    if found != identity:
-        ids = ":".join(f"{number:04x}" for number in found)
-        raise Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
+    if found := functions.changed(card, identity):
+        raise Refusal(found)
     driver = functions.driver(card)
     if driver != DRIVER:
         raise Refusal(Result(Outcome.CHANGED, 0, "driver", driver))

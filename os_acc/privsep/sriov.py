@@ -137,11 +137,8 @@ def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
 
 
 def _set_checked(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
-    found = functions.identity(address)
-    if found is None:
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
-    if found != identity:
-        return Result(Outcome.CHANGED, 0, "identity")
+    if found := functions.changed(address, identity):
+        return found
     _put_back(address)
     present = functions.count_vfs(address)
     if present == count:

@@ -170,12 +170,8 @@ def _xclbin_id(image: Sealed) -> str:
 
 
 def _check(task: _Task) -> None:
-    found = functions.identity(task.card)
-    if found is None:
-        raise Refusal(Result(Outcome.GONE, errno.ENODEV, "identity"))
-    if found != task.identity:
-        ids = ":".join(f"{number:04x}" for number in found)
-        raise Refusal(Result(Outcome.CHANGED, 0, "identity", ids))
+    if found := functions.changed(task.card, task.identity):
+        raise Refusal(found)
     for function, wanted in (
         (task.card, xrt.MANAGEMENT_DRIVER),
         (task.user, xrt.USER_DRIVER),
