@@ -25,7 +25,6 @@ import pytest
 
 import os_acc
 from os_acc import exception, service
-from os_acc.profiles import options as profiles
 from os_acc.testing import hosts
 from tests.rubbish import shown
 from tests.stress.fuzzing import Fuzzed, told
@@ -60,14 +59,12 @@ class World:
         self.bench = Bench(Path(place), hosts.two_socket_host())
         self.untouched = self.bench.kernel.snapshot()
         self._state = self.bench.state_path
-        self.config = self.bench.config()
-        profiles.register(self.config)
-        catalogue = os.path.join(place, "profiles.yaml")
-        with open(catalogue, "w") as file:
+        self.bench.catalogue = os.path.join(place, "profiles.yaml")
+        with open(self.bench.catalogue, "w") as file:
             json.dump(
                 [{"name": PROFILE, "groups": [{f"resources:{CLASS}": "1"}]}], file
             )
-        self.config.set_override("catalogue", catalogue, group=profiles.GROUP.name)
+        self.config = self.bench.config()
         self._log = os.path.join(self.bench.root, ".kernel", "notes")
 
     def begin(self) -> None:

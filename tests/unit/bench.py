@@ -27,6 +27,7 @@ from os_acc.manager import Manager
 from os_acc.objects.device import Provider, Refused
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.privsep import worker
+from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, HostSpec
 
 EVERYTHING = '{"address": "*:*:*.*"}'
@@ -43,7 +44,12 @@ def instance(number: int) -> dict[str, Any]:
 
 
 class Bench:
-    """One host; managers come and go on it as services are restarted."""
+    """One host; managers come and go on it as services are restarted.
+
+    :ivar catalogue: where device profiles are; empty for the default.
+    """
+
+    catalogue = ""
 
     def __init__(self, place: Path, spec: HostSpec, **options: object) -> None:
         self.kernel = FakeKernel.build(place / "host", spec)
@@ -89,6 +95,10 @@ class Bench:
         conf.register(config)
         for name, value in (self.options | options).items():
             config.set_override(name, value, group="os_acc")
+        if self.catalogue:
+            profiles.register(config)
+            group = profiles.GROUP.name
+            config.set_override("catalogue", self.catalogue, group=group)
         return config
 
     def provider(self, address: str) -> Provider:
@@ -123,6 +133,19 @@ class Bench:
 
     def drivers(self, *addresses: str) -> list[str | None]:
         return [self.kernel.state(address).driver for address in addresses]
+
+    def to_driver(self, address: str, driver: str) -> None:
+        """Do what an operator can do behind os_acc's back.
+
+        :param driver: empty for none.
+        """
+        device = self.kernel.path("sys/bus/pci/devices", address)
+        if self.drivers(address) != [None]:
+            self.kernel.write(f"{device}/driver/unbind", address)
+        if driver:
+            self.kernel.write(f"{device}/driver_override", driver)
+            self.kernel.write(self.kernel.path("sys/bus/pci/drivers_probe"), address)
+        assert self.drivers(address) == [driver or None]
 
     def end(self) -> None:
         """Let everything that hangs go on, and wait until it has ended."""

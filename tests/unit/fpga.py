@@ -140,3 +140,18 @@ def traits(bench: FpgaBench, address: str = CARD) -> frozenset[str]:
 def function_trait(function: str) -> str:
     """The trait of a region that holds this function."""
     return f"CUSTOM_FPGA_INTEL_FUNCTION_{function.upper().replace('-', '_')}"
+
+
+def cyborgs_trait(function: str) -> str:
+    """The same, as Cyborg calls it."""
+    return f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{function.upper().replace('-', '')}"
+
+
+def region_trait(interface: str) -> str:
+    """The trait of a region that takes bitstreams of this interface."""
+    return f"CUSTOM_FPGA_INTEL_REGION_{interface.upper().replace('-', '_')}"
+
+
+def is_unknown(bench: FpgaBench) -> bool:
+    """Whether a region of the host is in doubt."""
+    return bool(bench.manager.store.standing().unknown_regions)

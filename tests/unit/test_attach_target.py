@@ -30,11 +30,6 @@ def plug(bench, number, target, address=GPU):
     return bench.manager.plug(instance(number), selected, specs)
 
 
-def unbind(bench):
-    device = f"{bench.root}/sys/bus/pci/devices/{GPU}"
-    bench.kernel.write(f"{device}/driver/unbind", GPU)
-
-
 def test_the_guest_is_the_default(bench):
     (by_default,) = bench.plug(1, GPU)
     bench.unplug(1)
@@ -81,7 +76,7 @@ def test_another_target_is_another_request(bench):
 
 
 def test_the_host_cannot_use_what_has_no_driver(bench):
-    unbind(bench)
+    bench.to_driver(GPU, "")
     with pytest.raises(exception.HostStepFailed, match="no driver"):
         plug(bench, 1, "host")
     assert bench.plugged(1) == []
@@ -92,7 +87,7 @@ def test_the_host_cannot_use_what_has_no_driver(bench):
 @pytest.mark.parametrize("target", ["host", "none"])
 def test_the_host_may_do_with_it_what_it_likes(bench, target):
     first = plug(bench, 1, target)
-    unbind(bench)
+    bench.to_driver(GPU, "")
     assert plug(bench, 1, target) == first
     before = bench.kernel.snapshot()
     assert bench.unplug(1) == 1

@@ -15,9 +15,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import uuid
 from pathlib import Path
 
 import pytest
@@ -35,22 +32,10 @@ from tests.unit.fpga import (
     GZIP,
     INTERFACE,
     POWER_ON,
-    FpgaBench,
     function_trait,
+    is_unknown,
     traits,
 )
-from tests.unit.test_programming_failures import is_unknown
-
-
-def to_driver(bench: FpgaBench, address: str, driver: str) -> None:
-    """Do what an operator can do behind os_acc's back."""
-    device = f"{bench.root}/sys/bus/pci/devices/{address}"
-    if bench.drivers(address) != [None]:
-        bench.kernel.write(f"{device}/driver/unbind", address)
-    if driver:
-        bench.kernel.write(f"{device}/driver_override", driver)
-        bench.kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", address)
-    assert bench.drivers(address) == [driver or None]
 
 
 def card(**changed: object) -> HostSpec:
@@ -65,12 +50,12 @@ def test_a_failed_region_is_not_given_out_for_having_no_driver(fpgas):
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
         fpgas.ask(1, function_id=GZIP)
-    to_driver(fpgas, CARD, "")
+    fpgas.to_driver(CARD, "")
     fpgas.restart()
     refused = fpgas.refused(CARD)
     assert refused.reason is Refusal.UNSEEN_REGION
     assert refused.detail == "it has no driver"
-    to_driver(fpgas, CARD, "dfl-pci")
+    fpgas.to_driver(CARD, "dfl-pci")
     fpgas.ask(2, function_id=GZIP)
     assert fpgas.held() == GZIP
 
@@ -87,7 +72,7 @@ def test_a_card_that_the_operator_gave_to_vfio_is_offered_by_nobody(make_fpgas):
 
 
 def test_a_card_that_was_adopted_stays_a_provider(fpgas):
-    to_driver(fpgas, CARD, "vfio-pci")
+    fpgas.to_driver(CARD, "vfio-pci")
     assert fpgas.refused(CARD).reason is Refusal.UNKNOWN_STATE
     place = PciAddress.parse(CARD)
     operations.adopt_device(fpgas.manager, place, uuid_of(1), "dfl-pci")
@@ -138,16 +123,9 @@ def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
     """Its head would go along, whatever region it says to be built for."""
     rest = payload(GZIP, 64) + b"x" * tail
     content = bitstreams.xclbin(INTERFACE, rest, own_id=GZIP)
-    told = {
-        "id": str(uuid.uuid4()),
-        "tags": ["FPGA"],
-        "os_hash_algo": "sha512",
-        "os_hash_value": hashlib.sha512(content).hexdigest(),
-    }
-    (fpgas.shelf / "adder").write_bytes(content)
-    (fpgas.shelf / "adder.json").write_text(json.dumps(told))
+    image = fpgas.put("adder", content)
     with pytest.raises(exception.ImageMismatch, match="is an xclbin"):
-        fpgas.ask(1, bitstream_id=told["id"])
+        fpgas.ask(1, bitstream_id=image)
     assert fpgas.programmings() == []
     assert not is_unknown(fpgas)
     assert fpgas.held() == POWER_ON

@@ -124,11 +124,8 @@ def test_a_device_without_reset_is_offered_where_the_operator_allows_it(make_ben
 
 
 def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
-    kernel = bench.kernel
-    device = f"{bench.root}/sys/bus/pci/devices/0000:5e:00.0"
-    kernel.write(f"{device}/driver_override", "vfio-pci")
-    kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", "0000:5e:00.0")
-    refused = bench.refused("0000:5e:00.0")
+    bench.to_driver(FPGA, "vfio-pci")
+    refused = bench.refused(FPGA)
     assert refused.reason is Refusal.UNKNOWN_STATE
     assert "vfio-pci" in refused.detail
 
@@ -136,9 +133,7 @@ def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
 def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
     """It has no driver any more, but its last one waits for the guest."""
     kernel = bench.kernel
-    device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
-    kernel.write(f"{device}/driver_override", "vfio-pci")
-    kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", FPGA)
+    bench.to_driver(FPGA, "vfio-pci")
     kernel.hold(FPGA)
     kernel.hot_unplug(FPGA)
     assert bench.drivers(FPGA) == [None]

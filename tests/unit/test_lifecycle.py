@@ -106,11 +106,8 @@ def test_a_device_that_is_bound_before_stays_bound(make_bench):
         device_spec=['{"address": "0000:05:00.0", "prebound": true}'],
     )
     kernel = bench.kernel
-    device = f"{bench.root}/sys/bus/pci/devices/0000:05:00.0"
-    kernel.write(f"{device}/driver_override", "vfio-pci")
-    kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", "0000:05:00.0")
+    bench.to_driver("0000:05:00.0", "vfio-pci")
     before = kernel.snapshot()
-    assert before[0].driver == "vfio-pci"
     bench.plug(1, "0000:05:00.0")
     assert bench.unplug(1) == 1
     assert kernel.snapshot() == before
@@ -136,8 +133,7 @@ def test_a_driver_that_no_probe_would_choose_comes_back(bench):
     """It was bound by an override that is gone, as libvirt leaves it."""
     kernel = bench.kernel
     device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
-    kernel.write(f"{device}/driver_override", "nvme")
-    kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", FPGA)
+    bench.to_driver(FPGA, "nvme")
     kernel.write(f"{device}/driver_override", "\n")
     before = kernel.snapshot()
     assert kernel.state(FPGA) == dataclasses.replace(

@@ -104,9 +104,7 @@ def test_a_guest_that_the_host_started_itself_keeps_its_device(bench):
     before = bench.kernel.snapshot()
     (entry,) = bench.plug(1, FPGA)
     bench.kernel.reboot()
-    device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
-    bench.kernel.write(f"{device}/driver_override", "vfio-pci")
-    bench.kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", FPGA)
+    bench.to_driver(FPGA, "vfio-pci")
     bench.kernel.hold(FPGA)
     bench.restart()
     assert bench.plugged(1) == [FPGA]

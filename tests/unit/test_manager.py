@@ -74,9 +74,7 @@ def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench, one)
 
 def test_the_same_request_again_repairs_what_does_not_hold_any_more(bench):
     entries = bench.plug(1, FPGA)
-    device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
-    bench.kernel.write(f"{device}/driver/unbind", FPGA)
-    assert bench.drivers(FPGA) == [None]
+    bench.to_driver(FPGA, "")
     assert bench.plug(1, FPGA) == entries
     assert bench.drivers(FPGA) == ["vfio-pci"]
 

@@ -35,11 +35,7 @@ def at(text: str) -> PciAddress:
 @pytest.fixture
 def unknown(bench):
     """A disk that somebody has put on vfio-pci, with no record of it."""
-    device = f"{bench.root}/sys/bus/pci/devices/{DISK}"
-    bench.kernel.write(f"{device}/driver_override", "vfio-pci")
-    bench.kernel.write(f"{device}/driver/unbind", DISK)
-    bench.kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", DISK)
-    assert bench.drivers(DISK) == ["vfio-pci"]
+    bench.to_driver(DISK, "vfio-pci")
     return bench
 
 
@@ -135,9 +131,7 @@ def test_what_an_instance_holds_is_not_released_under_it(bench):
 
 def test_what_is_not_named_is_not_touched(make_bench):
     bench = make_bench(device_spec=['{"address": "0000:17:00.*"}'])
-    device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
-    bench.kernel.write(f"{device}/driver_override", "vfio-pci")
-    bench.kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", FPGA)
+    bench.to_driver(FPGA, "vfio-pci")
     writes = bench.kernel.writes()
     for action in (
         lambda: operations.release_device(bench.manager, at(FPGA), ""),

@@ -31,7 +31,9 @@ from tests.unit.fpga import (
     POWER_ON,
     VF,
     FpgaBench,
+    cyborgs_trait,
     function_trait,
+    region_trait,
     traits,
 )
 
@@ -189,9 +191,9 @@ def test_traits_tell_what_a_region_holds_and_takes(fpgas):
         function_trait(POWER_ON),
         PROGRAMMABLE,
         "CUSTOM_FPGA_INTEL",
-        f"CUSTOM_FPGA_INTEL_REGION_{INTERFACE.upper().replace('-', '_')}",
+        region_trait(INTERFACE),
         f"CUSTOM_FPGA_REGION_INTEL_{INTERFACE.upper().replace('-', '')}",
-        f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{POWER_ON.upper().replace('-', '')}",
+        cyborgs_trait(POWER_ON),
     } < traits(fpgas)
 
 

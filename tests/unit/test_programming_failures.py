@@ -37,14 +37,10 @@ from tests.unit.fpga import (
     INTERFACE,
     POWER_ON,
     VF,
-    FpgaBench,
     function_trait,
+    is_unknown,
     traits,
 )
-
-
-def is_unknown(bench: FpgaBench) -> bool:
-    return bool(bench.manager.store.standing().unknown_regions)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from os_acc import exception
@@ -99,7 +97,7 @@ def test_a_service_that_dies_over_that_does_it_again(fpgas):
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
         fpgas.manager.plug(instance(1), None, None)
-    to_driver(fpgas, CARD, "vfio-pci")
+    fpgas.to_driver(CARD, "vfio-pci")
     fpgas.restart()
     fpgas.manager.plug(instance(1), None, None)
     assert fpgas.held() == GZIP
@@ -142,19 +140,7 @@ def reboot_to_vfio(bench: FpgaBench, address: str) -> None:
     bench.kernel.reboot()
     bench.restart()
     bench.manager.providers()
-    to_driver(bench, address, "vfio-pci")
-
-
-def to_driver(bench: FpgaBench, address: str, driver: str) -> None:
-    """Bind a function, as a script of the operator's does."""
-    place = f"sys/bus/pci/devices/{address}"
-    for path, text in (
-        (f"{place}/driver/unbind", address),
-        (f"{place}/driver_override", driver),
-        ("sys/bus/pci/drivers_probe", address),
-    ):
-        bench.kernel.write(os.path.join(bench.root, path), text)
-    assert bench.drivers(address) == [driver]
+    bench.to_driver(address, "vfio-pci")
 
 
 def test_after_a_power_cut_nobody_need_answer_for_what_is_in_the_cache(fpgas):

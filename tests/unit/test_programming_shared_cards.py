@@ -34,7 +34,6 @@ from tests.unit.fpga import (
     OTHER_VF,
     POWER_ON,
     VF,
-    VFS,
     function_trait,
     traits,
 )
@@ -56,15 +55,13 @@ def test_each_port_of_a_card_is_a_region_for_a_guest(ports):
     assert function_trait(CRYPTO) in traits(ports, OTHER_VF)
 
 
-def test_the_host_has_its_ports_back_where_no_vfs_can_be_made(make_fpgas):
-    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
-    bench = make_fpgas(HostSpec((card,)), device_spec=[VFS])
-    bench.kernel.fail(CARD, "sriov_numvfs")
-    assert bench.manager.providers() == ()
-    card_now = dfl.read_card(bench.root, PciAddress.parse(CARD))
-    assert [port.number for port in card_now.ports] == [0, 1]
-    bench.restart()
-    assert len(bench.manager.providers()) == 2
+def test_the_host_has_its_ports_back_where_no_vfs_can_be_made(ports):
+    ports.kernel.fail(CARD, "sriov_numvfs")
+    assert ports.manager.providers() == ()
+    card = dfl.read_card(ports.root, PciAddress.parse(CARD))
+    assert [port.number for port in card.ports] == [0, 1]
+    ports.restart()
+    assert len(ports.manager.providers()) == 2
 
 
 def test_a_card_of_several_ports_is_not_given_away_as_one(make_fpgas):

@@ -21,27 +21,14 @@ import pytest
 
 from os_acc import exception, helper, service
 from os_acc.objects.lease import Owner
-from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import instance, request
-from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, POWER_ON, FpgaBench
-
-VFS = '{"address": "*:*:*.*", "num_vfs": 2}'
-VF, OTHER_VF = "0000:3b:00.1", "0000:3b:00.2"
+from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, OTHER_VF, VF, FpgaBench
 
 
 @pytest.fixture
 def pool() -> Iterator[futures.ThreadPoolExecutor]:
     with futures.ThreadPoolExecutor(2) as threads:
         yield threads
-
-
-@pytest.fixture
-def ports(make_fpgas) -> FpgaBench:
-    """One card with two regions, each of them a VF."""
-    card = hosts.dfl("0000:3b", functions=(POWER_ON, POWER_ON), vfs=2)
-    bench = make_fpgas(HostSpec((card,)), device_spec=[VFS])
-    assert bench.manager.providers()
-    return bench
 
 
 def two(bench: FpgaBench, first: str, second: str) -> tuple[object, object]:
@@ -92,7 +79,8 @@ def test_the_regions_of_a_card_are_programmed_one_after_the_other(
         told.append(f"end {region.number}")
 
     monkeypatch.setattr(helper.Helper, "program", program)
-    selected, specs = two(ports, VF, OTHER_VF)
+    # The other one holds the second function already.
+    selected, specs = two(ports, OTHER_VF, VF)
     ports.kernel.hang(CARD, "program")
     plug = pool.submit(ports.manager.plug, instance(1), selected, specs)
     ports.kernel.wait_until_blocked()

@@ -28,7 +28,9 @@ from tests.unit.fpga import (
     INTERFACE,
     POWER_ON,
     FpgaBench,
+    cyborgs_trait,
     function_trait,
+    region_trait,
 )
 
 
@@ -45,14 +47,6 @@ def plug(
     specs |= {f"accel1:{name}": value for name, value in wish.items()}
     told = instance(1) | ({"image_id": image} if image else {})
     return bench.manager.plug(told, selected, specs)
-
-
-def region_trait(interface: str) -> str:
-    return f"CUSTOM_FPGA_INTEL_REGION_{interface.upper().replace('-', '_')}"
-
-
-def cyborgs_trait(function: str) -> str:
-    return f"CUSTOM_FPGA_FUNCTION_ID_INTEL_{function.upper().replace('-', '')}"
 
 
 def refuse(bench: FpgaBench, error: type[exception.OsAccError], *asked: str) -> Any:

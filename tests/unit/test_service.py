@@ -136,9 +136,7 @@ def test_what_is_not_offered_is_in_the_log_once(api, bench, caplog):
 def test_only_news_is_told_by_a_reset(api, bench, caplog):
     api()
     before = refusals(caplog)
-    device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
-    bench.kernel.write(f"{device}/driver_override", "vfio-pci")
-    bench.kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", FPGA)
+    bench.to_driver(FPGA, "vfio-pci")
     api(reset=True)
     (news,) = refusals(caplog)[len(before) :]
     assert FPGA in news

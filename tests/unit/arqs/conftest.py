@@ -19,7 +19,6 @@ import pytest
 import yaml
 
 from os_acc import requests
-from os_acc.profiles import options
 from tests.unit.arqs.book import FPGAS, GPUS
 
 
@@ -39,15 +38,7 @@ def book(bench, tmp_path):
     ]
     place = tmp_path / "profiles.yaml"
     place.write_text(yaml.safe_dump(profiles, sort_keys=False))
-    build = bench.config
-
-    def config(**more):
-        made = build(**more)
-        options.register(made)
-        made.set_override("catalogue", str(place), group=options.GROUP.name)
-        return made
-
-    bench.config = config
+    bench.catalogue = str(place)
 
     class Book:
         def __getattr__(self, name):

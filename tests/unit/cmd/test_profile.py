@@ -20,7 +20,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from os_acc import requests
@@ -183,24 +182,13 @@ def test_without_credentials_nothing_is_set(console: Console, tmp_path: Path) ->
 
 
 def test_requests_are_listed_with_what_they_have(
-    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    console: Console, tmp_path: Path
 ) -> None:
     bench = console.bench
     one = {"name": "one", "groups": [{f"resources:{GPU}": "1"}]}
     catalogue(console, tmp_path, one)
     assert console.json("request", "list") == []
-    config = bench.config
-
-    def with_profiles(**told: object) -> Any:
-        from os_acc.profiles import options
-
-        found = config(**told)
-        options.register(found)
-        place = str(tmp_path / "profiles.yaml")
-        found.set_override("catalogue", place, group=options.GROUP.name)
-        return found
-
-    monkeypatch.setattr(bench, "config", with_profiles)
+    bench.catalogue = str(tmp_path / "profiles.yaml")
     manager = bench.restart()
     book = requests.Requests(manager, manager.profiles.source)
     (first,), (second,) = book.create("one"), book.create("one")
