@@ -25,6 +25,7 @@ from os_acc.manager import Manager
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit import acme_fpga
 from tests.unit.bench import Bench, privileged_here
+from tests.unit.bitstreams.glance_double import Double, listening
 from tests.unit.fpga import CRYPTO, POWER_ON, VFS, FpgaBench, two_cards
 
 
@@ -92,6 +93,13 @@ def ports(make_fpgas: Callable[..., FpgaBench]) -> FpgaBench:
     """A card that stays with the host, whose two regions go to guests as VFs."""
     card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
     return make_fpgas(HostSpec((card,)), device_spec=[VFS])
+
+
+@pytest.fixture
+def glance() -> Iterator[Double]:
+    """A Keystone and a Glance that listen."""
+    with listening() as server:
+        yield server
 
 
 @pytest.fixture

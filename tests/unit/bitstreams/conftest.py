@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.store.locks import Locks
 from tests.unit.bitstreams.caching import CONTENT, MUCH, numbered
-from tests.unit.bitstreams.glance_double import Double, listening
+from tests.unit.bitstreams.glance_double import Double
 from tests.unit.bitstreams.sources import Place
 from tests.unit.children import in_child, paused_child
 
@@ -68,13 +68,6 @@ def place() -> Place:
 def several() -> Place:
     """Four images of one size."""
     return Place(*map(numbered, range(1, 5)))
-
-
-@pytest.fixture
-def glance() -> Iterator[Double]:
-    """A Keystone and a Glance that listen."""
-    with listening() as server:
-        yield server
 
 
 @pytest.fixture

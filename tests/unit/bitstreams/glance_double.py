@@ -26,14 +26,16 @@ import threading
 import time
 import urllib.parse
 import uuid
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from oslo_config import cfg
 
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.image import Image
+from tests.unit import keystone_double
+from tests.unit.keystone_double import Handler, serving, soon
 
 #: Data for an image: more than come in one piece.
 DATA = bytes(range(256)) * 4096 * 3
@@ -129,21 +131,17 @@ class Double(ThreadingHTTPServer):
         conf.register_opts(
             loading.get_auth_plugin_conf_options("password"), ours.GROUP.name
         )
-        told = {
-            "auth_type": "password",
-            "auth_url": f"{self.url}/identity/v3",
-            "username": "os_acc",
-            "password": self.password,
-            "project_name": "service",
-            "user_domain_id": "default",
-            "project_domain_id": "default",
-            "connect_retry_delay": 0.01,
-            "status_code_retry_delay": 0.01,
-            **options,
-        }
-        for name, value in told.items():
+        for name, value in (self.credentials() | options).items():
             conf.set_override(name, value, ours.GROUP.name)
         return conf
+
+    def credentials(self) -> dict[str, object]:
+        """How its user is known."""
+        return {
+            **keystone_double.credentials(self.url, self.password),
+            "connect_retry_delay": 0.01,
+            "status_code_retry_delay": 0.01,
+        }
 
     def count(self, begin: str) -> int:
         """How many requests began with this."""
@@ -154,17 +152,8 @@ class Double(ThreadingHTTPServer):
 def listening() -> Iterator[Double]:
     """Have one that listens."""
     server = Double()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield server
-    server.ended.set()
-    server.shutdown()
-    server.server_close()
-
-
-def soon() -> float:
-    """A deadline that none of its answers misses."""
-    return time.monotonic() + 60.0
+    with serving(server, server.ended):
+        yield server
 
 
 def received(source: Glance, image: Image, offset: int = 0) -> tuple[int, bytes]:
@@ -173,12 +162,8 @@ def received(source: Glance, image: Image, offset: int = 0) -> tuple[int, bytes]
         return data.offset, b"".join(data)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     server: Double
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
 
     def do_POST(self) -> None:
         told = self.rfile.read(int(self.headers["Content-Length"]))
@@ -189,25 +174,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         token = uuid.uuid4().hex
         self.server.tokens.add(token)
-        endpoint = {
-            "interface": "public",
-            "region": "lab",
-            "region_id": "lab",
-            "url": self.server.url,
-            "id": "1",
-        }
-        catalog = [
-            {"type": "image", "name": "glance", "id": "1", "endpoints": [endpoint]}
-        ]
-        about = {
-            "methods": ["password"],
-            "user": {"id": "u", "name": "os_acc", "domain": {"id": "default"}},
-            "project": {"id": "service", "name": "service"},
-            "expires_at": "2999-01-01T00:00:00.000000Z",
-            "issued_at": "2026-01-01T00:00:00.000000Z",
-            "catalog": catalog,
-        }
-        self._say(201, {"token": about}, {"X-Subject-Token": token})
+        told = keystone_double.token({"image": self.server.url})
+        self._say(201, told, {"X-Subject-Token": token})
 
     def do_GET(self) -> None:
         server = self.server
@@ -216,9 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         if server.not_json:
             self._send(200, server.not_json.encode(), {"Content-Type": "text/html"})
         elif url.path == "/identity/v3":
-            links = [{"rel": "self", "href": f"{server.url}/identity/v3"}]
-            about = {"id": "v3.14", "status": "stable", "links": links}
-            self._say(200, {"version": about})
+            self._say(200, keystone_double.version(server.url))
         elif server.refusals:
             server.refusals -= 1
             self.close_connection = True
@@ -293,25 +259,15 @@ class _Handler(BaseHTTPRequestHandler):
         page = f"<html><body><h1>{status}</h1>{why}<br /><br /></body></html>"
         self._send(status, page.encode(), {"Content-Type": "text/html"})
 
-    def _say(
-        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
-    ) -> None:
-        told = {"Content-Type": "application/json", **(headers or {})}
-        self._send(status, json.dumps(body).encode(), told)
-
     def _send(
         self,
         status: int,
         body: bytes,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
         there: int | None = None,
     ) -> None:
         """Answer; `there`: as many bytes of the body are, whatever is promised."""
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        self._begin(status, len(body), headers)
         if self.server.drips and not self.path.startswith("/identity"):
             for at in range(len(body)):
                 if self.server.ended.is_set():

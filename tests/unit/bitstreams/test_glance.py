@@ -23,7 +23,8 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.image import Image
-from tests.unit.bitstreams.glance_double import Double, soon
+from tests.unit.bitstreams.glance_double import Double
+from tests.unit.keystone_double import soon
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 

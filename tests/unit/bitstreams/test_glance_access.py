@@ -22,7 +22,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
-from tests.unit.bitstreams.glance_double import DATA, Double, received, soon
+from tests.unit.bitstreams.glance_double import DATA, Double, received
+from tests.unit.keystone_double import soon
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 

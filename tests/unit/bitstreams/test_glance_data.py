@@ -22,7 +22,8 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams import fetch
 from os_acc.bitstreams.glance.source import Glance
-from tests.unit.bitstreams.glance_double import DATA, Double, received, soon
+from tests.unit.bitstreams.glance_double import DATA, Double, received
+from tests.unit.keystone_double import soon
 
 
 def test_data_come_in_pieces_of_a_mebibyte_at_most(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from os_acc.cmd import identity
 from os_acc.testing import bitstreams, hosts
 from tests.unit.bench import Bench
-from tests.unit.bitstreams.glance_double import Double, listening
+from tests.unit.bitstreams.glance_double import Double
 from tests.unit.bitstreams.made import FUNCTION_ID, REGION_ID
 from tests.unit.bitstreams.signers import DAY, NOW, authority, certificate, key
 from tests.unit.bitstreams.sources import id_of
@@ -38,13 +38,6 @@ ANOTHER = "6f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90"
 ROOMY = 1 << 40
 LARGEST = 50_000_000
 CACHE_SIZE = 100_000_000
-
-
-@pytest.fixture
-def glance() -> Iterator[Double]:
-    """A Keystone and a Glance that listen."""
-    with listening() as server:
-        yield server
 
 
 @pytest.fixture
@@ -81,13 +74,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def ask(console: Console, server: Double, **changes: str) -> None:
     """Configure the Image service."""
     options = {
-        "auth_type": "password",
-        "auth_url": f"{server.url}/identity/v3",
-        "username": "os_acc",
-        "password": "not a secret",
-        "project_name": "service",
-        "user_domain_id": "default",
-        "project_domain_id": "default",
+        **server.credentials(),
         "connect_retries": "0",
         "status_code_retries": "0",
         **changes,

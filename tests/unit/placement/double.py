@@ -31,6 +31,7 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc.placement import options
+from tests.unit import keystone_double
 
 NODE = "10000000-9999-4999-8999-999999999999"
 _STALE = "placement.concurrent_update"
@@ -95,16 +96,11 @@ class Double:
         self._lock = threading.Lock()
         double = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(keystone_double.Handler):
             def _serve(self) -> None:
                 double._serve(self)
 
             do_GET = do_PUT = do_POST = do_DELETE = _serve
-
-            def log_message(self, *args: object) -> None:
-                pass
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -153,7 +149,7 @@ class Double:
 
     # -- one request -------------------------------------------------------------
 
-    def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+    def _serve(self, handler: keystone_double.Handler) -> None:
         length = int(handler.headers.get("Content-Length") or 0)
         raw = handler.rfile.read(length)
         body = json.loads(raw) if raw else None
@@ -173,12 +169,7 @@ class Double:
             handler.close_connection = True
             handler.connection.close()
             return
-        data = b"" if answer is None else json.dumps(answer).encode()
-        handler.send_response(status)
-        handler.send_header("Content-Type", "application/json")
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
+        handler._say(status, answer)
 
     def _answered(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         where, _, query = path.partition("?")

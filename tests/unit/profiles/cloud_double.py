@@ -23,7 +23,6 @@ import dataclasses
 import http.server
 import json
 import threading
-import time
 import urllib.parse
 from collections.abc import Iterator
 from typing import Any
@@ -32,6 +31,8 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from os_acc.rest.service import Service
+from tests.unit import keystone_double
+from tests.unit.keystone_double import serving
 
 _TOKEN = "a token"
 
@@ -71,24 +72,21 @@ class Cloud:
     url: str = ""
     ended: threading.Event = dataclasses.field(default_factory=threading.Event)
 
-    def options(self, conf: cfg.ConfigOpts, service: Service, **told: object) -> None:
-        """Let a configuration lead here."""
+    def conf(self, service: Service, **told: object) -> cfg.ConfigOpts:
+        """A configuration that leads here."""
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[], default_config_dirs=[])
         service.register(conf)
         group = service.group.name
         conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
         for name, value in (self.credentials() | told).items():
             conf.set_override(name, value, group)
+        return conf
 
     def credentials(self) -> dict[str, object]:
         """How a user of this cloud is known."""
         return {
-            "auth_type": "password",
-            "auth_url": f"{self.url}/identity/v3",
-            "username": "os_acc",
-            "password": "secret",
-            "project_name": "service",
-            "user_domain_id": "default",
-            "project_domain_id": "default",
+            **keystone_double.credentials(self.url, "secret"),
             "connect_retry_delay": 0,
             "status_code_retry_delay": 0,
         }
@@ -145,24 +143,12 @@ def running(**what: Any) -> Iterator[Cloud]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     cloud.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield cloud
-    cloud.ended.set()
-    server.shutdown()
-    server.server_close()
+    with serving(server, cloud.ended):
+        yield cloud
 
 
-def soon() -> float:
-    """A deadline that no answer misses."""
-    return time.monotonic() + 60.0
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(keystone_double.Handler):
     it: Cloud
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
 
     def _serve(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -182,7 +168,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif cloud.statuses:
             self._say(cloud.statuses.pop(0), {"message": "on purpose"})
         elif cloud.text is not None:
-            self._send(200, cloud.text.encode(), "text/html")
+            self._send(200, cloud.text.encode(), {"Content-Type": "text/html"})
         elif self.headers.get("X-Auth-Token") != _TOKEN:
             self._say(401, {"message": "nobody"})
         elif cloud.oldest and self.headers.get("OpenStack-API-Version"):
@@ -196,51 +182,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _keystone(self) -> None:
         url = self.it.url
         if self.command == "GET":
-            links = [{"rel": "self", "href": f"{url}/identity/v3"}]
-            about = {"id": "v3.14", "status": "stable", "links": links}
-            self._say(200, {"version": about})
+            self._say(200, keystone_double.version(url))
             return
         if self.it.keystone:
             self._say(self.it.keystone, {"error": {"message": "on purpose"}})
             return
         places = {"accelerator": f"{url}/accelerator", "compute": f"{url}/compute/v2.1"}
-        about = {
-            "methods": ["password"],
-            "user": {"id": "u", "name": "os_acc", "domain": {"id": "default"}},
-            "project": {"id": "service", "name": "service"},
-            "expires_at": "2999-01-01T00:00:00.000000Z",
-            "issued_at": "2026-01-01T00:00:00.000000Z",
-            "catalog": [
-                {
-                    "type": kind,
-                    "name": kind,
-                    "id": kind,
-                    "endpoints": [
-                        {"interface": "public", "region": "lab", "url": each, "id": "1"}
-                    ],
-                }
-                for kind, each in places.items()
-            ],
-        }
-        self._say(201, {"token": about}, {"X-Subject-Token": _TOKEN})
-
-    def _say(
-        self, status: int, body: Any, headers: dict[str, str] | None = None
-    ) -> None:
-        data = b"" if body is None else json.dumps(body).encode()
-        self._send(status, data, "application/json", headers)
-
-    def _send(
-        self,
-        status: int,
-        data: bytes,
-        kind: str,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        token = keystone_double.token(places)
+        self._say(201, token, {"X-Subject-Token": _TOKEN})

@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.profiles import choice, options
 from os_acc.profiles.cyborg import SERVICE, Cyborg
-from tests.unit.profiles.cloud_double import Cloud, running, soon
+from tests.unit.keystone_double import soon
+from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.made import FPGA, profile
 
 UUID = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
@@ -48,16 +48,9 @@ def cloud() -> Iterator[Cloud]:
         yield cloud
 
 
-def conf(cloud: Cloud, **told: object) -> cfg.ConfigOpts:
-    found = cfg.ConfigOpts()
-    found([], default_config_files=[], default_config_dirs=[])
-    cloud.options(found, SERVICE, **told)
-    return found
-
-
 @pytest.fixture
 def source(cloud: Cloud) -> Cyborg:
-    return Cyborg(conf(cloud))
+    return Cyborg(cloud.conf(SERVICE))
 
 
 @pytest.mark.parametrize("name", ["fpga-dp1", UUID])
@@ -91,7 +84,7 @@ def test_a_profile_that_nobody_can_serve_hides_none(
 @pytest.mark.parametrize("end", ["", "/", "/v2", "/v2/"])
 def test_an_endpoint_may_have_its_version_or_not(cloud: Cloud, end: str) -> None:
     place = f"{cloud.url}/accelerator{end}"
-    source = Cyborg(conf(cloud, endpoint_override=place))
+    source = Cyborg(cloud.conf(SERVICE, endpoint_override=place))
     assert source.profile("fpga-dp1", soon()).uuid == UUID
     assert cloud.asked == ["GET /accelerator/v2/device_profiles"]
 
@@ -163,7 +156,9 @@ def test_cyborg_that_takes_no_token(cloud: Cloud, source: Cyborg) -> None:
 
 
 def test_nobody_is_there(cloud: Cloud) -> None:
-    away = conf(cloud, endpoint_override="http://127.0.0.1:1", connect_retries=1)
+    away = cloud.conf(
+        SERVICE, endpoint_override="http://127.0.0.1:1", connect_retries=1
+    )
     with pytest.raises(exception.ProfilesUnavailable, match="nobody answers"):
         Cyborg(away).profile("fpga-dp1", soon())
 
@@ -186,11 +181,11 @@ def test_what_answers_is_not_cyborg(cloud: Cloud, source: Cyborg, text: str) -> 
 )
 def test_options_that_lead_nowhere(cloud: Cloud, told: dict[str, object]) -> None:
     with pytest.raises(exception.InvalidConfiguration, match="os_acc_cyborg"):
-        Cyborg(conf(cloud, **told)).profile("fpga-dp1", soon())
+        Cyborg(cloud.conf(SERVICE, **told)).profile("fpga-dp1", soon())
 
 
 def test_cyborg_is_asked_where_the_configuration_says_so(cloud: Cloud) -> None:
-    told = conf(cloud)
+    told = cloud.conf(SERVICE)
     options.register(told)
     told.set_override("source", "cyborg", group=options.GROUP.name)
     specs = {"accel:device_profile": "fpga-dp1"}

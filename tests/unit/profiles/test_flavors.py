@@ -19,12 +19,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.profiles import folding, reading
 from os_acc.profiles.flavors import SERVICE, Flavors
-from tests.unit.profiles.cloud_double import Cloud, running, soon
+from tests.unit.keystone_double import soon
+from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.made import FPGA, GPU, profile
 
 PROPERTIES = folding.properties(reading.read(profile()))
@@ -41,16 +41,9 @@ def cloud() -> Iterator[Cloud]:
         yield cloud
 
 
-def conf(cloud: Cloud, **told: object) -> cfg.ConfigOpts:
-    found = cfg.ConfigOpts()
-    found([], default_config_files=[], default_config_dirs=[])
-    cloud.options(found, SERVICE, **told)
-    return found
-
-
 @pytest.fixture
 def flavors(cloud: Cloud) -> Flavors:
-    return Flavors(conf(cloud))
+    return Flavors(cloud.conf(SERVICE))
 
 
 def writes(cloud: Cloud) -> list[str]:

@@ -1,0 +1,117 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What Keystone 30 answers, and what a double of any service stands on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+def credentials(url: str, password: str) -> dict[str, object]:
+    """How the user ``os_acc`` is known to a Keystone below this address."""
+    return {
+        "auth_type": "password",
+        "auth_url": f"{url}/identity/v3",
+        "username": "os_acc",
+        "password": password,
+        "project_name": "service",
+        "user_domain_id": "default",
+        "project_domain_id": "default",
+    }
+
+
+def version(url: str) -> dict[str, Any]:
+    """What ``GET /identity/v3`` says."""
+    links = [{"rel": "self", "href": f"{url}/identity/v3"}]
+    return {"version": {"id": "v3.14", "status": "stable", "links": links}}
+
+
+def token(places: Mapping[str, str]) -> dict[str, Any]:
+    """What a new token is good for.
+
+    :param places: the address of each type of service.
+    """
+    endpoint = {"interface": "public", "region": "lab", "region_id": "lab", "id": "1"}
+    return {
+        "token": {
+            "methods": ["password"],
+            "user": {"id": "u", "name": "os_acc", "domain": {"id": "default"}},
+            "project": {"id": "service", "name": "service"},
+            "expires_at": "2999-01-01T00:00:00.000000Z",
+            "issued_at": "2026-01-01T00:00:00.000000Z",
+            "catalog": [
+                {
+                    "type": kind,
+                    "name": kind,
+                    "id": kind,
+                    "endpoints": [{**endpoint, "url": url}],
+                }
+                for kind, url in places.items()
+            ],
+        }
+    }
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one connection, and writes no log."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+    def _say(
+        self, status: int, body: Any, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer in JSON; None: with nothing."""
+        data = b"" if body is None else json.dumps(body).encode()
+        told = {"Content-Type": "application/json", **(headers or {})}
+        self._send(status, data, told)
+
+    def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        self._begin(status, len(body), headers)
+        self.wfile.write(body)
+
+    def _begin(self, status: int, size: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+
+@contextlib.contextmanager
+def serving(server: ThreadingHTTPServer, ended: threading.Event) -> Iterator[None]:
+    """Let a server answer.
+
+    :param ended: set in the end, for whoever of it waits.
+    """
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        server.shutdown()
+        server.server_close()
+
+
+def soon() -> float:
+    """A deadline that no answer misses."""
+    return time.monotonic() + 60.0
