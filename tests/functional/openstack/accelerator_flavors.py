@@ -23,6 +23,7 @@ from typing import Any
 
 from os_acc import allocation_candidates, extra_specs
 from os_acc.objects.request import FlavorRequest
+from tests.functional.openstack.placement import Taken
 from tests.functional.openstack.placement_site import (
     FPGA,
     FPGA_A,
@@ -35,8 +36,6 @@ from tests.functional.openstack.placement_site import (
 
 #: What goes to which: (group, provider), of this host's accelerators alone.
 Mapped = frozenset[tuple[str, str]]
-#: (provider, resource class, amount) of everything that a candidate takes.
-Taken = frozenset[tuple[str, str, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,12 +174,7 @@ class Customers:
         # This host alone, as Nova asks where a host is forced: other tests have
         # left theirs.
         query = f"{allocation_candidates.query(request)}&in_tree={self.site.node}"
-        answer = self.site.placement.http.get(
-            f"/allocation_candidates?{query}",
-            microversion=allocation_candidates.MICROVERSION,
-        )
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return self.site.placement.candidates(query)
 
     # -- what the host has -------------------------------------------------------
 

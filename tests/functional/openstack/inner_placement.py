@@ -33,9 +33,8 @@ from placement.objects import (
 )
 
 from os_acc.objects.request import GroupPolicy, RequestGroup
+from tests.functional.openstack.placement import Taken
 
-#: (provider, resource class, amount) of everything that a candidate takes.
-Taken: TypeAlias = frozenset[tuple[str, str, int]]
 #: (suffix, provider) of everybody who serves a group.
 Mapped: TypeAlias = frozenset[tuple[str, str]]
 

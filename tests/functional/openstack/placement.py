@@ -24,10 +24,13 @@ from typing import Any
 from keystoneauth1.adapter import Adapter
 from requests import Response
 
+from os_acc import allocation_candidates
 from tests.functional.openstack.cloud import Cloud
 
 #: The newest that Placement 16 has.
 NEWEST = "1.39"
+#: (provider, resource class, amount) of everything that a candidate takes.
+Taken = frozenset[tuple[str, str, int]]
 
 
 class Refused(Exception):
@@ -101,8 +104,22 @@ class Placement:
         return self.http.get(path).status_code < 300
 
     def candidates(self, query: str) -> Any:
-        """``GET /allocation_candidates``."""
-        return self.get(f"/allocation_candidates?{query}")
+        """``GET /allocation_candidates``, as Nova asks it.
+
+        :raises Refused: there is no answer.
+        """
+        return _checked(self._ask(query)).json()
+
+    def status(self, query: str) -> int:
+        """What it answers to a query as it is."""
+        status: int = self._ask(query).status_code
+        return status
+
+    def _ask(self, query: str) -> Response:
+        return self.http.get(
+            f"/allocation_candidates?{query}",
+            microversion=allocation_candidates.MICROVERSION,
+        )
 
     # -- what others do ----------------------------------------------------------
 

@@ -37,9 +37,9 @@ from tests.functional.openstack.inner_placement import (
     InnerPlacement,
     Mapped,
     Node,
-    Taken,
     new_uuid,
 )
+from tests.functional.openstack.placement import Taken
 from tests.unit.assignment_oracle import every_assignment
 
 GPU, FPGA = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"

@@ -28,7 +28,7 @@ from os_acc.objects.request import (
     FlavorRequest,
     RequestGroup,
 )
-from tests.functional.openstack.placement import Placement, Refused
+from tests.functional.openstack.placement import Placement, Refused, Taken
 from tests.functional.openstack.wiring import (
     BYTES,
     NET1,
@@ -37,7 +37,6 @@ from tests.functional.openstack.wiring import (
     TRAITS,
     VF,
     VFS,
-    Candidate,
     Wiring,
 )
 
@@ -63,7 +62,7 @@ def group(suffix: str, *traits: str, **resources: int) -> dict[str, str]:
     }
 
 
-def taken(**amounts: Mapping[str, int]) -> Candidate:
+def taken(**amounts: Mapping[str, int]) -> Taken:
     """A candidate, by the specification's names of the providers."""
     return frozenset(
         (provider, name, amount)
@@ -252,7 +251,7 @@ def test_what_is_allocated_is_attributed_to_groups_as_placement_meant_it(
     wiring: Wiring, flavor: dict[str, str]
 ) -> None:
     request = extra_specs.parse(flavor)
-    meant: dict[Candidate, list[Mapping[str, frozenset[str]]]] = {}
+    meant: dict[Taken, list[Mapping[str, frozenset[str]]]] = {}
     for found in wiring.found(request):
         meant.setdefault(found.allocations, []).append(found.mappings)
     assert meant
@@ -260,9 +259,7 @@ def test_what_is_allocated_is_attributed_to_groups_as_placement_meant_it(
         assert attributed(request, candidate) in mappings
 
 
-def attributed(
-    request: FlavorRequest, candidate: Candidate
-) -> dict[str, frozenset[str]]:
+def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[str]]:
     """The groups' providers, found without the mappings."""
     allocated = [
         Allocated(
@@ -359,7 +356,7 @@ def test_what_placement_would_refuse_is_refused_before_it_is_asked(
     with pytest.raises(exception.InvalidExtraSpec):
         asked(flavor)
     assert placement.service.requests() == before
-    assert status(placement, raw) == 400
+    assert placement.status(raw) == 400
 
 
 def test_a_trait_that_is_required_and_forbidden_is_refused_by_both(
@@ -369,7 +366,7 @@ def test_a_trait_that_is_required_and_forbidden_is_refused_by_both(
     request = FlavorRequest((RequestGroup("", (("VCPU", 1),), trait, trait),))
     with pytest.raises(exception.InvalidExtraSpec):
         allocation_candidates.query(request)
-    assert status(placement, f"resources=VCPU:1&required={AVX},!{AVX}") == 400
+    assert placement.status(f"resources=VCPU:1&required={AVX},!{AVX}") == 400
 
 
 def test_a_class_that_a_group_has_twice_is_refused_though_placement_is_not_so_strict(
@@ -384,7 +381,7 @@ def test_a_class_that_a_group_has_twice_is_refused_though_placement_is_not_so_st
 def test_a_limit_of_nothing_is_refused_by_both(placement: Placement) -> None:
     with pytest.raises(exception.InvalidInput):
         asked({"resources:VCPU": "1"}, limit=0)
-    assert status(placement, "resources=VCPU:1&limit=0") == 400
+    assert placement.status("resources=VCPU:1&limit=0") == 400
 
 
 @pytest.mark.parametrize("suffix", ["a" * 65, ".1", " 1"])
@@ -394,7 +391,7 @@ def test_a_suffix_that_placement_refuses_makes_a_key_that_is_pointed_out(
     flavor = {f"resources{suffix}:VCPU": "1"}
     assert extra_specs.parse(flavor) == FlavorRequest()
     assert extra_specs.overlooked(flavor) == tuple(flavor)
-    assert status(placement, f"resources{parse.quote(suffix)}=VCPU:1") == 400
+    assert placement.status(f"resources{parse.quote(suffix)}=VCPU:1") == 400
 
 
 def test_no_provider_can_have_more_than_what_may_be_asked_for(
@@ -446,9 +443,9 @@ def test_placement_takes_whatever_is_let_through_and_refuses_what_is_not(
     try:
         query = asked(flavor, limit=5)
     except exception.InvalidExtraSpec:
-        assert status(wiring.placement, plainly(flavor)) == 400
+        assert wiring.placement.status(plainly(flavor)) == 400
     else:
-        assert status(wiring.placement, query) == 200
+        assert wiring.placement.status(query) == 200
 
 
 def plainly(flavor: Mapping[str, str]) -> str:
@@ -473,13 +470,3 @@ def plainly(flavor: Mapping[str, str]) -> str:
         if values or name.replace("resources", "required") in asked
     }
     return parse.urlencode({name: ",".join(each) for name, each in needed.items()})
-
-
-def status(placement: Placement, query: str) -> int:
-    """What Placement answers to a query as it is."""
-    answer = placement.http.get(
-        f"/allocation_candidates?{query}",
-        microversion=allocation_candidates.MICROVERSION,
-    )
-    code: int = answer.status_code
-    return code

@@ -24,7 +24,7 @@ from typing import Any
 
 from os_acc import allocation_candidates, extra_specs
 from os_acc.objects.request import FlavorRequest
-from tests.functional.openstack.placement import Placement
+from tests.functional.openstack.placement import Placement, Taken
 
 VF = "SRIOV_NET_VF"
 #: The standard class for it counts kilobits; that of the specification bytes.
@@ -34,15 +34,12 @@ VFS = 16
 TRAITS = {"RP1": (NET1, SSL), "RP2": (NET2, SSL), "RP3": (NET1,), "RP4": (NET2,)}
 FAST, SLOW = 1_250_000_000, 125_000_000
 
-#: (provider, class, amount) of everything in one candidate.
-Candidate = frozenset[tuple[str, str, int]]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
     """One candidate, and which group it has from which providers."""
 
-    allocations: Candidate
+    allocations: Taken
     mappings: Mapping[str, frozenset[str]]
 
 
@@ -68,19 +65,15 @@ class Wiring:
         """Take it away, from the ports to the node."""
         self.placement.remove(*self.uuids.values())
 
-    def candidates(self, flavor: Mapping[str, str]) -> set[Candidate]:
+    def candidates(self, flavor: Mapping[str, str]) -> set[Taken]:
         """What a flavor may get, asked as Nova asks."""
         return {one.allocations for one in self.found(extra_specs.parse(flavor))}
 
     def found(self, request: FlavorRequest) -> list[Found]:
         """The candidates of a request, with their mappings."""
         names = {rp: name for name, rp in self.uuids.items()}
-        path = f"/allocation_candidates?{allocation_candidates.query(request)}"
-        answer = self.placement.http.get(
-            path, microversion=allocation_candidates.MICROVERSION
-        )
-        assert answer.status_code == 200, answer.text
-        return [_found(one, names) for one in answer.json()["allocation_requests"]]
+        answer = self.placement.candidates(allocation_candidates.query(request))
+        return [_found(one, names) for one in answer["allocation_requests"]]
 
 
 def _found(one: Mapping[str, Any], names: Mapping[str, str]) -> Found:
