@@ -67,8 +67,10 @@ def wishes(function: str, by_name: Wish) -> list[Wish]:
 def upload(cloud: Cloud, function: str) -> Callable[..., str]:
     """A bitstream of that function in a project's images; its id."""
 
-    def upload(project: str, visibility: str, **about: object) -> str:
-        return cloud.upload(
+    def upload(
+        project: str, visibility: str, *, accepted: bool = False, **about: object
+    ) -> str:
+        image_id = cloud.upload(
             bitstreams.gbs(REGION_ID, function),
             project=project,
             visibility=visibility,
@@ -76,6 +78,10 @@ def upload(cloud: Cloud, function: str) -> Callable[..., str]:
             tags=["FPGA"],
             **{"accel:function_id": function, **about},
         )
+        if accepted and visibility == "shared":
+            share(cloud, project, image_id)
+            accept(cloud, image_id)
+        return image_id
 
     return upload
 
@@ -107,10 +113,7 @@ def test_an_image_of_a_project_that_is_allowed_is_found_and_fetched(
     soon: float,
     visibility: str,
 ) -> None:
-    image_id = upload("partner", visibility)
-    if visibility == "shared":
-        share(cloud, "partner", image_id)
-        accept(cloud, image_id)
+    image_id = upload("partner", visibility, accepted=True)
     tested = images(public=False)
     for wish in wishes:
         image = tested.image_for(wish, REGION, soon)
@@ -178,7 +181,6 @@ def test_projects_that_are_allowed_and_have_the_same_have_two(
     ],
 )
 def test_an_image_of_a_foreign_project_is_neither_picked_nor_in_the_way(
-    cloud: Cloud,
     images: Callable[..., Library],
     upload: Callable[..., str],
     wishes: list[Wish],
@@ -186,10 +188,7 @@ def test_an_image_of_a_foreign_project_is_neither_picked_nor_in_the_way(
     visibility: str,
     user: str,
 ) -> None:
-    theirs = upload("tenant", visibility)
-    if visibility == "shared":
-        share(cloud, "tenant", theirs)
-        accept(cloud, theirs)
+    upload("tenant", visibility, accepted=True)
     tested = images(user, public=False)
     for wish in wishes:
         with pytest.raises(exception.ImageNotFound):
