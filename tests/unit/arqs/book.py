@@ -37,8 +37,8 @@ def states(book, **which):
     return [each.state for each in book.find(**which)]
 
 
-def bind(bench, book, *made, number=1):
-    return book.bind({each.uuid: binding(bench, GPU, number) for each in made})
+def bind(bench, book, *made, number=1, place=GPU):
+    return book.bind({each.uuid: binding(bench, place, number) for each in made})
 
 
 def fail_to_bind(bench, book, one):
