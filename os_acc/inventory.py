@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -29,9 +28,10 @@ from os_acc import deadlines, device_spec, eligibility, exception, plugins
 from os_acc.host import boot, pci, usage
 from os_acc.host.view import Host
 from os_acc.objects import naming
-from os_acc.objects.claim import Claim, Tags
+from os_acc.objects.claim import Claim, Named, Tags
 from os_acc.objects.device import Card, Device, Handle, Provider, Refusal, Refused
 from os_acc.objects.lease import Standing
+from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import PLACEMENT_NAME
@@ -53,12 +53,16 @@ class Inventory:
     """One look at the host.
 
     :ivar set_aside: the plugins that failed to say what they know.
+    :ivar places: what the providers, and those of cards, are named after.
     """
 
     host: Host
     providers: Mapping[str, Provider]
     refused: tuple[Refused, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
+    places: Mapping[str, Place] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def has_unknown(self) -> bool:
@@ -134,17 +138,24 @@ def take_stock(
         in_parts=standing.leased_in_parts,
     )
     claims, refused = _claims(scene)
-    candidates = base.Candidates(claims, root)
+    candidates = base.Candidates(
+        claims,
+        root,
+        named=tuple(_named(scene, address) for address in sorted(named)),
+        places=_still_there(standing.places, host),
+    )
     devices, unknown, set_aside = _discover(loaded, candidates, standing, deadline)
     devices = [
         regions.described(_with_faults(device, faults), standing) for device in devices
     ]
-    providers = _providers(node_name, devices)
+    names = naming.Names(node_name, standing.places, _places(host, devices))
+    providers = [_provider(names, device) for device in devices]
     return Inventory(
         host=host,
         providers=MappingProxyType({each.uuid: each for each in providers}),
         refused=(*refused, *unknown),
         set_aside=set_aside,
+        places=names.given,
     )
 
 
@@ -203,6 +214,21 @@ def _claims(scene: eligibility.Scene) -> tuple[tuple[Claim, ...], list[Refused]]
         claims.append(_claim(scene, address, verdict))
         taken.update(verdict)
     return tuple(claims), refused
+
+
+def _named(scene: eligibility.Scene, address: PciAddress) -> Named:
+    function = scene.host.function(address)
+    return Named(function, _parent(scene.host, function), scene.named[address])
+
+
+def _still_there(places: Mapping[str, Place], host: Host) -> frozenset[PciAddress]:
+    """The functions after which a provider on record is named."""
+    return frozenset(
+        place.address
+        for place in places.values()
+        if (function := host.functions.get(place.address)) is not None
+        and naming.place(function.identity, function.address) == place
+    )
 
 
 def _claim(
@@ -343,30 +369,22 @@ def _unheard_of(device: Device) -> Iterator[str]:
         yield from sorted(others)
 
 
-def _providers(node_name: str, devices: Sequence[Device]) -> Iterator[Provider]:
-    keys = Counter(device.key for device in devices)
-    cards = _cards(node_name, devices)
+def _places(host: Host, devices: Sequence[Device]) -> Iterator[Place]:
+    """Where something is that can be known by a serial number, offered or not."""
+    for function in host.functions.values():
+        # VFs may have the serial number of their PF.
+        if function.identity.serial and function.physfn is None:
+            yield naming.place(function.identity, function.address)
     for device in devices:
-        # Cards whose serial number nobody has programmed all have the same.
-        key = device.key if keys[device.key] == 1 else device.key_of_place
-        name = naming.of_device(node_name, key)
-        card = None if device.region is None else cards[device.region.card]
-        yield Provider(naming.uuid_of(name), name, device, card)
+        yield naming.place(device.identity, device.address)
+        if device.region is not None:
+            yield naming.place(device.region.identity, device.region.card)
 
 
-def _cards(node_name: str, devices: Sequence[Device]) -> dict[PciAddress, Card]:
-    """The providers of the cards that have regions, by their functions."""
-    found = {
-        device.region.card: device.region.identity
-        for device in devices
-        if device.region is not None
-    }
-    keys = Counter(naming.key(identity, at) for at, identity in found.items())
-    cards = {}
-    for at, identity in found.items():
-        key = naming.key(identity, at)
-        if keys[key] > 1:
-            key = naming.key_of_place(identity, at)
-        name = naming.of_card(node_name, key)
-        cards[at] = Card(naming.uuid_of(name), name)
-    return cards
+def _provider(names: naming.Names, device: Device) -> Provider:
+    uuid, name = names.give(naming.of_device, device.identity, device.address)
+    if device.region is None:
+        return Provider(uuid, name, device)
+    region = device.region
+    card = names.give(naming.of_card, region.identity, region.card)
+    return Provider(uuid, name, device, Card(*card))

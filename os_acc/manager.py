@@ -273,7 +273,7 @@ class Manager:
                 )
                 stock = self._judged(both, deadline, stock.host)
         self._told.tell(stock)
-        self._remember(stock, store)
+        self._remember(stock, standing, store)
         self._snapshots.note(began, standing, stock.providers.values())
         return stock, standing
 
@@ -310,13 +310,16 @@ class Manager:
         self._snapshots.note(began, standing)
         return None
 
-    def _remember(self, stock: inventory.Inventory, store: Store) -> None:
+    def _remember(
+        self, stock: inventory.Inventory, standing: Standing, store: Store
+    ) -> None:
         """Know every provider again whose device has vanished: it is ours."""
         offered = {
             each.uuid: each.device.resource_class for each in stock.providers.values()
         }
-        if not offered.items() <= self._ours.items():
-            store.remember_providers(offered)
+        is_known = stock.places.items() <= standing.places.items()
+        if not (is_known and offered.items() <= self._ours.items()):
+            store.remember_providers(offered, stock.places)
             # In place: two threads that find a new card each keep both.
             self._ours.update(offered)
         self._memory.tell(stock.providers.values(), store)

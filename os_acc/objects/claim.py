@@ -43,6 +43,18 @@ class Tags:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A function that the operator has named, whether it is usable or not.
+
+    :ivar parent: the PF where the function is a VF, else the function.
+    """
+
+    function: PciFunction
+    parent: PciFunction
+    tags: Tags
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
     """A usable function, with the rest of its IOMMU group.
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from os_acc.objects import naming
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
@@ -63,16 +62,6 @@ class Device:
     handles: tuple[Handle, ...]
     numa_node: int | None
     region: Region | None = None
-
-    @property
-    def key(self) -> str:
-        """A name for this device that survives a reboot; see :mod:`.naming`."""
-        return naming.key(self.identity, self.address)
-
-    @property
-    def key_of_place(self) -> str:
-        """Its name by the place alone, for a serial number that is not its own."""
-        return naming.key_of_place(self.identity, self.address)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

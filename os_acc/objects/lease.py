@@ -19,6 +19,7 @@ import enum
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from os_acc.objects.naming import Place
 from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import NO_DOUBTS, Doubts, Programming, Region
@@ -143,11 +144,15 @@ class Standing:
 
     :ivar unreadable: functions that damaged records of leases claim.
     :ivar unknown_regions: of which nobody knows what they hold.
+    :ivar places: of all providers that were ever offered, by uuid.
     """
 
     leases: tuple[Lease, ...] = ()
     unreadable: tuple[PciAddress, ...] = ()
     unknown_regions: Doubts = NO_DOUBTS
+    places: Mapping[str, Place] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def taken(self) -> frozenset[PciAddress]:

@@ -15,18 +15,43 @@
 
 A provider's uuid is made of its name, and this of the compute node's name and
 the device's key: both are the same again after the loss of the store, and
-nobody else's provider has the two.
+nobody else's provider has the two. Only where a serial number is not its card's own,
+or cards and VFs come and go, the record decides who is called what.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from os_acc.objects.pci import PciAddress, PciIdentity
 
 # Of all providers of os_acc.
 _PROVIDERS: Final = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """The function that a provider is named after.
+
+    :ivar key: of that function, by its serial number where it has one.
+    """
+
+    address: PciAddress
+    key: str
+
+
+#: Of no provider at all.
+NOWHERE: Final[Mapping[str, Place]] = MappingProxyType({})
+
+
+def place(identity: PciIdentity, address: PciAddress) -> Place:
+    """Where a provider is that is named after this function."""
+    return Place(address, key(identity, address))
 
 
 def key(identity: PciIdentity, address: PciAddress) -> str:
@@ -61,6 +86,58 @@ def of_card(node_name: str, card_key: str) -> str:
 def uuid_of(name: str) -> str:
     """The uuid of the provider with a name."""
     return str(uuid.uuid5(_PROVIDERS, name))
+
+
+class Names:
+    """Gives the providers of a node their names, the same as before.
+
+    Cards whose serial number nobody has programmed all have the same. They are
+    named by their places then; but who was named by it while there was no other
+    stays so, and who had to be named by its place does, too.
+
+    :param places: of the providers on record, by uuid.
+    :param there: of everything that may have a serial number.
+    """
+
+    def __init__(
+        self, node_name: str, places: Mapping[str, Place], there: Iterable[Place]
+    ) -> None:
+        self._node_name = node_name
+        self._places = places
+        self._given: dict[str, Place] = {}
+        found = Counter(each.key for each in set(there))
+        self._shared = frozenset(key for key, times in found.items() if times > 1)
+
+    @property
+    def given(self) -> Mapping[str, Place]:
+        """What the providers that have a name now are named after, by uuid."""
+        return MappingProxyType(self._given)
+
+    def give(
+        self,
+        of: Callable[[str, str], str],
+        identity: PciIdentity,
+        address: PciAddress,
+    ) -> tuple[str, str]:
+        """The uuid and the name of what is named after a function.
+
+        :param of: :func:`of_device` or :func:`of_card`.
+        """
+        here = place(identity, address)
+        name = of(self._node_name, here.key)
+        if identity.serial:
+            by_place = of(self._node_name, key_of_place(identity, address))
+            is_shared = here.key in self._shared
+            if self._is_on_record(by_place, here) or (
+                is_shared and not self._is_on_record(name, here)
+            ):
+                name = by_place
+        given = uuid_of(name)
+        self._given[given] = here
+        return given, name
+
+    def _is_on_record(self, name: str, here: Place) -> bool:
+        return self._places.get(uuid_of(name)) == here
 
 
 def is_ours(node_name: str, name: str, provider_uuid: str) -> bool:

@@ -33,7 +33,7 @@ from typing import ClassVar, Protocol
 
 from oslo_config import cfg
 
-from os_acc.objects.claim import Claim
+from os_acc.objects.claim import Claim, Named
 from os_acc.objects.device import Device, Handle, Refused
 from os_acc.objects.image import Bitstream
 from os_acc.objects.pci import PciAddress
@@ -41,7 +41,7 @@ from os_acc.objects.region import Region
 
 #: The version of this contract: (major, minor). A plugin is loaded where its
 #: major is the same and its minor not higher.
-API_VERSION = (1, 1)
+API_VERSION = (1, 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +54,11 @@ class Candidates:
     :ivar root: where ``/sys`` is found; ``/`` but in tests.
     :ivar regions: the FPGA regions behind functions that are leased. A guest
         has those: the host may see nothing of them.
+    :ivar named: every function that the operator named, sorted by address. What
+        a device is named after must not depend on which of them are usable at
+        the moment: its name is that of its provider. Since version 1.2.
+    :ivar places: the functions that providers on record are named after. Where
+        several could name a device, one of these is to. Since version 1.2.
     """
 
     claims: tuple[Claim, ...]
@@ -61,6 +66,8 @@ class Candidates:
     regions: Mapping[PciAddress, Region] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    named: tuple[Named, ...] = ()
+    places: frozenset[PciAddress] = frozenset()
 
 
 class Steps(Protocol):

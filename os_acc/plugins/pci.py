@@ -15,13 +15,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, TypeAlias
 
-from os_acc.objects.claim import Claim
+from os_acc.objects.claim import Claim, Named
 from os_acc.objects.device import Device
-from os_acc.objects.pci import PciFunction
+from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base
+
+# A resource class, and traits.
+_Offer: TypeAlias = tuple[str, tuple[str, ...]]
 
 # Whose class code alone does not tell: (vendor, product).
 _FPGA_VENDORS = frozenset({0x10EE, 0x1172})
@@ -60,22 +64,29 @@ class PciPlugin(base.PluginBase):
     generic: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        named: defaultdict[PciAddress, dict[_Offer, PciFunction]] = defaultdict(dict)
+        for each in candidates.named:
+            if each.function.address != each.parent.address:
+                # The first of them: they are sorted.
+                named[each.parent.address].setdefault(_offer(each), each.function)
         in_order = sorted(candidates.claims, key=_card)
-        for _, claims in itertools.groupby(in_order, key=_card):
-            yield from self._devices(list(claims))
+        for _, each_of_card in itertools.groupby(in_order, key=_card):
+            claims = list(each_of_card)
+            of_card = named[claims[0].parent.address]
+            yield from self._devices(claims, of_card, candidates.places)
 
-    def _devices(self, claims: list[Claim]) -> Iterator[Device]:
+    def _devices(
+        self,
+        claims: list[Claim],
+        named: Mapping[_Offer, PciFunction],
+        on_record: frozenset[PciAddress],
+    ) -> Iterator[Device]:
         # Functions of one card that the operator tagged differently cannot
         # stand on one provider: it carries one class and one set of traits.
-        offers = [
-            (offer, sorted(alike, key=lambda claim: claim.function.address))
-            for offer, alike in itertools.groupby(
-                sorted(claims, key=_offer), key=_offer
-            )
-        ]
-        for (resource_class, traits), alike in offers:
-            # Each of several providers needs a place of its own to be named by.
-            place = alike[0].parent if len(offers) == 1 else alike[0].function
+        offers = itertools.groupby(sorted(claims, key=_offer), key=_offer)
+        for (resource_class, traits), each in offers:
+            alike = sorted(each, key=lambda claim: claim.function.address)
+            place = _place((resource_class, traits), alike[0].parent, named, on_record)
             yield Device(
                 plugin=self.name,
                 address=place.address,
@@ -87,11 +98,34 @@ class PciPlugin(base.PluginBase):
             )
 
 
+def _place(
+    offer: _Offer,
+    card: PciFunction,
+    named: Mapping[_Offer, PciFunction],
+    on_record: frozenset[PciAddress],
+) -> PciFunction:
+    """What the provider of one of a card's offers is named after.
+
+    The card, if it has one offer; else each needs a place of its own. Usable or
+    not, all VFs count that are named, and who has a place on record keeps it.
+
+    :param named: the first VF of each offer of the card, lowest first; none of
+        a card that is offered as a whole.
+    """
+    own = named.get(offer, card)
+    if own.address in on_record:
+        return own
+    is_first = own == next(iter(named.values()), card)
+    if len(named) <= 1 or (is_first and card.address in on_record):
+        return card
+    return own
+
+
 def _card(claim: Claim) -> tuple[int, int, int, int]:
     return claim.parent.address.parts
 
 
-def _offer(claim: Claim) -> tuple[str, tuple[str, ...]]:
+def _offer(claim: Claim | Named) -> _Offer:
     identity = claim.function.identity
     kind = accelerator_type(claim.function)
     return (

@@ -29,9 +29,10 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, LeaseState, Standing
+from os_acc.objects.naming import NOWHERE, Place
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.told import NOTHING, Told
-from os_acc.store import codec, doubts, journal, requests, rows, told
+from os_acc.store import codec, doubts, journal, places, requests, rows, told
 from os_acc.store.database import Database, StoreDamaged
 from os_acc.store.journal import Event, Operation
 
@@ -221,12 +222,18 @@ class Store:
                 connection.execute("SELECT uuid, resource_class FROM providers")
             )
 
-    def remember_providers(self, offered: Mapping[str, str]) -> None:
-        """Record what is offered, uuid to resource class, for ever."""
+    def remember_providers(
+        self, offered: Mapping[str, str], where: Mapping[str, Place] = NOWHERE
+    ) -> None:
+        """Record what is offered, uuid to resource class, for ever.
+
+        :param where: what providers, and those of cards, are named after.
+        """
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO providers VALUES (?, ?)", offered.items()
             )
+            places.keep(connection, where)
 
     def told(self) -> Told:
         """What Placement was told under our name."""
@@ -320,6 +327,7 @@ class Store:
                 leases,
                 tuple(sorted(rows.orphans(connection))),
                 doubts.read(connection),
+                places.read(connection),
             )
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:

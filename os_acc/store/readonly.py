@@ -26,14 +26,17 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, Standing
+from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import NO_DOUBTS, Doubts
 from os_acc.objects.told import NOTHING, Told
-from os_acc.store import codec, doubts, refusals, requests, rows, schema, told
+from os_acc.store import codec, doubts, places, refusals, requests, rows, schema, told
 from os_acc.store.database import Database, StoreDamaged, has_strange_log
 
 
@@ -45,6 +48,7 @@ class Recorded:
     :ivar damaged_files: damaged stores that were set aside.
     :ivar told: what Placement was told under our name.
     :ivar requests: that were made of device profiles, with their leases.
+    :ivar places: what providers are named after, by uuid.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -53,11 +57,16 @@ class Recorded:
     unknown_regions: Doubts = NO_DOUBTS
     told: Told = NOTHING
     requests: tuple[AcceleratorRequest, ...] = ()
+    places: Mapping[str, Place] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def standing(self) -> Standing:
         """The same as somebody has it who may write."""
-        return Standing(self.leases, self.damaged_claims, self.unknown_regions)
+        return Standing(
+            self.leases, self.damaged_claims, self.unknown_regions, self.places
+        )
 
 
 def read(state_path: str, busy_timeout: float) -> Recorded:
@@ -153,6 +162,7 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
             unknown_regions=doubts.read(connection),
             told=told.read(connection),
             requests=requests.joined(requests.select(connection), leases),
+            places=places.read(connection),
         )
 
 

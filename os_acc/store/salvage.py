@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.store import codec, doubts, refusals, requests, rows, told
+from os_acc.store import codec, doubts, places, refusals, requests, rows, told
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
 
@@ -36,6 +36,7 @@ class Remains:
     claims: tuple[tuple[str, ...], ...] = ()
     epoch: int = 0
     providers: tuple[tuple[str, ...], ...] = ()
+    places: tuple[tuple[str, ...], ...] = ()
     regions: tuple[doubts.Row, ...] = ()
     regions_are_whole: bool = False
     told: tuple[tuple[str, ...], ...] = ()
@@ -68,6 +69,7 @@ def read(connection: sqlite3.Connection) -> Remains:
             default=0,
         ),
         providers=tuple(_texts(connection, "providers", "uuid, resource_class")),
+        places=tuple(_texts(connection, "places", places.COLUMNS)),
         regions=tuple(
             row
             for _, *found in _scan(connection, "unknown_regions", doubts.COLUMNS)
@@ -106,6 +108,9 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     connection.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims)
     connection.executemany(
         "INSERT OR IGNORE INTO providers VALUES (?, ?)", remains.providers
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO places VALUES (?, ?, ?)", remains.places
     )
     connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", remains.told)
     connection.executemany(

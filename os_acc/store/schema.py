@@ -79,6 +79,12 @@ STEPS: tuple[tuple[str, ...], ...] = (
         " instance TEXT NOT NULL, payload TEXT NOT NULL, digest TEXT NOT NULL)",
         "CREATE INDEX requests_by_instance ON requests (instance)",
     ),
+    (
+        # What providers are named after. One of a card whose serial number is not
+        # its own keeps its name while others come and go.
+        "CREATE TABLE places (provider TEXT NOT NULL PRIMARY KEY,"
+        " address TEXT NOT NULL, key TEXT NOT NULL)",
+    ),
 )
 
 #: The first version that has the table of unknown regions, and the first of

@@ -69,7 +69,7 @@ class Rival(Acme):
 
 
 class Newer(Acme):
-    api_version = (1, 2)
+    api_version = (1, base.API_VERSION[1] + 1)
 
 
 class Other(Acme):

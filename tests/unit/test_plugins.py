@@ -63,7 +63,7 @@ def test_a_vendor_chooses_before_the_generic_plugin(make_bench, install):
     info = bench.manager.host_info()
     assert [each["name"] for each in info["plugins"]] == ["zacme", "pci"]
     assert info["set_aside"] == []
-    assert info["contract"] == [1, 1]
+    assert info["contract"] == [1, 2]
     found = offered(bench.manager)
     assert {found[card] for card in CARDS} == {"zacme"}
     assert found[GPU] == "pci"
@@ -104,7 +104,7 @@ def test_options_are_in_the_sample_configuration(install):
         ("tests.unit.no_such_module:Acme", "does not import"),
         ("tests.unit.acme_without_hardware:Acme", "no hardware"),
         ("tests.unit.acme:Other", "written for version (2, 0)"),
-        ("tests.unit.acme:Newer", "written for version (1, 2)"),
+        ("tests.unit.acme:Newer", "written for version (1, 3)"),
         ("tests.unit.acme:Untold", "written for version 1.0"),
         ("tests.unit.acme:XILINX", "written for version None"),
         ("tests.unit.acme:FailsToStart", "no licence"),

@@ -22,34 +22,16 @@ from os_acc.objects.pci import PciAddress, PciIdentity
 from tests.unit.bench import uuid_of
 
 
-def device(serial: str = "", place: str = "0000:3b:00.0") -> Device:
+def device() -> Device:
     return Device(
         plugin="pci",
-        address=PciAddress.parse(place),
-        identity=PciIdentity(0x8086, 0x1592, 0, 0, 0, serial),
+        address=PciAddress.parse("0000:3b:00.0"),
+        identity=PciIdentity(0x8086, 0x1592, 0, 0, 0, ""),
         resource_class="CUSTOM_ACCELERATOR_NIC",
         traits=frozenset(),
         handles=(),
         numa_node=None,
     )
-
-
-@pytest.mark.parametrize(
-    ("serial", "place", "key"),
-    [
-        ("", "0000:3b:00.0", "8086_1592_0000_3b_00_0"),
-        ("", "10000:3b:00.1", "8086_1592_10000_3b_00_1"),
-        ("00-1b-21", "0000:3b:00.0", "8086_1592_00_1b_21"),
-        ("00-1b-21", "0000:5e:00.0", "8086_1592_00_1b_21"),
-        ("00-1b-21", "0000:3b:00.1", "8086_1592_00_1b_21_1"),
-    ],
-)
-def test_a_device_is_named_by_its_serial_number_or_its_place(serial, place, key):
-    assert device(serial, place).key == key
-
-
-def test_where_the_serial_number_is_not_its_own_the_place_names_it():
-    assert device("0").key_of_place == device().key
 
 
 @pytest.mark.parametrize("reason", Refusal)

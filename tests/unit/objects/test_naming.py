@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from os_acc.objects import naming
@@ -23,6 +25,26 @@ from os_acc.objects.pci import PciAddress, PciIdentity
 PLACE = PciAddress.parse("0000:3b:00.1")
 CARD = PciIdentity(0x8086, 0x0B2B, 0, 0, 0, "")
 KEY = naming.key(CARD, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("serial", "place", "key"),
+    [
+        ("", "0000:3b:00.0", "8086_1592_0000_3b_00_0"),
+        ("", "10000:3b:00.1", "8086_1592_10000_3b_00_1"),
+        ("00-1b-21", "0000:3b:00.0", "8086_1592_00_1b_21"),
+        ("00-1b-21", "0000:5e:00.0", "8086_1592_00_1b_21"),
+        ("00-1b-21", "0000:3b:00.1", "8086_1592_00_1b_21_1"),
+    ],
+)
+def test_a_device_is_named_by_its_serial_number_or_its_place(serial, place, key):
+    identity = PciIdentity(0x8086, 0x1592, 0, 0, 0, serial)
+    assert naming.key(identity, PciAddress.parse(place)) == key
+
+
+def test_where_the_serial_number_is_not_its_own_the_place_names_it():
+    of_all = dataclasses.replace(CARD, serial="0")
+    assert naming.key_of_place(of_all, PLACE) == KEY
 
 
 def test_a_card_is_never_called_as_its_only_region_is():

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
+from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, StoreDamaged, readonly, schema
 from tests.unit.store.files import execute, reopened
@@ -70,7 +71,8 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
 ):
     added = store.add([make_lease(slot) for slot in range(32)])
     store.raise_epoch(2**61)
-    store.remember_providers({"provider": "CUSTOM_ACCELERATOR_NIC"})
+    place = Place(PciAddress(0, 0x3B, 0, 0), "a card")
+    store.remember_providers({"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place})
     # A page amid the table: what lies before it and behind it is whole.
     content = bytearray(file.read_bytes())
     page = content.find(f'"uuid":"{added[16].uuid}"'.encode()) // 4096 * 4096
@@ -86,6 +88,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
         lease.address for lease in added
     }
     assert store.providers() == {"provider": "CUSTOM_ACCELERATOR_NIC"}
+    assert store.standing().places == {"card": place}
     store.delete(kept)
     assert store.add([make_lease(0)])[0].epoch > 2**61
 
@@ -105,6 +108,13 @@ def test_what_can_be_read_of_damaged_requests_stays_in_order(store, state_path, 
     assert made[32].uuid not in kept
     assert made[63].uuid in kept
     assert kept == [each.uuid for each in made if each.uuid in kept]
+
+
+def test_a_place_that_is_none_costs_no_other(store, file):
+    place = Place(PciAddress(0, 0x3B, 0, 0), "a card")
+    store.remember_providers({}, {"one": place, "two": place})
+    execute(file, "UPDATE places SET address = 'nowhere' WHERE provider = 'one'")
+    assert store.standing().places == {"two": place}
 
 
 def test_a_damaged_index_costs_no_lease(store, state_path, file, make_lease):
@@ -303,7 +313,7 @@ def test_a_store_from_before_there_were_regions_is_served(
     store, state_path, file, make_lease
 ):
     added = store.add([make_lease(1)])
-    later = ("unknown_regions", "told", "made_names", "requests")
+    later = ("unknown_regions", "told", "made_names", "requests", "places")
     execute(file, *(f"DROP TABLE {each}" for each in later), "PRAGMA user_version = 1")
     # Whoever only looks changes nothing, and sees the leases.
     assert readonly.read(state_path, 1).standing.leases == added

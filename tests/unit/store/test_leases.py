@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
+from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, StaleLease, Store, journal
+from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "55555555-5555-4555-8555-555555555555"
@@ -294,3 +295,13 @@ def test_every_provider_that_was_offered_is_remembered(store, state_path):
     known = {"one": "CUSTOM_FPGA", "two": "PGPU"}
     assert store.providers() == known
     assert Store.open(state_path, busy_timeout=30).providers() == known
+
+
+def test_what_providers_are_named_after_is_remembered(store, state_path):
+    here, there = (Place(PciAddress(0, bus, 0, 0), "a card") for bus in (1, 2))
+    store.remember_providers({}, {"one": here, "two": here})
+    store.remember_providers({}, {"two": there})
+    known = {"one": here, "two": there}
+    assert store.standing().places == known
+    assert Store.open(state_path, busy_timeout=30).standing().places == known
+    assert readonly.read(state_path, 1).standing.places == known

@@ -1,0 +1,240 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A provider keeps its name, whatever becomes of others on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from os_acc.testing import FunctionSpec, HostSpec, hosts
+from tests.unit.bench import Bench, instance, request
+
+NIC, VFS = "0000:3b:00.0", tuple(f"0000:3b:02.{number}" for number in range(8))
+ON_THE_CARD = "node1_accel_8086_1592_0000_3b_00_0"
+FAST, SLOW = "CUSTOM_FAST", "CUSTOM_SLOW"
+
+
+def set_vfs(bench: Bench, count: int) -> None:
+    path = bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs")
+    bench.kernel.write(path, "0")
+    bench.kernel.write(path, str(count))
+
+
+def on_vf(function: int) -> str:
+    return f"node1_accel_8086_1889_0000_3b_02_{function}"
+
+
+def tagged(**classes: int) -> list[str]:
+    """So many VFs for each class, one class after the other."""
+    names = [name for name, count in classes.items() for _ in range(count)]
+    return [
+        json.dumps({"address": vf, "resource_class": name})
+        for vf, name in zip(VFS, names, strict=False)
+    ]
+
+
+def names(bench: Bench) -> dict[str, str]:
+    """Of each class, what its only provider is called."""
+    found = bench.manager.providers()
+    assert len({each.device.resource_class for each in found}) == len(found)
+    return {each.device.resource_class: each.name for each in found}
+
+
+def take_away(bench: Bench, *addresses: str) -> None:
+    """Somebody else prepares functions for guests of their own."""
+    for address in addresses:
+        device = f"{bench.root}/sys/bus/pci/devices/{address}"
+        bench.kernel.write(f"{device}/driver_override", "vfio-pci")
+        if pathlib.Path(device, "driver").exists():
+            bench.kernel.write(f"{device}/driver/unbind", address)
+        bench.kernel.write(f"{bench.root}/sys/bus/pci/drivers_probe", address)
+
+
+@pytest.fixture
+def mixed(make_bench) -> Bench:
+    """A card of which two VFs are fast, and two slow."""
+    bench = make_bench(device_spec=tagged(CUSTOM_FAST=2, CUSTOM_SLOW=2))
+    set_vfs(bench, 4)
+    return bench
+
+
+# -- VFs of one card -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [VFS[0:1], VFS[2:3], VFS[2:4], VFS[0:2]])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_vfs_that_nobody_can_have_change_no_name(mixed, tmp_path, gone, is_known):
+    before = names(mixed)
+    assert before == {FAST: on_vf(0), SLOW: on_vf(2)}
+    take_away(mixed, *gone)
+    if not is_known:
+        # What has no place on record yet is called the same.
+        mixed.restart(state_path=str(tmp_path / "elsewhere"))
+    left = names(mixed)
+    assert left
+    assert left.items() <= before.items()
+
+
+def test_who_was_allocated_a_vf_gets_one_though_the_others_are_gone(mixed):
+    selected, specs = request(mixed.provider(VFS[0]))
+    mixed.manager.plug(instance(1), selected, specs)
+    take_away(mixed, VFS[2], VFS[3])
+    mixed.manager.plug(instance(2), selected, specs)
+    assert mixed.plugged(2) == [VFS[1]]
+
+
+def test_fewer_vfs_change_no_name(mixed):
+    before = names(mixed)
+    set_vfs(mixed, 2)
+    assert names(mixed) == {FAST: before[FAST]}
+    set_vfs(mixed, 4)
+    assert names(mixed) == before
+
+
+def test_more_vfs_change_no_name(make_bench):
+    bench = make_bench(device_spec=tagged(CUSTOM_FAST=2, CUSTOM_SLOW=2))
+    set_vfs(bench, 2)
+    assert names(bench) == {FAST: ON_THE_CARD}
+    for _ in range(2):
+        set_vfs(bench, 4)
+        assert names(bench) == {FAST: ON_THE_CARD, SLOW: on_vf(2)}
+        bench.restart()
+
+
+def test_tags_that_become_the_same_leave_one_of_the_names(mixed):
+    before = names(mixed)
+    mixed.restart(device_spec=tagged(CUSTOM_FAST=4))
+    assert names(mixed) == {FAST: before[FAST]}
+
+
+def test_the_place_of_another_card_that_was_there_before_is_nobodys(make_bench):
+    """Another model has taken the slot: no VF of it has a place on record."""
+    bench = make_bench(HostSpec((hosts.nic("0000:3b", name="ens1f0"),)))
+    set_vfs(bench, 2)
+    bench.manager.take_stock()
+    set_vfs(bench, 0)
+    bench.kernel.hot_unplug(NIC)
+    other = dataclasses.replace(hosts.nic("0000:3b", name="ens1f0"), product=0x1593)
+    bench.kernel.hot_plug(other)
+    bench.restart(device_spec=tagged(CUSTOM_FAST=1, CUSTOM_SLOW=1))
+    set_vfs(bench, 2)
+    assert names(bench) == {FAST: on_vf(0), SLOW: on_vf(1)}
+
+
+# -- cards of one serial number ----------------------------------------------------
+
+
+BUSES = ("05", "06", "07")
+
+
+def card(bus: str, serial: str = "00-00") -> FunctionSpec:
+    return dataclasses.replace(
+        hosts.fpga(f"0000:{bus}"), attributes=(("serial_number", f"{serial}\n"),)
+    )
+
+
+def by_place(bus: str) -> str:
+    return f"node1_accel_10ee_5000_0000_{bus}_00_0"
+
+
+BY_SERIAL = "node1_accel_10ee_5000_00_00"
+
+
+def cards(bench: Bench) -> dict[str, str]:
+    """What the provider of each card is called, by its bus."""
+    return {
+        f"{each.device.address.bus:02x}": each.name
+        for each in bench.manager.providers()
+    }
+
+
+@pytest.mark.parametrize("others", [("05",), ("07",), ("05", "07")])
+def test_a_card_keeps_its_name_when_one_of_its_serial_number_comes(make_bench, others):
+    bench = make_bench(HostSpec((card("06"),)))
+    assert cards(bench) == {"06": BY_SERIAL}
+    for bus in others:
+        bench.kernel.hot_plug(card(bus))
+    expected = {"06": BY_SERIAL, **{bus: by_place(bus) for bus in others}}
+    assert cards(bench) == expected
+    bench.restart()
+    assert cards(bench) == expected
+
+
+def test_a_card_keeps_its_name_when_the_other_goes(make_bench):
+    bench = make_bench(HostSpec((card("05"), card("06"))))
+    before = cards(bench)
+    assert before == {bus: by_place(bus) for bus in ("05", "06")}
+    other = bench.kernel.hot_unplug("0000:05:00.0")
+    for _ in range(2):
+        assert cards(bench) == {"06": before["06"]}
+        bench.restart()
+    bench.kernel.hot_plug(other)
+    assert cards(bench) == before
+
+
+def test_a_card_that_nobody_can_have_counts(make_bench, tmp_path):
+    """Usable again it would otherwise rename the other, once the record is lost."""
+    bench = make_bench(HostSpec((card("05"), card("06"))))
+    take_away(bench, "0000:05:00.0")
+    assert cards(bench) == {"06": by_place("06")}
+
+
+def test_who_came_later_keeps_its_name_when_the_first_goes(make_bench):
+    bench = make_bench(HostSpec((card("05"),)))
+    assert cards(bench) == {"05": BY_SERIAL}
+    bench.kernel.hot_plug(card("06"))
+    assert cards(bench) == {"05": BY_SERIAL, "06": by_place("06")}
+    first = bench.kernel.hot_unplug("0000:05:00.0")
+    assert cards(bench) == {"06": by_place("06")}
+    bench.kernel.hot_plug(first)
+    assert cards(bench) == {"05": BY_SERIAL, "06": by_place("06")}
+
+
+def test_a_card_with_a_serial_number_of_its_own_may_move(make_bench):
+    bench = make_bench(HostSpec((card("05", "00-1b"), card("06"))))
+    before = cards(bench)
+    bench.kernel.hot_unplug("0000:05:00.0")
+    bench.kernel.hot_plug(card("07", "00-1b"))
+    assert cards(bench) == {"07": before["05"], "06": before["06"]}
+
+
+def test_a_place_of_one_without_is_not_that_of_one_with(make_bench):
+    """A card with a number of its own comes into the slot of one without."""
+    bench = make_bench(HostSpec((card("05"), card("06"))))
+    assert cards(bench)["05"] == by_place("05")
+    bench.kernel.hot_unplug("0000:05:00.0")
+    bench.kernel.hot_plug(card("05", "00-1b"))
+    assert cards(bench)["05"] == "node1_accel_10ee_5000_00_1b"
+
+
+def test_the_provider_above_regions_keeps_its_name_as_well(make_bench):
+    first, second = (
+        dataclasses.replace(
+            hosts.dfl(f"0000:{bus}"), attributes=(("serial_number", "00-00\n"),)
+        )
+        for bus in ("06", "05")
+    )
+    bench = make_bench(HostSpec((first,)))
+    (before,) = bench.manager.providers()
+    assert before.card is not None
+    assert before.card.name == "node1_accel_card_8086_0b2b_00_00"
+    bench.kernel.hot_plug(second)
+    assert {each.card.name for each in bench.manager.providers() if each.card} == {
+        before.card.name,
+        "node1_accel_card_8086_0b2b_0000_05_00_0",
+    }
+    assert before.uuid in {each.uuid for each in bench.manager.providers()}
