@@ -62,35 +62,45 @@ class Told:
     :ivar given: what each provider was given, by its uuid. What else it has
         is somebody else's.
     :ivar made: the names that were not there before.
+    :ivar kept: when Placement last refused to delete one of these, because
+        others use it, in seconds since 1970.
     """
 
     given: Mapping[str, frozenset[Name]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     made: frozenset[Name] = frozenset()
+    kept: Mapping[Name, int] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @classmethod
     def of_mapping(
-        cls, given: Mapping[str, frozenset[Name]], made: frozenset[Name] = frozenset()
+        cls,
+        given: Mapping[str, frozenset[Name]],
+        made: frozenset[Name] = frozenset(),
+        kept: Mapping[Name, int] = MappingProxyType({}),
     ) -> Self:
-        """Of a mapping that nobody changes; what was given nothing is left out."""
+        """Of mappings that nobody changes; what was given nothing is left out."""
         some = {each: names for each, names in given.items() if names}
-        return cls(MappingProxyType(some), made)
+        return cls(MappingProxyType(some), made, MappingProxyType({**kept}))
 
     def __bool__(self) -> bool:
-        return any(self.given.values()) or bool(self.made)
+        return any(self.given.values()) or bool(self.made) or bool(self.kept)
 
     def __or__(self, other: Self) -> Told:
         uuids = {*self.given, *other.given}
         return Told.of_mapping(
             {each: self.of(each) | other.of(each) for each in uuids},
             self.made | other.made,
+            {**self.kept, **other.kept},
         )
 
     def __sub__(self, other: Self) -> Told:
         return Told.of_mapping(
             {each: self.of(each) - other.of(each) for each in self.given},
             self.made - other.made,
+            {name: at for name, at in self.kept.items() if name not in other.made},
         )
 
     def of(self, provider: str) -> frozenset[Name]:

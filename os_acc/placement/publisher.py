@@ -33,7 +33,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.told import NOTHING, Name, Told
+from os_acc.objects.told import Name, Told
 from os_acc.placement import difference, options
 from os_acc.placement.applying import Applied
 from os_acc.placement.capacity import Capacity
@@ -47,6 +47,9 @@ LOG = log.getLogger(__name__)
 
 #: How often a change is planned anew that meets somebody else's.
 ROUNDS: Final = 8
+#: Seconds after which a name of our making that others use is tried again: it
+#: is one request in vain for each name, and nobody tells when they have done.
+KEPT_SECONDS: Final = 3600.0
 #: Seconds that are waited for at most before the second of them; then twice.
 _PAUSE: Final = 0.1
 
@@ -84,7 +87,6 @@ class Publisher:
         self._confirmed: dict[str, Contents] = {}
         self._known: set[Name] = set()
         self._unknown: set[Name] = set()
-        self._kept: set[Name] = set()
         #: Whether somebody else has a provider that is one of ours.
         self._contested = False
         self.forget()
@@ -186,11 +188,9 @@ class Publisher:
         finally:
             self._confirmed |= applied.contents
             self._known |= applied.made
-            if applied.done:
-                self._kept.clear()
-            self._kept |= applied.kept
-            if applied.gone:
-                ledger.change_told(NOTHING, applied.gone)
+            if applied.gone or applied.kept:
+                kept = Told(kept=dict.fromkeys(applied.kept, int(_now())))
+                ledger.change_told(kept, applied.gone)
         if applied.again:
             # One of them may have been a name that is not there any more.
             self._known.clear()
@@ -218,7 +218,7 @@ class Publisher:
             ),
             self._elsewhere(asked, deadline) if thorough else MappingProxyType({}),
         )
-        plan = difference.plan(goal, tree, answers, self._kept)
+        plan = difference.plan(goal, tree, answers, _kept(goal.told))
         return tree, plan
 
     def _tree(self, goal: Goal, deadline: float) -> Tree:
@@ -302,6 +302,20 @@ class Publisher:
             yield
         finally:
             mine.release()
+
+
+def _now() -> float:
+    """In seconds since 1970: it is on record, for other processes as well."""
+    return time.time()
+
+
+def _kept(told: Told) -> frozenset[Name]:
+    """The names that others have been found to use, not long ago."""
+    now = int(_now())
+    # A clock that was put back must not keep them for years.
+    return frozenset(
+        name for name, at in told.kept.items() if 0 <= now - at < KEPT_SECONDS
+    )
 
 
 def _paused(number: int, deadline: float) -> bool:

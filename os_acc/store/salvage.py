@@ -114,7 +114,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     )
     connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", remains.told)
     connection.executemany(
-        "INSERT OR IGNORE INTO made_names VALUES (?, ?)", remains.made
+        f"INSERT OR IGNORE INTO made_names ({told.MADE}) VALUES (?, ?)", remains.made
     )
     requests.keep(connection, remains.requests)
     doubts.keep(connection, remains.regions, whole=remains.regions_are_whole)

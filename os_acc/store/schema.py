@@ -85,11 +85,17 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE places (provider TEXT NOT NULL PRIMARY KEY,"
         " address TEXT NOT NULL, key TEXT NOT NULL)",
     ),
+    (
+        # When Placement last refused to delete a name, because others use it.
+        "ALTER TABLE made_names ADD COLUMN kept INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 #: The first version that has the table of unknown regions, and the first of
 #: which each row proves itself.
 WITH_REGIONS, WITH_PROOF = 2, 3
+#: The first that knows which names others have kept from being deleted.
+WITH_KEPT = 7
 
 
 def version_of(connection: sqlite3.Connection) -> int:

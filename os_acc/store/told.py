@@ -41,10 +41,18 @@ def read(connection: sqlite3.Connection) -> Told:
     for provider, kind, text in connection.execute(f"SELECT {GIVEN} FROM told"):
         if kind in _KINDS:
             given[provider].add(Name(_KINDS[kind], text))
-    made = connection.execute(f"SELECT {MADE} FROM made_names")
+    kept = "kept" if schema.version_of(connection) >= schema.WITH_KEPT else "0"
+    made = {
+        Name(_KINDS[kind], text): at
+        for kind, text, at in connection.execute(
+            f"SELECT {MADE}, {kept} FROM made_names"
+        )
+        if kind in _KINDS
+    }
     return Told.of_mapping(
         {each: frozenset(names) for each, names in given.items()},
-        frozenset(Name(_KINDS[kind], text) for kind, text in made if kind in _KINDS),
+        frozenset(made),
+        {name: at for name, at in made.items() if isinstance(at, int) and at},
     )
 
 
@@ -58,7 +66,11 @@ def change(connection: sqlite3.Connection, more: Told, gone: Told) -> None:
     )
     connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", more.rows())
     connection.executemany(
-        "INSERT OR IGNORE INTO made_names VALUES (?, ?)", _made(more)
+        f"INSERT OR IGNORE INTO made_names ({MADE}) VALUES (?, ?)", _made(more)
+    )
+    connection.executemany(
+        "UPDATE made_names SET kept = ? WHERE kind = ? AND name = ?",
+        [(at, name.kind.value, name.text) for name, at in more.kept.items()],
     )
 
 

@@ -73,10 +73,32 @@ class Service:
     def sync(self, *wanted, seconds=120.0) -> Published:
         return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
 
+    def plan(self, *wanted):
+        told = self.ledger.told()
+        return self.publisher.difference(wanted, told, time.monotonic() + 120.0)
+
+
+class Clock:
+    """The time of day, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def pass_by(self, seconds):
+        self.now += seconds
+
 
 @pytest.fixture
 def service(double):
     return Service(double)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time stands still unless it is told to pass by."""
+    made = Clock()
+    monkeypatch.setattr(publisher, "_now", lambda: made.now)
+    return made
 
 
 def kinds(found):
@@ -354,15 +376,47 @@ def test_a_lease_keeps_what_is_left_of_a_device(double, service):
 
 
 def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
-    double, service
+    double, service, clock
 ):
     service.sync(ONE, TWO)
     double.providers[NODE].traits.add("CUSTOM_FAST")
-    service.sync(capacity(1, traits=()), capacity(2, traits=()))
+    without = capacity(1, traits=()), capacity(2, traits=())
+    service.sync(*without)
     assert "CUSTOM_FAST" in double.traits
-    assert service.sync(capacity(1, traits=()), capacity(2, traits=())).writes == 0
+    # The next one, and the next command, know that from the record.
+    for each in (service, Service(double, service.ledger)):
+        each.sync(*without)
+        assert each.sync(*without) == Published((), (), reads=1, writes=0)
+        assert each.plan(*without).steps == ()
     double.providers[NODE].traits.clear()
-    # With the next change of anything.
-    service.sync(capacity(1, 3, traits=()), capacity(2, traits=()))
-    service.sync(capacity(1, 2, traits=()), capacity(2, traits=()))
+    assert service.sync(*without).writes == 0
+    clock.pass_by(publisher.KEPT_SECONDS)
+    found = Service(double, service.ledger).sync(*without)
+    assert [str(each) for each in found.done] == [
+        "delete trait CUSTOM_FAST, unless others use it"
+    ]
+    assert "CUSTOM_FAST" not in double.traits
+    assert service.ledger.told().kept == {}
+
+
+def test_a_name_that_others_go_on_using_costs_one_write_in_a_while(
+    double, service, clock
+):
+    service.sync(ONE)
+    double.providers[NODE].traits.add("CUSTOM_FAST")
+    writes = []
+    for _ in range(6):
+        writes.append(service.sync(capacity(1, traits=())).writes)
+        clock.pass_by(publisher.KEPT_SECONDS / 2)
+    # At first, the trait is taken off the provider as well.
+    assert writes == [2, 0, 1, 0, 1, 0]
+
+
+def test_a_clock_that_is_put_back_keeps_no_name(double, service, clock):
+    service.sync(ONE)
+    double.providers[NODE].traits.add("CUSTOM_FAST")
+    service.sync(capacity(1, traits=()))
+    double.providers[NODE].traits.clear()
+    clock.pass_by(-10.0 * publisher.KEPT_SECONDS)
+    service.sync(capacity(1, traits=()))
     assert "CUSTOM_FAST" not in double.traits

@@ -41,6 +41,21 @@ def test_a_class_and_a_trait_of_one_name_are_two(store):
     assert store.told().of("one") == {FAST, SLOW}
 
 
+def test_a_name_that_others_keep_is_known_with_the_time(store, state_path):
+    store.change_told(ALL)
+    for at in (5, 7):
+        store.change_told(Told(kept={FAST: at}))
+        assert store.told().kept == {FAST: at}
+    assert readonly.read(state_path, 1).told.kept == {FAST: 7}
+    store.change_told(NOTHING, Told(made=frozenset({FAST})))
+    assert store.told().kept == {}
+
+
+def test_a_name_that_is_not_of_our_making_is_kept_from_nothing(store):
+    store.change_told(Told(kept={FAST: 5}))
+    assert store.told() == NOTHING
+
+
 def test_what_is_told_anew_while_it_goes_stays(store):
     store.change_told(ALL)
     store.change_told(Told({"two": frozenset({FAST})}), ALL)
