@@ -23,7 +23,7 @@ import pytest
 from nova.tests.functional.api import client
 from oslo_utils import uuidutils
 
-from os_acc import requests
+from os_acc import entries
 from os_acc.objects.accelerator_request import (
     RESOLVED,
     AcceleratorRequest,
@@ -66,7 +66,7 @@ def in_state(state: RequestState) -> _Request:
 
 
 def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> None:
-    body = requests.events(in_state(state) for state in RequestState)
+    body = entries.events(in_state(state) for state in RequestState)
     assert len(body["events"]) == len(RESOLVED)
     answer = api.api_post(PLACE, body, check_response_status=[207])
     # It has understood each of them, and has no such server.
@@ -75,14 +75,14 @@ def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> 
 
 
 def test_nova_takes_no_body_without_events(api: Any) -> None:
-    body = requests.events([in_state(RequestState.INITIAL)])
+    body = entries.events([in_state(RequestState.INITIAL)])
     with pytest.raises(client.OpenStackApiException) as caught:
         api.api_post(PLACE, body)
     assert caught.value.response.status_code == 400
 
 
 def test_an_older_nova_knows_no_such_event(compute_api: Any) -> None:
-    body = requests.events([in_state(RequestState.BOUND)])
+    body = entries.events([in_state(RequestState.BOUND)])
     compute_api.microversion = "2.81"
     try:
         with pytest.raises(client.OpenStackApiException) as caught:
