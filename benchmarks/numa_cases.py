@@ -14,7 +14,7 @@
 """Hosts and guests that are told by a case and a number of cells.
 
 What follows from that is always the same, so that two processes have the same
-question. None of them meets a quirk of Nova's.
+question. The cells are alike, so that no quirk of Nova's changes its answer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ def _question(
     networks: Iterable[Iterable[int]] = (),
     pools: Iterable[int] = (),
     requests: Iterable[DeviceRequest] = (),
-    cpus: int = 2,
 ) -> Question:
     """A guest with half as many cells as its host.
 
     :param networks: the cells of each network that the guest wants.
     :param pools: the cell of each device.
-    :param cpus: how many the last of the guest's cells wants; the host's have 4.
     """
     names = {f"n{at}": tuple(where) for at, where in enumerate(networks)}
     host = NUMATopology(
@@ -64,7 +62,6 @@ def _question(
         )
     )
     guest = [InstanceNUMACell(frozenset(range(2)), memory=256)] * (cells // 2)
-    guest[-1] = InstanceNUMACell(frozenset(range(cpus)), memory=256)
     return Question(
         host,
         InstanceNUMATopology(tuple(guest)),
@@ -118,8 +115,17 @@ def _two_kinds(cells: int) -> Question:
     )
 
 
-def _large_cell(cells: int) -> Question:
-    return _question(cells, cpus=5)
+def _one_device_too_many(cells: int) -> Question:
+    """Devices on more cells than the guest has, under two policies."""
+    needed = range(cells // 2 + 1)
+    return _question(
+        cells,
+        pools=needed,
+        requests=[
+            _request(at, at, NUMAPolicy.LEGACY if at % 2 else NUMAPolicy.REQUIRED)
+            for at in needed
+        ],
+    )
 
 
 #: Whether there is a way, and the question for so many cells of the host.
@@ -129,5 +135,5 @@ CASES: dict[str, tuple[bool, Callable[[int], Question]]] = {
     "fits: devices, last cells": (True, _devices_on_last_cells),
     "no: a network too many": (False, _one_network_too_many),
     "no: networks against a device": (False, _two_kinds),
-    "no: a cell too large": (False, _large_cell),
+    "no: a device too many": (False, _one_device_too_many),
 }

@@ -69,10 +69,11 @@ class Seating:
 
     def crowded(self) -> tuple[int, ...]:
         """Cells of the guest that have too few seats, and none too many of them."""
-        kept = [place for place, _ in enumerate(self._choices)]
         if self._seated[0]:
             return ()
-        for place in range(len(self._choices)):
+        # One more than there are seats is too many, whichever they are.
+        kept = list(range(len(self._choices)))[: len(self._order) + 1]
+        for place in tuple(kept):
             rest = [each for each in kept if each != place]
             choices = [self._choices[each] for each in rest]
             if not families.seats(len(self._order), choices)[0]:

@@ -179,21 +179,24 @@ def ids_of(topology: Any) -> tuple[int, ...] | None:
 
 def asked_of_nova(question: Question, stats: Any) -> tuple[int, ...] | None:
     """Nova's answer to a guest that it has not seen before."""
+    return ids_of(fitted_by_nova(question, stats))
+
+
+def fitted_by_nova(question: Question, stats: Any) -> Any:
+    """The guest's cells as Nova leaves them; None: they do not fit."""
     with mock.patch.object(
         hardware.CONF.compute,
         "packing_host_numa_cells_allocation_strategy",
         question.pack,
         create=True,
     ):
-        return ids_of(
-            hardware.numa_fit_instance_to_host(
-                numa_objects.host(question.host),
-                numa_objects.guest(question.guest),
-                None,
-                numa_objects.limits(question),
-                numa_objects.device_requests(question.requests),
-                stats,
-            )
+        return hardware.numa_fit_instance_to_host(
+            numa_objects.host(question.host),
+            numa_objects.guest(question.guest),
+            None,
+            numa_objects.limits(question),
+            numa_objects.device_requests(question.requests),
+            stats,
         )
 
 
@@ -223,6 +226,20 @@ def test_nova_has_each_quirk(quirk: Quirk, request: pytest.FixtureRequest) -> No
     assert asked_of_nova(question, stats) == quirk.nova
     assert nova_without_leaks(question) == quirk.exact
     note(request.node, "Nova's quirks", 1)
+
+
+def test_nova_may_pin_a_cell_to_the_cpus_of_another_or_to_none() -> None:
+    """So no verdict of ours says which CPUs it will be."""
+    question = QUIRKS[
+        "the emulator has no CPU where the verdict is of another cell"
+    ].question
+    stats = numa_objects.device_stats(question.host, question.pools)
+    first, _second, third = fitted_by_nova(question, stats).cells
+    there = question.host.cell(first.id)
+    assert there is not None
+    assert there.pcpuset.isdisjoint(first.cpu_pinning.values())
+    assert third.pcpuset
+    assert third.cpu_pinning is None
 
 
 class ExactStats:

@@ -226,6 +226,8 @@ def test_cells_of_the_guest_that_have_too_few_seats_are_told() -> None:
     crowded = fit_to_host(Question(host(2), guest(1, 1, 1)))
     assert crowded.unseated == (0, 1, 2)
     assert not crowded.refusals
+    assert fit_to_host(Question(host(2), guest(*[1] * 500))).unseated == (0, 1, 2)
+    assert fit_to_host(Question(NUMATopology(), guest(1, 1))).unseated == (0,)
     large = fit_to_host(Question(host(2), guest(1, 5)))
     assert large.unseated == (1,)
     assert [str(each) for each in large.refusals] == [
