@@ -25,10 +25,11 @@ from typing import Any, TextIO
 from cliff.formatters import base as formatters
 from stevedore import ExtensionManager, extension
 
-from os_acc import exception
+from os_acc import exception, network_affinity
 from os_acc.cmd import arguments, base
 from os_acc.cmd.drawing import build, rows, scene, svg, text
 from os_acc.host import buses, numa
+from os_acc.objects.numa import NUMATopology
 
 _TREE = "tree"
 _WIDTH = 80
@@ -105,7 +106,7 @@ class Topology(base.Listing):
 
     def _look(self, cells: tuple[int, ...]) -> scene.Scene:
         look, root = self.look(), self.os_acc.root
-        topology = numa.read_topology(root)
+        topology = self._with_networks(numa.read_topology(root))
         for cell in cells:
             if topology.cell(cell) is None:
                 known = ", ".join(str(each.id) for each in topology.cells)
@@ -115,6 +116,15 @@ class Topology(base.Listing):
                 )
         parents = buses.read_parents(root, look.stock.host.functions)
         return scene.of(look, self.settings.node_name, parents, topology, cells)
+
+    def _with_networks(self, topology: NUMATopology) -> NUMATopology:
+        try:
+            affinity = network_affinity.NetworkAffinity.load(self.os_acc.config)
+            return affinity.on(topology)
+        except exception.InvalidNetworkNUMAAffinity as error:
+            # All else can be drawn.
+            self.remark(error.message)
+            return topology
 
 
 class _Tree(formatters.ListFormatter):

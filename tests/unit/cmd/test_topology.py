@@ -116,6 +116,36 @@ def test_what_is_prepared_for_nobody_is_unknown(small: Console) -> None:
     assert f"{GPU}  unknown  " in line
 
 
+NETWORKS = """
+[neutron]
+physnets = foo, bar
+[neutron_physnet_foo]
+numa_nodes = 0
+[neutron_physnet_bar]
+numa_nodes = 0,1
+[neutron_tunnel]
+numa_nodes = 1
+"""
+
+
+def test_a_cell_says_which_networks_leave_the_host_there(console: Console) -> None:
+    console.configure(more=NETWORKS)
+    shown = console.run("topology", "--max-width", "200").out
+    (first, second) = (row for row in shown.splitlines() if "─ cell " in row)
+    assert "; networks bar, foo; distance" in first
+    assert "; networks bar; tunnels; distance" in second
+
+
+def test_networks_that_are_not_rightly_told_leave_the_rest_to_be_drawn(
+    console: Console,
+) -> None:
+    console.configure(more=NETWORKS.replace("0,1", "0,7"))
+    ran = console.run("topology")
+    assert ran.status == 0
+    assert ran.err.startswith("os-acc: [neutron_physnet_bar] numa_nodes has 7")
+    assert "cell 1" in ran.out
+
+
 def test_a_kernel_without_numa_has_no_cells(
     make_bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
