@@ -39,14 +39,12 @@ LOG = log.getLogger(__name__)
 
 COLUMNS = "uuid, payload, digest"
 
-_SINCE = 5
-
 
 def select(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
 ) -> list[AcceleratorRequest]:
     """Requests in the order in which they were made, without their leases."""
-    if schema.version_of(connection) < _SINCE:
+    if schema.version_of(connection) < schema.WITH_REQUESTS:
         return []
     cursor = connection.execute(
         f"SELECT {COLUMNS} FROM requests WHERE {condition} ORDER BY rowid", arguments
@@ -71,9 +69,8 @@ def insert(
     for each in requests:
         payload = _encode(each)
         connection.execute(
-            "INSERT INTO requests (uuid, instance, payload, digest)"
-            " VALUES (?, ?, ?, ?)",
-            (each.uuid, each.instance or "", payload, codec.digest(payload)),
+            f"INSERT INTO requests ({COLUMNS}) VALUES (?, ?, ?)",
+            (each.uuid, payload, codec.digest(payload)),
         )
 
 
@@ -85,8 +82,8 @@ def update(
     for each in requests:
         payload = _encode(each)
         changed += connection.execute(
-            "UPDATE requests SET instance = ?, payload = ?, digest = ? WHERE uuid = ?",
-            (each.instance or "", payload, codec.digest(payload), each.uuid),
+            "UPDATE requests SET payload = ?, digest = ? WHERE uuid = ?",
+            (payload, codec.digest(payload), each.uuid),
         ).rowcount
     return changed
 
@@ -116,7 +113,7 @@ def move(
 
 def sweep(connection: sqlite3.Connection) -> None:
     """Remove rows that do not prove themselves: they count as none."""
-    if schema.version_of(connection) < _SINCE:
+    if schema.version_of(connection) < schema.WITH_REQUESTS:
         return
     whole = {each.uuid for each in select(connection)}
     for (uuid,) in connection.execute("SELECT uuid FROM requests").fetchall():

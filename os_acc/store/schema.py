@@ -76,8 +76,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         # Requests that were made of device profiles. What such a request has is
         # the lease with its uuid.
         "CREATE TABLE requests (uuid TEXT NOT NULL PRIMARY KEY,"
-        " instance TEXT NOT NULL, payload TEXT NOT NULL, digest TEXT NOT NULL)",
-        "CREATE INDEX requests_by_instance ON requests (instance)",
+        " payload TEXT NOT NULL, digest TEXT NOT NULL)",
     ),
     (
         # What providers are named after. One of a card whose serial number is not
@@ -94,6 +93,8 @@ STEPS: tuple[tuple[str, ...], ...] = (
 #: The first version that has the table of unknown regions, and the first of
 #: which each row proves itself.
 WITH_REGIONS, WITH_PROOF = 2, 3
+#: The first that has what Placement was told, and the first with requests.
+WITH_TOLD, WITH_REQUESTS = 4, 5
 #: The first that knows which names others have kept from being deleted.
 WITH_KEPT = 7
 

@@ -27,15 +27,12 @@ from os_acc.store import schema
 
 GIVEN, MADE = "provider, kind, name", "kind, name"
 
-# The first version of the schema that has the tables.
-_SINCE = 4
-
 _KINDS = {each.value: each for each in Kind}
 
 
 def read(connection: sqlite3.Connection) -> Told:
     """All that was told."""
-    if schema.version_of(connection) < _SINCE:
+    if schema.version_of(connection) < schema.WITH_TOLD:
         return NOTHING
     given: defaultdict[str, set[Name]] = defaultdict(set)
     for provider, kind, text in connection.execute(f"SELECT {GIVEN} FROM told"):
