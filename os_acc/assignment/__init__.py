@@ -30,16 +30,15 @@ Specification: nova-specs, rocky, "Granular Resource Request Syntax".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from os_acc import exception
-from os_acc.assignment.problem import Allocated, Pins, Problem, Served, problem_of
+from os_acc.assignment.problem import Allocated, Case, Problem, Served, problem_of
 from os_acc.assignment.reasons import reason
 from os_acc.assignment.search import BudgetSpent, Search
-from os_acc.objects.request import GroupPolicy, RequestGroup
 
-__all__ = ["Allocated", "Served", "assign", "find"]
+__all__ = ["Allocated", "Case", "Served", "assign", "find"]
 
 #: How many groups, parts of them that are served alone, and providers may
 #: take part.
@@ -51,59 +50,38 @@ MAX_PROVIDERS: Final = 512
 BUDGET: Final = 50_000
 
 
-def assign(
-    groups: Collection[RequestGroup],
-    policy: GroupPolicy | None,
-    allocated: Collection[Allocated],
-    *,
-    pins: Pins | None = None,
-    certain: bool = False,
-    budget: int = BUDGET,
-) -> tuple[Served, ...]:
+def assign(case: Case, budget: int = BUDGET) -> tuple[Served, ...]:
     """Find a provider for each group.
 
-    :param groups: no two of the same suffix, each with resources.
-    :param allocated: no two of the same provider.
-    :param pins: the provider of each (suffix, resource class) that has to be
-        served by that one.
-    :param certain: doubt about a trait rules a provider out.
     :param budget: in steps.
     :returns: one entry for each group and resource class, sorted.
     :raises AssignmentTooLarge: more than the bounds take part.
     :raises AssignmentTooHard: neither found nor ruled out within the budget.
     :raises NoAssignment: there is none.
     """
-    found = find(groups, policy, allocated, pins=pins, certain=certain, budget=budget)
+    found = find(case, budget)
     if found is None:
         raise exception.NoAssignment(
-            reason(groups, policy, allocated, pins or {}, certain),
+            reason(case),
             hint="the flavor, or the allocations, are not those that were scheduled",
         )
     return found
 
 
-def find(
-    groups: Collection[RequestGroup],
-    policy: GroupPolicy | None,
-    allocated: Collection[Allocated],
-    *,
-    pins: Pins | None = None,
-    certain: bool = False,
-    budget: int = BUDGET,
-) -> tuple[Served, ...] | None:
+def find(case: Case, budget: int = BUDGET) -> tuple[Served, ...] | None:
     """Find a provider for each group; None, without a reason, if there is none.
 
     :raises AssignmentTooLarge: as :func:`assign` does.
     :raises AssignmentTooHard: as :func:`assign` does.
     """
-    problem = problem_of(groups, policy, allocated, pins or {}, certain)
-    _check_bounds(len(groups), problem)
+    problem = problem_of(case)
+    _check_bounds(len(case.groups), problem)
     try:
         found = Search(problem, budget).run()
     except BudgetSpent as error:
         raise exception.AssignmentTooHard(
             f"which of {len(problem.providers)} providers serves which of "
-            f"{len(groups)} groups was not found in {budget} steps"
+            f"{len(case.groups)} groups was not found in {budget} steps"
         ) from error
     return None if found is None else problem.served(found)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 from os_acc.objects.request import GroupPolicy, RequestGroup
@@ -65,6 +66,24 @@ class Allocated:
         if self.doubts(trait):
             return not certain
         return trait not in self.traits
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """What is asked for, and what is allocated.
+
+    :ivar groups: no two of the same suffix, each with resources.
+    :ivar allocated: no two of the same provider.
+    :ivar pins: the provider of each (suffix, resource class) that has to be
+        served by that one.
+    :ivar certain: doubt about a trait rules a provider out.
+    """
+
+    groups: Collection[RequestGroup]
+    policy: GroupPolicy | None
+    allocated: Collection[Allocated]
+    pins: Pins = dataclasses.field(default_factory=lambda: MappingProxyType({}))
+    certain: bool = False
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
@@ -143,20 +162,14 @@ class Problem:
         )
 
 
-def problem_of(
-    groups: Collection[RequestGroup],
-    policy: GroupPolicy | None,
-    allocated: Collection[Allocated],
-    pins: Pins,
-    certain: bool,
-) -> Problem:
+def problem_of(case: Case) -> Problem:
     """What is to be assigned, without those that have no part in it."""
-    parts = list(parts_of(groups))
+    parts = list(parts_of(case.groups))
     asked = {name for part in parts for name, _amount in part.resources}
     places = sorted(
         (
             each
-            for each in allocated
+            for each in case.allocated
             if each.exact or any(name in asked for name, _amount in each.resources)
         ),
         key=lambda each: each.provider,
@@ -164,18 +177,18 @@ def problem_of(
     classes = tuple(
         sorted(asked.union(*(dict(each.resources) for each in places if each.exact)))
     )
-    masks = _Masks(places, certain)
+    masks = _Masks(places, case.certain)
     required = frozenset[str]().union(
         *(part.group.required for part in parts if not part.numbered)
     )
     return Problem(
         classes=classes,
         providers=tuple(each.provider for each in places),
-        kinds=_kinds(parts, masks, classes, pins),
+        kinds=_kinds(parts, masks, classes, case.pins),
         left=tuple(_row(each.resources, classes) for each in places),
         exact=mask(each.exact for each in places),
         helping=tuple(masks.having(trait) for trait in sorted(required)),
-        isolate=policy is GroupPolicy.ISOLATE,
+        isolate=case.policy is GroupPolicy.ISOLATE,
     )
 
 

@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from os_acc.assignment.problem import Allocated, Part, Pins, parts_of, problem_of
+from os_acc.assignment.problem import Allocated, Case, Part, parts_of, problem_of
 from os_acc.assignment.search import BudgetSpent, Search
 from os_acc.objects.request import GroupPolicy, RequestGroup, title
 
@@ -29,42 +29,22 @@ _BUDGET: Final = 5_000
 _SHOWN: Final = 4
 
 
-def reason(
-    groups: Collection[RequestGroup],
-    policy: GroupPolicy | None,
-    allocated: Collection[Allocated],
-    pins: Pins,
-    certain: bool,
-) -> str:
+def reason(case: Case) -> str:
     """Say which group has no provider and why, or what nobody asks for."""
-    case = _Case(tuple(groups), policy, tuple(allocated), pins, certain)
     # In the order of what they cost, and none is asked after the first answer.
     found = itertools.chain(_alone(case), _in_all(case), _together(case))
     return next(found, "what the groups ask for is not what is allocated")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Case:
-    """What has no assignment."""
-
-    groups: tuple[RequestGroup, ...]
-    policy: GroupPolicy | None
-    allocated: tuple[Allocated, ...]
-    pins: Pins
-    certain: bool
-
-    def works(self) -> bool:
-        """Whether there is an assignment after all; yes where that is not known."""
-        problem = problem_of(
-            self.groups, self.policy, self.allocated, self.pins, self.certain
-        )
-        try:
-            return Search(problem, _BUDGET).run() is not None
-        except BudgetSpent:
-            return True
+def _works(case: Case) -> bool:
+    """Whether there is an assignment after all; yes where that is not known."""
+    try:
+        return Search(problem_of(case), _BUDGET).run() is not None
+    except BudgetSpent:
+        return True
 
 
-def _alone(case: _Case) -> Iterator[str]:
+def _alone(case: Case) -> Iterator[str]:
     """Parts of the request that no provider could serve if they were all of it."""
     places = _by_uuid(case.allocated)
     for part in parts_of(case.groups):
@@ -82,7 +62,7 @@ def _by_uuid(allocated: Collection[Allocated]) -> list[Allocated]:
     return sorted(allocated, key=lambda each: each.provider)
 
 
-def _why_not(part: Part, each: Allocated, case: _Case) -> str:
+def _why_not(part: Part, each: Allocated, case: Case) -> str:
     """Why a provider cannot serve a part, empty where it can."""
     has, group = dict(each.resources), part.group
     for name, amount in part.resources:
@@ -102,7 +82,7 @@ def _why_not(part: Part, each: Allocated, case: _Case) -> str:
     return ""
 
 
-def _in_all(case: _Case) -> Iterator[str]:
+def _in_all(case: Case) -> Iterator[str]:
     """Classes of which another amount is allocated than is asked for."""
     exact = [each for each in _by_uuid(case.allocated) if each.exact]
     names = {name for each in exact for name, _amount in each.resources}
@@ -127,7 +107,7 @@ def _spread_over(name: str, places: Sequence[Allocated]) -> str:
     return f"{sum(amount for amount, _uuid in there)} {name} are allocated ({shown})"
 
 
-def _together(case: _Case) -> Iterator[str]:
+def _together(case: Case) -> Iterator[str]:
     """The first group for which the others leave nothing."""
     loose = dataclasses.replace(
         case,
@@ -135,7 +115,7 @@ def _together(case: _Case) -> Iterator[str]:
             dataclasses.replace(each, exact=False) for each in case.allocated
         ),
     )
-    if loose.works():
+    if _works(loose):
         # All have a provider; what they leave is not allowed to be left.
         yield from _left_over(case)
         return
@@ -145,16 +125,16 @@ def _together(case: _Case) -> Iterator[str]:
         for number in range(1, len(groups) + 1)
     ]
     # Whatever does not work does not work with more groups either.
-    first = bisect.bisect_left(fewer, True, key=lambda each: not each.works())
+    first = bisect.bisect_left(fewer, True, key=lambda each: not _works(each))
     if first < len(fewer):
         yield f"{_wants(groups[first])}, but {_obstacle(fewer[first], groups[first])}"
 
 
-def _obstacle(case: _Case, group: RequestGroup) -> str:
+def _obstacle(case: Case, group: RequestGroup) -> str:
     """What, taken away, would let a group have its provider."""
     others = [title(each.suffix) for each in case.groups if each is not group]
     beside = f" beside {', '.join(others[-_SHOWN:])}" if others else ""
-    if dataclasses.replace(case, policy=GroupPolicy.NONE).works():
+    if _works(dataclasses.replace(case, policy=GroupPolicy.NONE)):
         return (
             "group_policy is 'isolate', and no provider that could serve it "
             f"is left{beside}"
@@ -163,28 +143,28 @@ def _obstacle(case: _Case, group: RequestGroup) -> str:
         dataclasses.replace(each, required=frozenset(), forbidden=frozenset())
         for each in case.groups
     )
-    if dataclasses.replace(case, groups=plain).works():
+    if _works(dataclasses.replace(case, groups=plain)):
         return f"no provider with the right traits is left{beside}"
     return f"no provider with so much is left{beside}"
 
 
-def _left_over(case: _Case) -> Iterator[str]:
+def _left_over(case: Case) -> Iterator[str]:
     """The first provider that cannot be used up beside those before it."""
     tight = [each for each in _by_uuid(case.allocated) if each.exact]
     fewer = [_with_exact(case, tight[:number]) for number in range(1, len(tight) + 1)]
-    first = bisect.bisect_left(fewer, True, key=lambda each: not each.works())
+    first = bisect.bisect_left(fewer, True, key=lambda each: not _works(each))
     if first == len(fewer):
         return
     what = _listed(f"{amount} {name}" for name, amount in tight[first].resources)
     rule = dataclasses.replace(fewer[first], policy=GroupPolicy.NONE)
-    isolated = " while group_policy is 'isolate'" if rule.works() else ""
+    isolated = " while group_policy is 'isolate'" if _works(rule) else ""
     yield (
         f"{what} are allocated on provider {tight[first].provider}, and no groups "
         f"that it can serve ask for exactly that{isolated}"
     )
 
 
-def _with_exact(case: _Case, tight: Sequence[Allocated]) -> _Case:
+def _with_exact(case: Case, tight: Sequence[Allocated]) -> Case:
     """With these providers alone having to be used up."""
     bound = {each.provider for each in tight}
     return dataclasses.replace(

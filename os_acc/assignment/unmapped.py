@@ -21,10 +21,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from os_acc import exception
-from os_acc.assignment import Allocated, Served, assign, find
+from os_acc.assignment import Allocated, Case, Served, assign, find
 from os_acc.assignment.knowledge import Doubt, Known
 from os_acc.assignment.problem import Pins
 from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
@@ -72,7 +73,7 @@ def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | Non
     """The assignment that was made before; None: it is no answer now."""
     for case in cases:
         with contextlib.suppress(exception.InvalidSelectedProvider):
-            if served := case.found(Doubt.ALL, pins=pins):
+            if served := case.found(case.allocated(Doubt.ALL), pins=pins):
                 return served
     return None
 
@@ -86,7 +87,7 @@ def _newly_found(cases: Sequence[_Case]) -> tuple[Served, ...]:
                 return served
     if served := last.found_before(Doubt.HEARD):
         return served
-    return assign(last.groups, last.policy, last.allocated(Doubt.HEARD))
+    return assign(Case(last.groups, last.policy, last.allocated(Doubt.HEARD)))
 
 
 def _cases(
@@ -135,21 +136,24 @@ class _Case:
         doubted = {doubt: self.allocated(doubt) for doubt in Doubt}
         if any(each.unsure for each in doubted[Doubt.UNKNOWN]):
             with contextlib.suppress(exception.AssignmentTooHard):
-                if served := self.found(Doubt.UNKNOWN, certain=True):
+                if served := self.found(doubted[Doubt.UNKNOWN], certain=True):
                     return served
         for doubt in (Doubt.UNKNOWN, Doubt.CHANGING, Doubt.HEARD):
             # More doubt is of no use where it is about none of these.
             same = doubt < Doubt.HEARD and doubted[doubt] == doubted[Doubt(doubt + 1)]
-            if doubt < end and not same and (served := self.found(doubt)):
+            if doubt < end and not same and (served := self.found(doubted[doubt])):
                 return served
         return None
 
     def found(
-        self, doubt: Doubt, *, certain: bool = False, pins: Pins | None = None
+        self,
+        allocated: Collection[Allocated],
+        *,
+        certain: bool = False,
+        pins: Pins = MappingProxyType({}),
     ) -> tuple[Served, ...] | None:
-        """The assignment while this much is doubted."""
-        allocated = self.allocated(doubt)
-        return find(self.groups, self.policy, allocated, pins=pins, certain=certain)
+        """The assignment of what is allocated, as far as that is doubted."""
+        return find(Case(self.groups, self.policy, allocated, pins, certain))
 
     def allocated(self, doubt: Doubt) -> list[Allocated]:
         """Everything that is allocated; only what is ours has to be used up."""

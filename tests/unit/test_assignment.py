@@ -27,6 +27,7 @@ from os_acc.assignment import (
     MAX_GROUPS,
     MAX_PROVIDERS,
     Allocated,
+    Case,
     Served,
     assign,
 )
@@ -67,7 +68,7 @@ def served(
     policy: GroupPolicy = NONE,
 ) -> dict[str, str]:
     """The provider of the GPUs of each group."""
-    found = assign(groups, policy, allocated)
+    found = assign(Case(groups, policy, allocated))
     return {each.suffix: each.provider for each in found if each.resource_class == GPU}
 
 
@@ -77,7 +78,7 @@ def refused(
     policy: GroupPolicy = NONE,
 ) -> str:
     with pytest.raises(exception.NoAssignment) as caught:
-        assign(groups, policy, allocated)
+        assign(Case(groups, policy, allocated))
     assert caught.value.hint
     return caught.value.message
 
@@ -106,7 +107,7 @@ def test_a_numbered_group_has_all_its_classes_from_one() -> None:
 
 def test_the_unnumbered_group_has_each_class_from_one() -> None:
     halves = [ours("a"), Allocated("b", ((FPGA, 1),), True)]
-    assert assign([group("", more={FPGA: 1})], None, halves) == (
+    assert assign(Case([group("", more={FPGA: 1})], None, halves)) == (
         Served("", FPGA, "b"),
         Served("", GPU, "a"),
     )
@@ -144,9 +145,9 @@ def test_nobody_that_serves_the_unnumbered_group_has_what_it_forbids() -> None:
 def test_what_is_not_known_of_a_trait_counts_as_one_wishes() -> None:
     unsure = Allocated("a", ((GPU, 1),), True, unsure=None)
     for rule in ("T", "!T"):
-        assert assign([group("1", 1, rule)], None, [unsure])
+        assert assign(Case([group("1", 1, rule)], None, [unsure]))
         with pytest.raises(exception.NoAssignment):
-            assign([group("1", 1, rule)], None, [unsure], certain=True)
+            assign(Case([group("1", 1, rule)], None, [unsure], certain=True))
 
 
 def test_who_has_a_trait_for_sure_is_preferred() -> None:
@@ -178,10 +179,10 @@ def test_the_unnumbered_group_may_be_beside_an_isolated_one() -> None:
 
 def test_a_pin_holds() -> None:
     pair, places = [group("1"), group("2")], [ours("a"), ours("b")]
-    found = assign(pair, NONE, places, pins={("2", GPU): "a"})
+    found = assign(Case(pair, NONE, places, pins={("2", GPU): "a"}))
     assert found == (Served("1", GPU, "b"), Served("2", GPU, "a"))
     with pytest.raises(exception.NoAssignment, match="c, which has to serve it"):
-        assign(pair, NONE, places, pins={("2", GPU): "c"})
+        assign(Case(pair, NONE, places, pins={("2", GPU): "c"}))
 
 
 # -- what there is no assignment for -----------------------------------------------
@@ -230,7 +231,7 @@ def test_the_reason_is_told(
     groups: list[RequestGroup], allocated: list[Allocated], told: str
 ) -> None:
     with pytest.raises(exception.NoAssignment, match=told):
-        assign(groups, NONE, allocated)
+        assign(Case(groups, NONE, allocated))
 
 
 # -- for all -----------------------------------------------------------------------
@@ -293,7 +294,7 @@ def test_an_assignment_is_found_wherever_there_is_one(
     groups, policy, allocated = case
     right = every_assignment(groups, policy, allocated)
     try:
-        found: object = assign(groups, policy, allocated)
+        found: object = assign(Case(groups, policy, allocated))
         assert found in right
     except exception.NoAssignment as error:
         found = str(error)
@@ -301,7 +302,7 @@ def test_an_assignment_is_found_wherever_there_is_one(
     order.shuffle(groups)
     order.shuffle(allocated)
     try:
-        again: object = assign(groups, policy, allocated)
+        again: object = assign(Case(groups, policy, allocated))
     except exception.NoAssignment as error:
         again = str(error)
     assert again == found
@@ -366,7 +367,7 @@ def test_one_too_few_is_seen_without_a_search() -> None:
     places += [others(f"q{n:03}", 1, "V") for n in range(64)]
     for policy in GroupPolicy:
         with pytest.raises(exception.NoAssignment, match="right traits"):
-            assign(groups, policy, places, budget=500)
+            assign(Case(groups, policy, places), budget=500)
 
 
 def test_one_too_few_is_seen_where_no_two_groups_are_alike() -> None:
@@ -376,25 +377,25 @@ def test_one_too_few_is_seen_where_no_two_groups_are_alike() -> None:
     places += [others(f"q{n:02}", 1) for n in range(16)]
     for policy in GroupPolicy:
         with pytest.raises(exception.NoAssignment, match="right traits"):
-            assign(groups, policy, places, budget=500)
+            assign(Case(groups, policy, places), budget=500)
 
 
 def test_the_budget_is_counted_in_steps() -> None:
     groups = shuffled(16, 1, most=100)
     places = packed(groups, 8)
-    assert assign(groups, NONE, places)
+    assert assign(Case(groups, NONE, places))
     with pytest.raises(exception.AssignmentTooHard, match="in 3 steps") as caught:
-        assign(groups, NONE, places, budget=3)
+        assign(Case(groups, NONE, places), budget=3)
     assert "mappings" in caught.value.hint
 
 
 def test_more_than_the_bounds_is_refused_at_once() -> None:
     many = [group(f"g{n}") for n in range(MAX_GROUPS + 1)]
     with pytest.raises(exception.AssignmentTooLarge, match="65 request groups"):
-        assign(many, NONE, [others("a", 100)])
+        assign(Case(many, NONE, [others("a", 100)]))
     places = [others(f"p{n}") for n in range(MAX_PROVIDERS + 1)]
     with pytest.raises(exception.AssignmentTooLarge, match="513 providers"):
-        assign([group("1")], NONE, places)
+        assign(Case([group("1")], NONE, places))
     classes = {f"CUSTOM_{n}": 1 for n in range(256)}
     with pytest.raises(exception.AssignmentTooLarge, match="257 resource classes"):
-        assign([group("", more=classes)], NONE, [ours("a")])
+        assign(Case([group("", more=classes)], NONE, [ours("a")]))

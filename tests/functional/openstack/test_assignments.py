@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from os_acc import allocation_candidates, exception, extra_specs, matching
-from os_acc.assignment import Allocated, Served, assign
+from os_acc.assignment import Allocated, Case, Served, assign
 from os_acc.assignment.knowledge import Known
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
@@ -296,7 +296,7 @@ def check_found(
     tree: Tree, flavor: FlavorRequest, taken: Taken, mappings: set[Mapped]
 ) -> None:
     there = allocated(tree, taken)
-    found = assign(flavor.groups, flavor.policy, there)
+    found = assign(Case(flavor.groups, flavor.policy, there))
     assert mapped(found) in mappings, flavor
     right = every_assignment(flavor.groups, flavor.policy, there)
     assert found in right
@@ -309,4 +309,4 @@ def check_refused(tree: Tree, flavor: FlavorRequest, taken: Taken) -> None:
     there = [dataclasses.replace(each, exact=True) for each in allocated(tree, taken)]
     assert not every_assignment(flavor.groups, flavor.policy, there)
     with pytest.raises(exception.NoAssignment):
-        assign(flavor.groups, flavor.policy, there)
+        assign(Case(flavor.groups, flavor.policy, there))

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import allocation_candidates, exception, extra_specs
-from os_acc.assignment import Allocated, assign
+from os_acc.assignment import Allocated, Case, assign
 from os_acc.objects.request import (
     MAX_AMOUNT,
     FlavorRequest,
@@ -270,7 +270,7 @@ def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[
         )
         for provider in sorted({provider for provider, _name, _n in candidate})
     ]
-    served = assign(request.groups, request.policy, allocated)
+    served = assign(Case(request.groups, request.policy, allocated))
     return {
         group.suffix: frozenset(
             one.provider for one in served if one.suffix == group.suffix
