@@ -20,11 +20,12 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from oslo_utils import strutils
 
-from os_acc import exception
+from os_acc import exception, hints
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
 
@@ -51,6 +52,37 @@ def key_value(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
     return key, value
+
+
+def add_properties(parser: argparse.ArgumentParser, about: str) -> None:
+    """Take ``--property``; see :func:`distinct`.
+
+    :param about: what they are, for its help.
+    """
+    parser.add_argument(
+        "--property",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=key_value,
+        help=about,
+    )
+
+
+def distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """What was said with ``--property``.
+
+    :raises InvalidExtraSpec: two things of one key.
+    """
+    found: dict[str, str] = {}
+    for key, value in pairs:
+        if found.setdefault(key, value) != value:
+            raise exception.InvalidExtraSpec(
+                f"property {hints.shown(key)} is given as {hints.shown(found[key])} "
+                f"and as {hints.shown(value)}",
+                hint="a group names a resource class or trait once; use another group",
+            )
+    return found
 
 
 def size(text: str) -> int:

@@ -51,13 +51,9 @@ class Plug(base.Listing):
             type=arguments.json_file,
             help="as this allocation request of Placement says, in JSON",
         )
-        parser.add_argument(
-            "--property",
-            metavar="KEY=VALUE",
-            action="append",
-            default=[],
-            type=arguments.key_value,
-            help="an extra spec of the flavor; may be given several times. "
+        arguments.add_properties(
+            parser,
+            "an extra spec of the flavor; may be given several times. "
             "Default with --provider: one accelerator of it",
         )
         parser.add_argument(
@@ -78,10 +74,9 @@ class Plug(base.Listing):
             selected = {"uuid": parsed_args.provider}
         if parsed_args.property and selected is None:
             self._parser.error("--property needs --provider or --allocations")
+        given = arguments.distinct(parsed_args.property)
         manager = self.manager()
-        extra_specs = dict(parsed_args.property) or _one_of(
-            manager, parsed_args.provider
-        )
+        extra_specs = given or _one_of(manager, parsed_args.provider)
         instance = {"uuid": parsed_args.instance, "numa_cells": parsed_args.numa_cells}
         plugged = manager.plug(instance, selected, extra_specs)
         return attached.COLUMNS, [attached.row(entry) for entry in plugged]

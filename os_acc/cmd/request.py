@@ -22,7 +22,7 @@ from urllib import parse
 
 from cliff import columns
 
-from os_acc import allocation_candidates, exception, extra_specs, hints
+from os_acc import allocation_candidates, extra_specs, hints
 from os_acc.cmd import arguments, base, flavor
 from os_acc.objects.request import AttachTarget, RequestGroup
 from os_acc.profiles import choice, folding
@@ -39,14 +39,9 @@ class RequestShow(base.Showing):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         self._parser = parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--property",
-            metavar="KEY=VALUE",
-            action="append",
-            default=[],
-            type=arguments.key_value,
-            help="an extra spec, as of 'openstack flavor set'; may be given several "
-            "times",
+        arguments.add_properties(
+            parser,
+            "an extra spec, as of 'openstack flavor set'; may be given several times",
         )
         parser.add_argument(
             "--flavor-file",
@@ -72,7 +67,7 @@ class RequestShow(base.Showing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        given = _distinct(parsed_args.property)
+        given = arguments.distinct(parsed_args.property)
         if not given and parsed_args.flavor is None:
             self._parser.error("give at least one of --property and --flavor-file")
         found = flavor.read(parsed_args.flavor)
@@ -166,18 +161,6 @@ def _lines(group: RequestGroup) -> Iterable[str]:
         yield f"  attach_target {group.attach_target.value}"
     if group.numa_policy:
         yield f"  numa_policy {group.numa_policy.value}"
-
-
-def _distinct(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for key, value in pairs:
-        if found.setdefault(key, value) != value:
-            raise exception.InvalidExtraSpec(
-                f"property {hints.shown(key)} is given as {hints.shown(found[key])} "
-                f"and as {hints.shown(value)}",
-                hint="a group names a resource class or trait once; use another group",
-            )
-    return found
 
 
 _PATH = "/allocation_candidates"

@@ -67,6 +67,20 @@ def test_plug_takes_the_cells_of_the_guest(console: Console) -> None:
     assert (entry["NUMA Node"], entry["NUMA Affinity"]) == (0, "remote")
 
 
+def test_plug_refuses_two_values_of_one_extra_spec(console: Console) -> None:
+    key = "resources:CUSTOM_ACCELERATOR_GPU"
+    ran = console.run(
+        "plug",
+        f"--instance={uuid_of(1)}",
+        f"--provider={console.bench.provider(GPU).uuid}",
+        f"--property={key}=2",
+        f"--property={key}=1",
+    )
+    assert ran.status == 1
+    assert f"property '{key}' is given as '2' and as '1'" in ran.err
+    assert console.bench.manager.store.leases() == ()
+
+
 def test_plug_takes_an_allocation_request_from_a_file(
     console: Console, tmp_path: Path
 ) -> None:
