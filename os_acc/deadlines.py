@@ -20,7 +20,10 @@ on record what came of it.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 
 from os_acc import exception
 
@@ -43,6 +46,22 @@ def left(deadline: float) -> float:
             hint="the operation's own timeout has passed",
         )
     return seconds
+
+
+@contextlib.contextmanager
+def alone(
+    lock: threading.Lock, deadline: float, busy: exception.OsAccError
+) -> Iterator[None]:
+    """Hold a lock that threads of this process share.
+
+    :param busy: raised where another thread still has it at the deadline.
+    """
+    if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        raise busy
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def patience(deadline: float, most: float) -> float:

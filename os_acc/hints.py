@@ -43,6 +43,14 @@ def shown(value: object) -> str:
     return _Shown().repr(value)
 
 
+def some(texts: Iterable[str], most: int) -> str:
+    """So many of the texts as a person reads, and how many more there are."""
+    found = list(texts)
+    shown = ", ".join(found[:most])
+    more = len(found) - most
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that this one is probably a misspelling of."""
     near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.65)

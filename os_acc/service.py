@@ -26,6 +26,7 @@ from oslo_log import log
 
 from os_acc import (
     conf,
+    deadlines,
     device_spec,
     exception,
     helper,
@@ -107,7 +108,8 @@ def initialize(
     config = config or cfg.CONF
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
-    with _alone(deadline), _in_time(settings):
+    busy = exception.InitializeTimeout("another thread is still initializing")
+    with deadlines.alone(_lock, deadline, busy), _in_time(settings):
         if _manager is None or reset:
             _manager = _build(config, settings, root, owner, deadline, _health)
             if _watcher is not None:
@@ -124,17 +126,6 @@ def _watch(of: manager.Manager) -> watching.Watcher | None:
     watcher = watching.Watcher(_health, of.refresh, snapshot.MAX_AGE)
     watcher.start()
     return watcher
-
-
-@contextlib.contextmanager
-def _alone(deadline: float) -> Iterator[None]:
-    mine = _lock
-    if not mine.acquire(timeout=max(0.0, deadline - time.monotonic())):
-        raise exception.InitializeTimeout("another thread is still initializing")
-    try:
-        yield
-    finally:
-        mine.release()
 
 
 def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
@@ -172,7 +163,7 @@ def _build(
     rules = _rules(settings)
     loaded = plugins.load(config, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
-    locks = Locks(os.path.join(settings.state_path, "locks"))
+    locks = Locks.below(settings.state_path)
     hands = helper.Helper(settings.write_timeout)
     hands.start(deadline)
     images = library.build(config, settings.state_path, locks)

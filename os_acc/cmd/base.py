@@ -89,8 +89,7 @@ class Acting(command.Command):
         """
         self._need_no_root()
         state_path = self.settings.state_path
-        locks = Locks(os.path.join(state_path, "locks"))
-        return library.build(self.os_acc.config, state_path, locks)
+        return library.build(self.os_acc.config, state_path, Locks.below(state_path))
 
     def manager(self) -> Manager:
         """The library, ready to act; root has become the state's owner.

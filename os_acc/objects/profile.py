@@ -26,6 +26,11 @@ from os_acc.objects.request import RequestGroup
 REQUESTER: Final = "device_profile_"
 
 
+def suffix_of(index: int) -> str:
+    """What Nova calls a group, by its place in the profile."""
+    return f"{REQUESTER}{index}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileGroup:
     """One request group of a profile.
@@ -43,7 +48,7 @@ class ProfileGroup:
     @property
     def suffix(self) -> str:
         """What Nova calls the group, and what allocations are mapped by."""
-        return f"{REQUESTER}{self.index}"
+        return suffix_of(self.index)
 
     @property
     def accelerators(self) -> int:

@@ -24,14 +24,14 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.told import Name, Told
 from os_acc.placement import difference, options
@@ -293,15 +293,9 @@ class Publisher:
                 found[uuid] = node
         return MappingProxyType(found)
 
-    @contextlib.contextmanager
-    def _alone(self, deadline: float) -> Iterator[None]:
-        mine = self._guard
-        if not mine.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise exception.LockTimeout("another thread is still publishing")
-        try:
-            yield
-        finally:
-            mine.release()
+    def _alone(self, deadline: float) -> contextlib.AbstractContextManager[None]:
+        busy = exception.LockTimeout("another thread is still publishing")
+        return deadlines.alone(self._guard, deadline, busy)
 
 
 def _now() -> float:

@@ -31,7 +31,7 @@ import os_resource_classes as orc  # type: ignore[import-untyped]
 from os_acc import exception, extra_specs, hints
 from os_acc.extra_specs import own_keys
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.profile import REQUESTER, DeviceProfile, ProfileGroup
+from os_acc.objects.profile import DeviceProfile, ProfileGroup, suffix_of
 from os_acc.objects.request import RequestGroup
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,255}")
@@ -148,8 +148,7 @@ def group(name: str, index: int, given: object) -> ProfileGroup:
             f"{where} is {hints.shown(given)}, not a mapping"
         )
     properties = tuple(_property(where, *item) for item in given.items())
-    suffix = f"{REQUESTER}{index}"
-    bare = ProfileGroup(index, properties, RequestGroup(suffix))
+    bare = ProfileGroup(index, properties, RequestGroup(suffix_of(index)))
     return dataclasses.replace(bare, request=_request(where, bare))
 
 

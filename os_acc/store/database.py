@@ -129,7 +129,7 @@ class Database:
     def __init__(self, state_path: str, busy_timeout: float) -> None:
         self._directory = os.path.abspath(state_path)
         self._busy_timeout = busy_timeout
-        self._locks = Locks(os.path.join(self._directory, "locks"))
+        self._locks = Locks.below(self._directory)
         # Which file it was: another one in its place is a loss to report.
         self._known: str | None = None
 

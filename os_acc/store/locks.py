@@ -35,6 +35,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import fasteners
 
@@ -90,6 +91,11 @@ class Locks:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+
+    @classmethod
+    def below(cls, state_path: str) -> Self:
+        """Those of one state directory."""
+        return cls(os.path.join(state_path, "locks"))
 
     @contextlib.contextmanager
     def hold(self, names: Iterable[str], deadline: float) -> Iterator[None]:

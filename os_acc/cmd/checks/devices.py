@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from os_acc import hints
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.cmd.checks.scene import Scene
 from os_acc.cmd.states import State, device_states
@@ -138,6 +139,4 @@ def _refused(scene: Scene, reasons: Iterable[Refusal]) -> list[Refused]:
 
 
 def _addresses(found: Sequence[Refused]) -> str:
-    shown = ", ".join(str(each.address) for each in found[:_SHOWN])
-    more = len(found) - _SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return hints.some((str(each.address) for each in found), _SHOWN)

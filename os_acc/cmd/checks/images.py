@@ -17,9 +17,9 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from os_acc import exception
+from os_acc import exception, hints
 from os_acc.cmd import identity
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.cmd.checks.scene import Scene
@@ -95,12 +95,14 @@ def files(scene: Scene) -> Iterator[Finding]:
     found = scene.images.cache.survey()
     if found.abandoned:
         yield warning(
-            f"downloads whose processes are gone: {_names(found.abandoned)}",
+            "downloads whose processes are gone: "
+            + hints.some(sorted(found.abandoned), _SHOWN),
             "the next download removes them, and so does 'os-acc bitstream prune'",
         )
     if found.strangers:
         yield warning(
-            f"neither images nor downloads: {_names(found.strangers)}",
+            "neither images nor downloads: "
+            + hints.some(sorted(found.strangers), _SHOWN),
             "remove them: nobody else does, and what they take is not counted",
         )
     if not found.abandoned and not found.strangers:
@@ -163,9 +165,3 @@ def _mode(path: str) -> int | None:
         return None
     except OSError as error:
         raise refusals.from_os_error(error, path) from error
-
-
-def _names(paths: Sequence[str]) -> str:
-    shown = ", ".join(sorted(paths)[:_SHOWN])
-    more = len(paths) - _SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

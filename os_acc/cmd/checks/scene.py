@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import functools
-import os
 
 from oslo_config import cfg
 
@@ -85,8 +84,7 @@ class Scene:
     def images(self) -> library.Library:
         """The images, wherever they are."""
         state_path = self.settings.state_path
-        locks = Locks(os.path.join(state_path, "locks"))
-        return library.build(self.config, state_path, locks)
+        return library.build(self.config, state_path, Locks.below(state_path))
 
     @functools.cached_property
     def recorded(self) -> readonly.Recorded:
