@@ -29,14 +29,11 @@ from os_acc.store import schema
 
 COLUMNS: Final = "provider, address, key"
 
-# The first version of the schema that has the table.
-_SINCE = 6
-
 
 def read(connection: sqlite3.Connection) -> Mapping[str, Place]:
     """The place of every provider that was ever offered, by its uuid."""
     found: dict[str, Place] = {}
-    if schema.version_of(connection) < _SINCE:
+    if schema.version_of(connection) < schema.WITH_PLACES:
         return MappingProxyType(found)
     for provider, address, key in connection.execute(f"SELECT {COLUMNS} FROM places"):
         try:

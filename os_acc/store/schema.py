@@ -95,6 +95,8 @@ STEPS: tuple[tuple[str, ...], ...] = (
 WITH_REGIONS, WITH_PROOF = 2, 3
 #: The first that has what Placement was told, and the first with requests.
 WITH_TOLD, WITH_REQUESTS = 4, 5
+#: The first that has what providers are named after.
+WITH_PLACES = 6
 #: The first that knows which names others have kept from being deleted.
 WITH_KEPT = 7
 
