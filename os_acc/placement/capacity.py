@@ -58,7 +58,8 @@ def capacities(
     """What Placement has to hold, in the order of the providers.
 
     A leased unit is counted whatever has become of its device: Placement
-    has an allocation of it.
+    has an allocation of it. Whether that is so of what a person has leased by
+    the command only Placement knows; to reserve it as well would count it twice.
     """
     offered = {each.uuid: each for each in providers}
     leased = _by_provider(providers, standing.leases)
