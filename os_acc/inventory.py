@@ -227,7 +227,7 @@ def _still_there(places: Mapping[str, Place], host: Host) -> frozenset[PciAddres
         place.address
         for place in places.values()
         if (function := host.functions.get(place.address)) is not None
-        and naming.place(function.identity, function.address) == place
+        and place.is_of(function.identity, function.address)
     )
 
 

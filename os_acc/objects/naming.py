@@ -44,6 +44,14 @@ class Place:
     address: PciAddress
     key: str
 
+    def is_of(self, identity: PciIdentity, address: PciAddress) -> bool:
+        """Whether it is that of this function.
+
+        Its serial number may have become readable since.
+        """
+        keys = (key(identity, address), key_of_place(identity, address))
+        return self.address == address and self.key in keys
+
 
 #: Of no provider at all.
 NOWHERE: Final[Mapping[str, Place]] = MappingProxyType({})
@@ -93,7 +101,8 @@ class Names:
 
     Cards whose serial number nobody has programmed all have the same. They are
     named by their places then; but who was named by it while there was no other
-    stays so, and who had to be named by its place does, too.
+    stays so, and who had to be named by its place does, too: also where its own
+    serial number could not be read then.
 
     :param places: of the providers on record, by uuid.
     :param there: of everything that may have a serial number.
@@ -128,16 +137,19 @@ class Names:
         if identity.serial:
             by_place = of(self._node_name, key_of_place(identity, address))
             is_shared = here.key in self._shared
-            if self._is_on_record(by_place, here) or (
-                is_shared and not self._is_on_record(name, here)
+            if self._is_on_record(by_place, identity, address) or (
+                is_shared and not self._is_on_record(name, identity, address)
             ):
                 name = by_place
         given = uuid_of(name)
         self._given[given] = here
         return given, name
 
-    def _is_on_record(self, name: str, here: Place) -> bool:
-        return self._places.get(uuid_of(name)) == here
+    def _is_on_record(
+        self, name: str, identity: PciIdentity, address: PciAddress
+    ) -> bool:
+        recorded = self._places.get(uuid_of(name))
+        return recorded is not None and recorded.is_of(identity, address)
 
 
 def is_ours(node_name: str, name: str, provider_uuid: str) -> bool:

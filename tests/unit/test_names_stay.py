@@ -142,9 +142,9 @@ BUSES = ("05", "06", "07")
 
 
 def card(bus: str, serial: str = "00-00") -> FunctionSpec:
-    return dataclasses.replace(
-        hosts.fpga(f"0000:{bus}"), attributes=(("serial_number", f"{serial}\n"),)
-    )
+    """A card; '': of which the kernel does not let everybody read the number."""
+    attributes = (("serial_number", f"{serial}\n"),) if serial else ()
+    return dataclasses.replace(hosts.fpga(f"0000:{bus}"), attributes=attributes)
 
 
 def by_place(bus: str) -> str:
@@ -219,6 +219,33 @@ def test_a_place_of_one_without_is_not_that_of_one_with(make_bench):
     bench.kernel.hot_unplug("0000:05:00.0")
     bench.kernel.hot_plug(card("05", "00-1b"))
     assert cards(bench)["05"] == "node1_accel_10ee_5000_00_1b"
+
+
+def test_a_serial_number_that_can_be_read_from_now_on_changes_no_name(make_bench):
+    """Another kernel shows it, or a rule of udev's lets everybody read it."""
+    bench = make_bench(HostSpec((card("05", ""), card("06", ""))))
+    before = cards(bench)
+    for bus, serial in (("05", "00-1b"), ("06", "00-1c")):
+        bench.kernel.hot_unplug(f"0000:{bus}:00.0")
+        bench.kernel.hot_plug(card(bus, serial))
+    for _ in range(2):
+        assert cards(bench) == before
+        bench.restart()
+
+
+def test_nor_does_it_change_those_of_vfs(make_bench):
+    """What names a provider on record is found again."""
+    nic = hosts.nic("0000:3b", name="ens1f0")
+    tags = tagged(CUSTOM_FAST=1, CUSTOM_SLOW=1)
+    bench = make_bench(HostSpec((nic,)), device_spec=tags)
+    set_vfs(bench, 1)
+    assert names(bench) == {FAST: ON_THE_CARD}
+    set_vfs(bench, 0)
+    bench.kernel.hot_unplug(NIC)
+    attributes = (("serial_number", "00-1b\n"),)
+    bench.kernel.hot_plug(dataclasses.replace(nic, attributes=attributes))
+    set_vfs(bench, 2)
+    assert names(bench) == {FAST: ON_THE_CARD, SLOW: on_vf(1)}
 
 
 def test_the_provider_above_regions_keeps_its_name_as_well(make_bench):
