@@ -34,8 +34,8 @@ from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
 NAMESPACES: Final = ("accel", "os_acc")
 
 _OURS = re.compile(rf"(?:{'|'.join(NAMESPACES)})({NUMBERED_SUFFIX})?:(.*)", re.DOTALL)
-# This one is between Nova and Cyborg.
-_NOVAS = "accel:device_profile"
+#: This one is between Nova and Cyborg.
+DEVICE_PROFILE: Final = "accel:device_profile"
 
 
 class Treatment(enum.Enum):
@@ -97,7 +97,7 @@ def find(key: str, suffixes: Collection[str] = ()) -> OwnKey | None:
 
     :param suffixes: the groups that there are.
     """
-    if key == _NOVAS:
+    if key == DEVICE_PROFILE:
         return None
     match = _OURS.fullmatch(key)
     if match is None:

@@ -30,6 +30,7 @@ from os_acc import exception, hints
 from os_acc.objects.device import Handle
 from os_acc.objects.instance import IMAGE_NUMA_POLICY, InstanceInfo
 from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.request import title
 from os_acc.objects.selection import Wanted
 
 DEFAULT: Final = NUMAPolicy.LEGACY
@@ -86,7 +87,7 @@ class Policies:
                 hint="take the property off one of them",
             )
         ports = {
-            suffix: parse(value, f"the NUMA policy of the port of group {suffix!r}")
+            suffix: parse(value, f"the NUMA policy of the port of {title(suffix)}")
             for suffix, value in instance.port_numa_policies
         }
         return cls(MappingProxyType(ports), found[0] if found else None)

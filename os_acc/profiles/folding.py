@@ -28,13 +28,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from os_acc import exception, hints
-from os_acc.extra_specs import granular
+from os_acc.extra_specs import granular, own_keys
 from os_acc.objects.profile import DeviceProfile
 from os_acc.objects.request import NUMBERED_SUFFIX
 from os_acc.profiles.source import Source
 
 #: The key by which a flavor names its profile. There is one in a request.
-KEY: Final = "accel:device_profile"
+KEY: Final = own_keys.DEVICE_PROFILE
 
 # What is below accel: in a profile, Nova's API refuses there in a flavor.
 _NAMESPACE: Final = "os_acc"
