@@ -235,7 +235,7 @@ def _same(root: str, old: PriorBinding) -> PciFunction | None:
     if now is None:
         LOG.warning("%s has vanished; nothing of it is restored", old.address)
         return None
-    if now.identity != old.identity:
+    if not now.identity.may_be(old.identity):
         LOG.warning(
             "%s is now %s, it was %s; nothing of it is restored",
             old.address,
@@ -284,7 +284,7 @@ def _prior(root: str, function: PciFunction, deadline: float) -> PriorBinding:
 def _same_functions(root: str, lease: Lease) -> tuple[PciFunction, ...]:
     functions = tuple(_function(root, address) for address in lease.members)
     for old, now in zip(lease.prior, functions, strict=True):
-        if now.identity != old.identity:
+        if not now.identity.may_be(old.identity):
             raise exception.DeviceChanged(
                 f"{old.address} is now {now.identity}, it was {old.identity}",
                 hint="the card was exchanged: unplug the instance",

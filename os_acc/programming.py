@@ -322,7 +322,7 @@ class Programmer:
                 f"{region} cannot be seen: its driver is not there",
                 hint="see 'os-acc device list' for who has the card",
             )
-        if (now.key, now.identity) != (region.key, region.identity):
+        if now.key != region.key or not now.identity.may_be(region.identity):
             raise exception.DeviceChanged(f"{region} is now that of {now.identity}")
         if now.interface_id != region.interface_id:
             # Somebody has put another shell into the card meanwhile.

@@ -18,7 +18,7 @@ import dataclasses
 import enum
 import functools
 import re
-from typing import final
+from typing import Self, final
 
 from os_acc import exception, hints
 
@@ -115,6 +115,15 @@ class PciIdentity:
             f":{self.revision:02x}"
         )
         return f"{text}:{self.serial}" if self.serial else text
+
+    def may_be(self, other: Self) -> bool:
+        """Whether both may be those of one device.
+
+        A serial number that could not be read says nothing: which it is depends
+        on the kernel, and on who may read it.
+        """
+        serials = {self.serial, other.serial} - {""}
+        return self.numbers == other.numbers and len(serials) <= 1
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int]:

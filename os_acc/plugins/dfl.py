@@ -45,7 +45,7 @@ class DflPlugin(base.PluginBase):
         for claim in candidates.claims:
             recorded = candidates.regions.get(claim.function.address)
             if recorded is not None:
-                if recorded.identity == claim.parent.identity:
+                if claim.parent.identity.may_be(recorded.identity):
                     yield fpga.device(self.name, claim, recorded)
             elif claim.function.driver == DRIVER:
                 yield self._port(candidates.root, claim)

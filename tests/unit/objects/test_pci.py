@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +109,19 @@ def test_functions_of_one_device_are_in_the_same_slot():
 def test_an_identity_is_shown_as_lspci_shows_it():
     assert str(IDENTITY) == "8086:0953:8086:370a:01"
     assert str(PciIdentity(*IDENTITY.numbers, serial="S1")).endswith(":01:S1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may_be"),
+    [("", "", True), ("1", "1", True), ("", "1", True), ("1", "2", False)],
+)
+def test_a_serial_number_that_cannot_be_read_says_nothing(one, other, may_be):
+    first, second = (
+        PciIdentity(*IDENTITY.numbers, serial=each) for each in (one, other)
+    )
+    assert first.may_be(second) is second.may_be(first) is may_be
+    another = dataclasses.replace(second, revision=second.revision + 1)
+    assert not first.may_be(another)
 
 
 def test_the_serial_number_tells_cards_apart():
