@@ -391,7 +391,10 @@ class Manager:
         # What this process has not seen yet may be ours as well.
         look = self._look(deadline)
         wanted = matching.match_groups(
-            request, selection, self._ours, self._known(look[0])
+            request,
+            selection,
+            self._ours,
+            self._known(look[0], request, selection, deadline),
         )
         if not held:
             digest = _digest(wanted, found=selection.is_unmapped)
@@ -436,13 +439,33 @@ class Manager:
         }
         return matching.match_groups(request, selection, self._ours, recorded=recorded)
 
-    def _known(self, stock: inventory.Inventory) -> Known:
-        """What there is to know of traits."""
-        return Known(
+    def _known(
+        self,
+        stock: inventory.Inventory,
+        request: FlavorRequest,
+        selection: Selection,
+        deadline: float,
+    ) -> Known:
+        """What there is to know of traits; Placement is asked where that decides.
+
+        :raises PlacementError: it does not answer.
+        """
+        known = Known(
             own={each.uuid: each.device.traits for each in stock.providers.values()},
             heard=self._tree.heard,
             changes=regions.may_change,
         )
+        if not isinstance(selection, Allocations) or not selection.is_unmapped:
+            return known
+        unheard = known.unheard(request, selection, set(self._ours.values()))
+        if not unheard:
+            return known
+        try:
+            told = self.publisher.traits(unheard, deadline)
+        except exception.PlacementNotConfigured as error:
+            LOG.debug("which traits others have set is not known: %s", error)
+            return known
+        return dataclasses.replace(known, heard={**known.heard, **told})
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """What a consumer holds, with nothing unfinished beside it.

@@ -21,9 +21,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
+
+from os_acc.objects.request import FlavorRequest
+from os_acc.objects.selection import Allocations
 
 _Traits: TypeAlias = Mapping[str, frozenset[str]]
 
@@ -53,13 +57,44 @@ class Known:
     """What is known of providers' traits, by their uuids.
 
     :ivar own: what os_acc itself says of each device, by its last look.
-    :ivar heard: what Nova's provider tree had, of any provider.
+    :ivar heard: what Nova's provider tree had, or Placement has, of any provider.
     :ivar changes: whether a trait comes and goes with what a device does.
     """
 
     own: _Traits = dataclasses.field(default_factory=_nothing)
     heard: _Traits = dataclasses.field(default_factory=_nothing)
     changes: Callable[[str], bool] = _never
+
+    def unheard(
+        self, request: FlavorRequest, selection: Allocations, ours: Collection[str]
+    ) -> frozenset[str]:
+        """The providers of which a trait may decide that nobody has told of.
+
+        That is none where each of our classes is allocated from one provider,
+        or asked for by one group: traits decide nothing then.
+
+        :param ours: the resource classes of this host's providers.
+        """
+        given = Counter(name for _at, found in selection.entries for name, _n in found)
+        asked = Counter(
+            name for group in request.groups for name, _n in group.resources
+        )
+        open_ = {name for name in ours if given[name] > 1 and asked[name] > 1}
+        deciding = frozenset[str]().union(
+            *(
+                group.required | group.forbidden
+                for group in request.groups
+                if open_.intersection(dict(group.resources))
+            )
+        )
+        published = frozenset[str]().union(*self.own.values())
+        return frozenset(
+            provider
+            for provider, resources in selection.entries
+            if provider not in self.heard
+            and open_.intersection(dict(resources))
+            and (deciding - published if provider in self.own else deciding)
+        )
 
     def doubting(self, doubt: Doubt, traits: frozenset[str]) -> Reading:
         """What is known of these traits while this much is doubted."""

@@ -24,7 +24,7 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -39,7 +39,7 @@ from os_acc.placement.applying import Applied
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.client import MOVES, Client
 from os_acc.placement.difference import Answers, Goal, Plan, Questions, Tree
-from os_acc.placement.known import Contents, Node
+from os_acc.placement.known import Answered, Contents, Node
 from os_acc.placement.memory import Ledger
 from os_acc.placement.steps import MakeName, Refusal, Step
 
@@ -52,6 +52,7 @@ ROUNDS: Final = 8
 KEPT_SECONDS: Final = 3600.0
 #: Seconds that are waited for at most before the second of them; then twice.
 _PAUSE: Final = 0.1
+_NOT_FOUND: Final = 404
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Publisher:
         self._conf = conf
         self._node_name = node_name
         self._client = client or Client(conf)
+        # Of its own: what a plug asks is no request of a synchronization.
+        self._asking = Client(conf)
         self._root: Node | None = None
         self._confirmed: dict[str, Contents] = {}
         self._known: set[Name] = set()
@@ -102,6 +105,26 @@ class Publisher:
         """
         seconds = options.Settings.load(self._conf).sync_timeout
         return time.monotonic() + seconds
+
+    def traits(
+        self, providers: Collection[str], deadline: float
+    ) -> Mapping[str, frozenset[str]]:
+        """What traits providers have, whosever they are, by their uuids.
+
+        One that Placement does not have is left out. Waits for nobody who
+        publishes.
+
+        :raises PlacementNotConfigured: nobody has said where Placement is.
+        :raises OsAccError: it does not tell; see :meth:`sync`.
+        """
+        found = {}
+        for uuid in sorted(providers):
+            try:
+                _generation, found[uuid] = self._asking.traits(uuid, deadline)
+            except Answered as error:
+                if error.status != _NOT_FOUND:
+                    raise
+        return MappingProxyType(found)
 
     def difference(
         self, wanted: Sequence[Capacity], told: Told, deadline: float

@@ -14,12 +14,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.placement.publisher import Publisher
 from os_acc.testing import HostSpec, hosts
 from os_acc.testing.provider_tree import ProviderTree
 from tests.unit.bench import instance, uuid_of
@@ -33,6 +37,7 @@ from tests.unit.fpga import (
     function_trait,
     traits,
 )
+from tests.unit.placement.double import Double
 
 FPGA, NODE = "CUSTOM_ACCELERATOR_FPGA", uuid_of(99)
 TWO_GROUPS = {
@@ -145,6 +150,102 @@ def test_the_trait_that_an_operator_has_set_tells_the_groups_apart(fpgas, card):
     specs = TWO_GROUPS | {"trait1:CUSTOM_RACK_7": "required"}
     entries = fpgas.manager.plug(instance(1), allocations(fpgas), specs)
     assert card_of(entries, "1") == card
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    """Placement, with this host's cards, and nobody who has a provider tree."""
+    made = Double()
+    yield made
+    made.end()
+
+
+def published(bench: FpgaBench, double: Double) -> None:
+    """As on a site that tells Placement itself."""
+    bench.manager.publisher = Publisher(double.config(), "node1")
+    assert bench.manager.publish().refused == ()
+    double.requests.clear()
+
+
+IN_RACK_7 = TWO_GROUPS | {"trait1:CUSTOM_RACK_7": "required"}
+
+
+@either_card
+def test_placement_is_asked_for_the_trait_that_an_operator_has_set_there(
+    fpgas, double, card
+):
+    published(fpgas, double)
+    double.providers[fpgas.provider(card).uuid].traits.add("CUSTOM_RACK_7")
+    entries = fpgas.manager.plug(instance(1), allocations(fpgas), IN_RACK_7)
+    assert card_of(entries, "1") == card
+    asked = [each for each in double.requests if each.endswith("/traits")]
+    assert len(asked) == 2
+    # What was found stands, and nobody is asked again.
+    double.requests.clear()
+    again = fpgas.manager.plug(instance(1), allocations(fpgas), IN_RACK_7)
+    assert again == entries
+    assert double.requests == []
+
+
+def test_a_provider_that_placement_does_not_have_is_not_known_of(fpgas, double):
+    fpgas.manager.publisher = Publisher(double.config(), "node1")
+    assert fpgas.manager.plug(instance(1), allocations(fpgas), IN_RACK_7)
+
+
+@pytest.mark.parametrize(
+    ("specs", "with_mappings"),
+    [
+        (TWO_GROUPS, False),
+        (TWO_GROUPS | {f"trait1:{function_trait(POWER_ON)}": "forbidden"}, False),
+        (IN_RACK_7, True),
+    ],
+)
+def test_placement_is_not_asked_what_decides_nothing(
+    fpgas, double, specs, with_mappings
+):
+    published(fpgas, double)
+    chosen = mapped(fpgas, CARD) if with_mappings else allocations(fpgas)
+    fpgas.manager.plug(instance(1), chosen, specs)
+    assert double.requests == []
+
+
+def test_placement_is_not_asked_of_a_card_alone(fpgas, double):
+    published(fpgas, double)
+    card = fpgas.provider(CARD).uuid
+    alone = {"allocations": {card: {"resources": {FPGA: 1}}}}
+    specs = {f"resources1:{FPGA}": "1", "trait1:CUSTOM_RACK_7": "required"}
+    assert fpgas.manager.plug(instance(1), alone, specs)
+    assert double.requests == []
+
+
+def test_what_placement_does_not_tell_is_not_guessed(fpgas, double):
+    published(fpgas, double)
+    before = fpgas.kernel.snapshot()
+    double.trouble("GET", "/traits$", 500, times=99)
+    with pytest.raises(exception.PlacementUnavailable) as caught:
+        fpgas.manager.plug(instance(1), allocations(fpgas), IN_RACK_7)
+    assert caught.value.retryable
+    assert fpgas.manager.store.leases() == ()
+    assert fpgas.kernel.snapshot() == before
+
+
+def test_a_plug_waits_for_placement_no_longer_than_for_all_else(
+    fpgas, silent_placement
+):
+    fpgas.restart(plug_timeout=5.0)
+    fpgas.manager.publisher = Publisher(silent_placement, "node1")
+    with pytest.raises(exception.PlacementUnavailable, match="in time"):
+        fpgas.manager.plug(instance(1), allocations(fpgas), IN_RACK_7)
+
+
+@pytest.fixture
+def silent_placement() -> Iterator[cfg.ConfigOpts]:
+    """Where nobody ever answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        made = Double()
+        port = silent.getsockname()[1]
+        yield made.config(endpoint_override=f"http://127.0.0.1:{port}")
+        made.end()
 
 
 def test_a_plug_that_cannot_be_assigned_leaves_nothing(fpgas):

@@ -38,6 +38,7 @@ from tests.functional.openstack.accelerator_flavors import (
 from tests.functional.openstack.placement import Placement
 from tests.functional.openstack.placement_site import (
     FPGA,
+    GPU,
     GPU_A,
     GPU_B,
     NAMED,
@@ -138,6 +139,20 @@ def test_groups_of_one_class_are_told_apart_by_what_a_region_holds(
     holder = host.provider(REGIONS[2]).uuid
     assert {one.mappings["2"] for one in found} == {(holder,)}
     assert customers.live_on_each(flavor, found) == 3
+
+
+@pytest.mark.parametrize("chosen", [GPU_A, GPU_B])
+def test_groups_of_one_class_are_told_apart_by_what_placement_alone_knows(
+    site: Site, chosen: str
+) -> None:
+    customers, rack = Customers(site), "CUSTOM_RACK_7"
+    gpu = site.provider(chosen).uuid
+    site.placement.set_traits(gpu, rack, *site.known(chosen).traits)
+    flavor = Flavor((ONE_GPU, Asked(GPU, traits=(rack,))), "isolate")
+    (found,) = customers.candidates(flavor)
+    assert found.mappings["2"] == (gpu,)
+    assert customers.live_on_each(flavor, [found]) == 1
+    customers.end()
 
 
 # -- one guest beside another ------------------------------------------------------
