@@ -25,6 +25,7 @@ from os_acc import bindings, choice, exception, inventory, programming
 from os_acc.host import boot, numa
 from os_acc.numa.affinity import Guest
 from os_acc.numa.policies import Policies
+from os_acc.objects import profile
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.pci import PciAddress
@@ -65,6 +66,7 @@ class Drafter:
     :ivar chooser: for the guest that the instance is.
     :ivar named: the uuids that the leases of a group are to have, by its
         suffix; the others get new ones.
+    :ivar profile: the name of the device profile that groups are of, or ''.
     """
 
     root: str
@@ -76,6 +78,7 @@ class Drafter:
     named: Mapping[str, Sequence[str]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    profile: str = ""
 
     def drafted(
         self, stock: inventory.Inventory, standing: Standing, deadline: float
@@ -121,6 +124,10 @@ class Drafter:
             for each in chosen
         ]
 
+    def _profile(self, suffix: str) -> str:
+        # The flavor may have groups of its own beside those of the profile.
+        return "" if profile.index_of(suffix) is None else self.profile
+
     def _lease(
         self,
         chosen: choice.Chosen,
@@ -153,4 +160,5 @@ class Drafter:
             physfns=bindings.physfns(
                 stock.host.function(each.address) for each in prior
             ),
+            profile=self._profile(chosen.wanted.group_suffix),
         )

@@ -358,7 +358,9 @@ class Manager:
 
     def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
         """What a flavor asks for, with the device profile that it names."""
-        return extra_specs.parse(self.profiles.folded(flavor_extra_specs, deadline))
+        whole = self.profiles.folded(flavor_extra_specs, deadline)
+        request = extra_specs.parse(whole.specs)
+        return dataclasses.replace(request, profile=whole.profile)
 
     def _plug(
         self,
@@ -400,7 +402,14 @@ class Manager:
             digest = _digest(wanted, found=selection.is_unmapped)
             chooser = drafting.chooser(self.root, instance, request.pci_numa_policy)
             drafter = drafting.Drafter(
-                self.root, self._owner, instance, wanted, digest, chooser, named
+                self.root,
+                self._owner,
+                instance,
+                wanted,
+                digest,
+                chooser,
+                named,
+                profile=request.profile,
             )
             return self._fresh(drafter, look, deadline)
         if not self._confirms(held, request, selection):

@@ -47,7 +47,7 @@ from os_acc.objects.accelerator_request import (
 )
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
-from os_acc.objects.profile import ProfileGroup
+from os_acc.objects.profile import ProfileGroup, index_of
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
 from os_acc.profiles import reading
@@ -216,7 +216,7 @@ class Requests:
         store.change_requests(
             _with(each, recorded=RequestState.UNBOUND, reason="", lease=None)
             for each in found
-            if each.profile
+            if each.is_made
         )
         return count
 
@@ -352,8 +352,11 @@ class Requests:
                 for group, requests in groups
             ),
         )
+        (profile,) = {each.profile for each in bound}
         request = FlavorRequest(
-            tuple(group.request for group, _requests in groups), GroupPolicy.NONE
+            tuple(group.request for group, _requests in groups),
+            GroupPolicy.NONE,
+            profile=profile,
         )
         named = {
             group.suffix: tuple(each.uuid for each in requests)
@@ -371,12 +374,15 @@ def with_plugged(
 ) -> tuple[AcceleratorRequest, ...]:
     """Requests that were made, and then what leases are that were not.
 
-    A plug asks no profile; what it has given is listed as Bound all the same.
+    What a plug has given is listed as Bound all the same, with its profile where
+    the flavor has named one.
     """
     known = {each.uuid for each in made}
     plugged = (
         AcceleratorRequest(
             uuid=lease.uuid,
+            profile=lease.profile,
+            group=index_of(lease.group) if lease.profile else None,
             binding=Binding(host, lease.provider, lease.consumer),
             lease=lease,
         )

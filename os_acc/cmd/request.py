@@ -107,12 +107,12 @@ class RequestShow(base.Showing):
         self.os_acc.configure()
         deadline = time.monotonic() + self.settings.plug_timeout
         whole = choice.Profiles(self.os_acc.config).folded(specs, deadline)
-        if whole is specs:
+        if not whole.profile:
             self.remark(
                 f"not shown: the groups of device profile {hints.shown(profile)}, "
                 "which Nova adds: [os_acc_profiles] does not say where profiles are"
             )
-        return whole
+        return whole.specs
 
 
 class _Groups(columns.FormattableColumn[Any]):

@@ -123,10 +123,10 @@ class AcceleratorRequest:
     """A request for one accelerator.
 
     :ivar profile: the name of the profile that it was made of; '' where a plug
-        has made it.
-    :ivar group: the index of its group there; None: a plug has made it.
+        has made it, of a flavor that names none.
+    :ivar group: the index of its group there; None: it has no profile.
     :ivar properties: what the group asked for then; the profile may have been
-        changed since.
+        changed since. Of what a plug has made that is not known.
     :ivar recorded: its state while there is no lease.
     :ivar binding: to what it is, or was last, bound; None: never.
     :ivar reason: why it could not be bound, or empty.
@@ -151,6 +151,11 @@ class AcceleratorRequest:
     def state(self) -> RequestState:
         """How far it is."""
         return OF_LEASE[self.lease.state] if self.lease else self.recorded
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it was made of a profile, and is more than a lease."""
+        return bool(self.properties)
 
     @property
     def is_resolved(self) -> bool:

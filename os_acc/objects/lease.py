@@ -80,6 +80,8 @@ class Lease:
         nobody said which cells the guest is in.
     :ivar physfns: the PFs of those of its functions that are VFs. Only the
         record knows them where the VFs have gone.
+    :ivar profile: the name of the device profile that the group is of; '' where
+        it is the flavor's own, or nobody said.
     """
 
     uuid: str
@@ -105,6 +107,7 @@ class Lease:
     attach_target: AttachTarget = AttachTarget.VM
     affinity: Affinity | None = None
     physfns: tuple[PciAddress, ...] = ()
+    profile: str = ""
 
     @property
     def is_the_guests(self) -> bool:

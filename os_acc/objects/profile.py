@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -24,6 +25,13 @@ from os_acc.objects.request import RequestGroup
 #: What Nova calls the n-th group of a profile in a request to Placement
 #: (``get_device_profile_group_requester_id()`` in nova/accelerator/cyborg.py).
 REQUESTER: Final = "device_profile_"
+_SUFFIX: Final = re.compile(rf"{REQUESTER}(0|[1-9][0-9]{{0,8}})")
+
+
+def index_of(suffix: str) -> int | None:
+    """Which group of a profile Nova calls so; None: it is no such name."""
+    found = _SUFFIX.fullmatch(suffix)
+    return int(found[1]) if found else None
 
 
 def suffix_of(index: int) -> str:

@@ -87,9 +87,11 @@ class FlavorRequest:
     for: Nova asks for none of these on its own, not even VCPU.
     ``pci_numa_policy`` is ``hw:pci_numa_affinity_policy`` as it was given, for
     all devices of the guest.
+    ``profile`` is the name of the device profile that some of them are of, or ''.
     """
 
     groups: tuple[RequestGroup, ...] = ()
     policy: GroupPolicy | None = None
     zeroed: frozenset[str] = frozenset()
     pci_numa_policy: object = None
+    profile: str = ""

@@ -40,16 +40,16 @@ class Profiles:
             else Catalogue(self._settings.catalogue)
         )
 
-    def folded(self, specs: object, deadline: float) -> object:
+    def folded(self, specs: object, deadline: float) -> folding.Folded:
         """See :func:`os_acc.profiles.folding.folded`.
 
         Where nobody has said where profiles are, one that a flavor names is
         between Nova and Cyborg, as it is without os_acc.
         """
         if not isinstance(specs, Mapping) or folding.KEY not in specs:
-            return specs
+            return folding.Folded(specs)
         if self._settings.source == "catalogue" and not os.path.exists(
             self._settings.catalogue
         ):
-            return specs
+            return folding.Folded(specs)
         return folding.folded(specs, self.source, deadline)

@@ -23,6 +23,7 @@ themselves.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -40,21 +41,33 @@ KEY: Final = own_keys.DEVICE_PROFILE
 _NAMESPACE: Final = "os_acc"
 
 
-def folded(specs: object, source: Source, deadline: float) -> object:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Folded:
+    """A flavor's extra specs, with the groups of the profile that they name.
+
+    :ivar specs: whatever else was passed is returned as it is.
+    :ivar profile: the name of the profile; '' where there is none.
+    """
+
+    specs: object
+    profile: str = ""
+
+
+def folded(specs: object, source: Source, deadline: float) -> Folded:
     """A flavor's extra specs with the groups of the profile that they name.
 
     The flavor's ``group_policy`` governs all of them. Where it has none and
     no more than one numbered group of its own, it is ``none``, as in Nova.
 
     :param specs: as they were passed to us; whatever else it may be, it is
-        returned as it is, and judged by whoever reads it.
+        judged by whoever reads it.
     :raises InvalidExtraSpec: a group has the suffix of one of the profile's.
     :raises ProfileNotFound: there is none of that name.
     :raises InvalidProfile: nobody can be served by it.
     :raises ProfilesUnavailable: nobody answers who has the profiles.
     """
     if not isinstance(specs, Mapping) or not isinstance(specs.get(KEY), str):
-        return specs
+        return Folded(specs)
     profile = source.profile(specs[KEY], deadline)
     own = _numbered(specs)
     whole: dict[Any, Any] = {key: specs[key] for key in specs if key != KEY}
@@ -68,7 +81,7 @@ def folded(specs: object, source: Source, deadline: float) -> object:
         whole |= group.extra_specs(group.suffix, _NAMESPACE)
     if len(own) <= 1:
         whole.setdefault(granular.GROUP_POLICY, "none")
-    return whole
+    return Folded(whole, profile.name)
 
 
 def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:

@@ -78,6 +78,7 @@ def encode(lease: Lease, previous: str | None = None) -> str:
         "attach_target": lease.attach_target.value,
         "affinity": lease.affinity and lease.affinity.value,
         "physfns": [str(each) for each in lease.physfns],
+        "profile": lease.profile,
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -114,6 +115,7 @@ def decode(payload: str) -> Lease:
             attach_target=AttachTarget(fields.get("attach_target", "VM")),
             affinity=_decode_affinity(fields.get("affinity")),
             physfns=tuple(map(PciAddress.parse, fields.get("physfns", ()))),
+            profile=fields.get("profile", ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"not the record of a lease: {error}") from error

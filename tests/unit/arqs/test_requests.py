@@ -19,7 +19,7 @@ import pytest
 
 from os_acc import entries, exception
 from os_acc.objects.accelerator_request import RequestState
-from tests.unit.arqs.book import FPGA, GPU, bind, binding, reach, states
+from tests.unit.arqs.book import FPGA, FPGAS, GPU, GPUS, bind, binding, reach, states
 from tests.unit.bench import instance, request, uuid_of
 
 STATES = (
@@ -356,3 +356,71 @@ def test_a_flavor_that_names_a_profile_is_plugged_as_its_groups(bench, book):
     (entry,) = bench.manager.plug(instance(1), selected, specs)
     assert (entry["pci_id"], entry["request_group"]) == (GPU, "device_profile_0")
     assert bench.manager.requests_accelerators(specs)
+
+
+def plug_two(bench, **more):
+    """Plug a flavor that names the profile "two", and has a group of its own."""
+    gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
+    selected = {
+        "allocations": {
+            gpu.uuid: {"resources": {GPUS: 1}},
+            fpga.uuid: {"resources": {FPGAS: 1}},
+        },
+        "mappings": {"device_profile_0": [gpu.uuid], "device_profile_1": [fpga.uuid]},
+    }
+    specs = {"accel:device_profile": "two", **more}
+    return bench.manager.plug(instance(1), selected, specs)
+
+
+def groups(book):
+    return sorted((each.profile, each.group) for each in book.find(uuid_of(1)))
+
+
+def test_what_a_flavor_with_a_profile_has_is_listed_with_profile_and_index(bench, book):
+    plug_two(bench)
+    bench.restart()
+    assert groups(book) == [("two", 0), ("two", 1)]
+    shown = [entries.of_request(each) for each in book.find(uuid_of(1))]
+    assert {
+        (each["device_profile_name"], each["device_profile_group_id"]) for each in shown
+    } == {("two", 0), ("two", 1)}
+    # It goes with the instance, and is no request that could be bound again.
+    assert book.delete_of(uuid_of(1)) == 2
+    assert book.find() == ()
+
+
+def test_a_group_of_the_flavors_own_is_of_no_profile(bench, book):
+    gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
+    selected = {
+        "allocations": {
+            gpu.uuid: {"resources": {GPUS: 1}},
+            fpga.uuid: {"resources": {FPGAS: 1}},
+        },
+        "mappings": {"device_profile_0": [gpu.uuid], "1": [fpga.uuid]},
+    }
+    specs = {"accel:device_profile": "one", f"resources1:{FPGAS}": "1"}
+    bench.manager.plug(instance(1), selected, specs)
+    assert sorted(
+        (each.profile, each.group, str(each.lease.address))
+        for each in book.find(uuid_of(1))
+    ) == [("", None, FPGA), ("one", 0, GPU)]
+
+
+def test_a_flavor_that_names_the_profile_confirms_what_its_requests_have(bench, book):
+    first, second = book.create("two")
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    found = plug_two(bench)
+    assert {each["uuid"] for each in found} == {first.uuid, second.uuid}
+    assert groups(book) == [("two", 0), ("two", 1)]
+
+
+def test_a_flavor_that_has_the_groups_itself_is_another_request(bench, book, one):
+    bind(bench, book, one)
+    provider = bench.provider(GPU)
+    selected, _specs = request(provider)
+    selected["mappings"] = {"_one_0": [provider.uuid]}
+    applied = {f"resources_one_0:{GPUS}": "1"}
+    with pytest.raises(exception.ConsumerConflict):
+        bench.manager.plug(instance(1), selected, applied)
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["uuid"] == one.uuid

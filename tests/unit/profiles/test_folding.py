@@ -39,7 +39,7 @@ class OneProfile:
 
 def fold(**more):
     specs = {folding.KEY: "fpga-dp1", **more}
-    return extra_specs.parse(folding.folded(specs, OneProfile(), FOREVER))
+    return extra_specs.parse(folding.folded(specs, OneProfile(), FOREVER).specs)
 
 
 def test_a_flavor_gets_the_groups_of_its_profile():
@@ -96,7 +96,9 @@ def test_a_profile_that_nobody_has_is_an_error():
 
 @pytest.mark.parametrize("specs", [None, 7, {}, {"a": "b"}, {folding.KEY: 7}])
 def test_what_names_no_profile_is_left_as_it_is(specs):
-    assert folding.folded(specs, OneProfile(), FOREVER) is specs
+    found = folding.folded(specs, OneProfile(), FOREVER)
+    assert found.specs is specs
+    assert found.profile == ""
 
 
 def test_the_callers_flavor_is_not_changed():

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
@@ -91,7 +92,9 @@ LEASES = st.builds(
     reason=st.text(st.characters()),
     programming=st.none() | PROGRAMMINGS,
     attach_target=st.sampled_from(AttachTarget),
+    affinity=st.none() | st.sampled_from(Affinity),
     physfns=st.lists(ADDRESSES, max_size=2).map(tuple),
+    profile=st.text(),
 )
 
 
