@@ -186,7 +186,7 @@ def _build(
         _told,
         health,
         Profiles(config),
-        publisher.Publisher(config, settings.node_name),
+        new_publisher(config, settings),
     )
     ready.take_stock(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
@@ -194,6 +194,20 @@ def _build(
             f"no plugin has answered: {', '.join(loaded.hanging())}"
         )
     return ready
+
+
+def new_publisher(
+    config: cfg.ConfigOpts, settings: conf.Settings
+) -> publisher.Publisher:
+    """Who tells Placement; nothing is asked of it yet.
+
+    :raises InvalidDeviceSpec: an entry cannot be read.
+    """
+    named = device_spec.parse(settings.device_spec).entries
+    classes = [
+        each.tags.resource_class for each in named if each.tags.resource_class
+    ]
+    return publisher.Publisher(config, settings.node_name, named=classes)
 
 
 def _part(deadline: float, share: float) -> float:

@@ -22,7 +22,6 @@ from typing import Any
 from os_acc import service
 from os_acc.cmd import base, identity
 from os_acc.placement import capacity
-from os_acc.placement.publisher import Publisher
 from os_acc.store.leases import Store
 
 
@@ -82,7 +81,7 @@ class ProviderSync(base.Listing):
         wanted = capacity.capacities(
             look.stock.providers.values(), look.recorded.standing
         )
-        publisher = Publisher(self.os_acc.config, self.settings.node_name)
+        publisher = service.new_publisher(self.os_acc.config, self.settings)
         deadline = publisher.deadline()
         if parsed_args.dry_run:
             plan = publisher.difference(wanted, look.recorded.told, deadline)

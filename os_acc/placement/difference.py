@@ -26,6 +26,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+import os_resource_classes as orc  # type: ignore[import-untyped]
+
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import Card
@@ -45,6 +47,10 @@ from os_acc.placement.steps import (
 )
 
 _NOTHING: Final[frozenset[str]] = frozenset()
+#: What a resource class of os_acc's own choice begins with, and those that
+#: operators choose who come from Cyborg.
+_PREFIX: Final = "CUSTOM_ACCELERATOR_"
+_OF_DEVICES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,17 +60,30 @@ class Goal:
     :ivar wanted: all that is offered or leased.
     :ivar told: what is ours of what it holds already.
     :ivar node_name: of which our providers' names are made.
+    :ivar named: the resource classes that the operator has given devices.
     """
 
     wanted: Sequence[Capacity]
     told: Told
     node_name: str
+    named: frozenset[str] = frozenset()
 
     @property
     def cards(self) -> Mapping[str, Card]:
         """What is above the wanted providers and below the node, by uuid."""
         found = (each.provider.card for each in self.wanted if each.provider)
         return {card.uuid: card for card in found if card is not None}
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The classes that are known to be, or to have been, what os_acc gives."""
+        given = (*self.given.given.values(), *self.told.given.values(), self.told.made)
+        return self.named | {
+            name.text
+            for names in given
+            for name in names
+            if name.kind is Kind.RESOURCE_CLASS
+        }
 
     @property
     def given(self) -> Told:
@@ -314,14 +333,25 @@ class _Planning:
                 self._removed.add(uuid)
                 yield Remove(uuid, node.name)
                 continue
-            classes = self._goal.told.texts(uuid, Kind.RESOURCE_CLASS)
+            ours = self._ours_of(uuid, have)
             inventories = {
-                # After the loss of the record, all of it may be.
-                name: withdrawn(each) if name in classes or not classes else each
+                name: withdrawn(each) if name in ours else each
                 for name, each in have.inventories.items()
             }
             if inventories != have.inventories:
                 yield SetInventories(uuid, node.name, inventories, have.inventories)
+
+    def _ours_of(self, uuid: str, have: Contents) -> frozenset[str]:
+        """The classes of a provider that are ours to withdraw."""
+        if told := self._goal.told.texts(uuid, Kind.RESOURCE_CLASS):
+            return told
+        # The record is lost: those that it may have been of.
+        known = self._goal.classes | _OF_DEVICES
+        return frozenset(
+            name
+            for name in have.inventories
+            if name in known or name.startswith(_PREFIX)
+        )
 
     def _is_free(self, uuid: str, have: Contents) -> bool:
         if _foreign(have, uuid, self._goal.told):

@@ -76,13 +76,19 @@ class Publisher:
 
     :param conf: as it is when Placement is first asked.
     :param node_name: of which the names of our providers are made.
+    :param named: the resource classes that the operator has given devices.
     """
 
     def __init__(
-        self, conf: cfg.ConfigOpts, node_name: str, client: Client | None = None
+        self,
+        conf: cfg.ConfigOpts,
+        node_name: str,
+        client: Client | None = None,
+        named: Collection[str] = (),
     ) -> None:
         self._conf = conf
         self._node_name = node_name
+        self._named = frozenset(named)
         self._client = client or Client(conf)
         # Of its own: what a plug asks is no request of a synchronization.
         self._asking = Client(conf)
@@ -133,7 +139,7 @@ class Publisher:
 
         :raises OsAccError: see :meth:`sync`.
         """
-        goal = Goal(wanted, told, self._node_name)
+        goal = Goal(wanted, told, self._node_name, self._named)
         with self._alone(deadline):
             return self._plan(goal, deadline, thorough=True)[1]
 
@@ -171,7 +177,7 @@ class Publisher:
         for number in range(ROUNDS):
             if number and not _paused(number, deadline):
                 break
-            goal = Goal(wanted, ledger.told(), self._node_name)
+            goal = Goal(wanted, ledger.told(), self._node_name, self._named)
             tree, plan = self._plan(
                 goal, deadline, thorough=bool(again) or self._contested
             )

@@ -66,9 +66,9 @@ ONE, TWO = capacity(1), capacity(2)
 class Service:
     """A service that publishes, and what it has on record."""
 
-    def __init__(self, double, ledger=None, **told):
+    def __init__(self, double, ledger=None, named=(), **told):
         self.ledger = ledger or Ledger()
-        self.publisher = Publisher(double.config(**told), "node1")
+        self.publisher = Publisher(double.config(**told), "node1", named=named)
 
     def sync(self, *wanted, seconds=120.0) -> Published:
         return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
@@ -357,6 +357,22 @@ def test_what_has_gone_is_struck_out(double, service):
     assert not service.ledger.told()
     assert double.providers.keys() == {NODE}
     assert (CLASS in double.classes, "CUSTOM_FAST" in double.traits) == (False, False)
+
+
+@pytest.mark.parametrize("mine", [CLASS, "FPGA", "CUSTOM_MINE"])
+def test_after_the_loss_of_the_record_others_classes_of_a_device_stay(double, mine):
+    double.classes |= {"FPGA", "CUSTOM_NET"}
+    Service(double).sync(capacity(1, name=mine))
+    theirs = {"total": 7, "reserved": 0}
+    double.providers[ONE.uuid].inventories["CUSTOM_NET"] = theirs
+    after = Service(double, named={"CUSTOM_MINE"})
+    found = after.sync()
+    assert [str(each) for each in found.done] == [
+        f"set inventory of {ONE.provider.name}: {mine} total 4 reserved 4 "
+        "(was total 4 reserved 0)"
+    ]
+    assert double.providers[ONE.uuid].inventories["CUSTOM_NET"] == theirs
+    assert after.sync().writes == 0
 
 
 def test_a_name_that_is_there_already_is_not_of_our_making(double, service):
