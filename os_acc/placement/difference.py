@@ -32,6 +32,7 @@ from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import Card
 from os_acc.objects.told import Kind, Name, Told, classes, traits
+from os_acc.placement import regions
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.known import EMPTY, Contents, Node, Record, record, withdrawn
 from os_acc.placement.steps import (
@@ -291,6 +292,8 @@ class _Planning:
         if wanted.provider is not None:
             mine = wanted.provider.device.traits
             told = self._goal.told.texts(wanted.uuid, Kind.TRAIT)
+            if region := wanted.provider.device.region:
+                told |= regions.told_of(region, have.traits)
             due = have.traits - (told - mine) | mine - refused
             if due != have.traits:
                 yield SetTraits(

@@ -19,6 +19,7 @@ so that flavors which were written for either find the region.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -27,6 +28,7 @@ from os_acc.objects.lease import Standing
 from os_acc.objects.region import Region
 
 PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"
+_NAME: Final = "_".join(f"[0-9A-F]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
 
 _VENDORS: Final = {
     0x8086: "INTEL",
@@ -56,6 +58,21 @@ def may_change(trait: str) -> bool:
     """Whether a trait comes and goes with what a region holds, and for whom."""
     return trait == PROGRAMMABLE or (
         trait.startswith("CUSTOM_FPGA_") and "_FUNCTION_" in trait
+    )
+
+
+def told_of(region: Region, traits: Iterable[str]) -> frozenset[str]:
+    """Those of a provider's traits that say what this region holds, and for whom.
+
+    They are os_acc's, whatever is on record: nobody else knows.
+    """
+    vendor = vendor_name(region.identity.vendor)
+    function = re.compile(
+        rf"CUSTOM_FPGA_{vendor}_FUNCTION_{_NAME}"
+        rf"|CUSTOM_FPGA_FUNCTION_ID_{vendor}_[0-9A-F]{{32}}"
+    )
+    return frozenset(
+        each for each in traits if each == PROGRAMMABLE or function.fullmatch(each)
     )
 
 

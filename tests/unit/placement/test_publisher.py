@@ -28,11 +28,14 @@ import pytest
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import Card
+from os_acc.objects.lease import Standing
+from os_acc.objects.region import Region
 from os_acc.objects.told import Kind, Name, Told
-from os_acc.placement import publisher
+from os_acc.placement import publisher, regions
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.client import Client
 from os_acc.placement.publisher import Published, Publisher
+from tests.unit.bench import uuid_of
 from tests.unit.placement import made
 from tests.unit.placement.double import NODE, Double
 from tests.unit.placement.made import CLASS, Ledger
@@ -373,6 +376,32 @@ def test_after_the_loss_of_the_record_others_classes_of_a_device_stay(double, mi
     ]
     assert double.providers[ONE.uuid].inventories["CUSTOM_NET"] == theirs
     assert after.sync().writes == 0
+
+
+HELD, BEFORE, INTERFACE = (uuid_of(number) for number in (71, 72, 73))
+
+
+def region(holds):
+    """A provider that is a region, and what os_acc says of it now."""
+    place = made.place(1)
+    found = Region(place, ONE.provider.device.identity, 0, INTERFACE, holds, (place,))
+    device = dataclasses.replace(ONE.provider.device, region=found, traits=frozenset())
+    provider = dataclasses.replace(
+        ONE.provider, device=regions.described(device, Standing())
+    )
+    return dataclasses.replace(ONE, provider=provider)
+
+
+def test_after_the_loss_of_the_record_a_region_holds_what_it_holds(double):
+    before, now = region(BEFORE), region(HELD)
+    Service(double).sync(before)
+    others = {"CUSTOM_GOLD", "CUSTOM_FPGA_XILINX_FUNCTION_1", "CUSTOM_FPGA_FUNCTION_A"}
+    double.traits |= others
+    double.providers[ONE.uuid].traits |= others
+    after = Service(double)
+    assert after.sync(now).refused == ()
+    assert double.providers[ONE.uuid].traits == now.provider.device.traits | others
+    assert after.sync(now).writes == 0
 
 
 def test_a_name_that_is_there_already_is_not_of_our_making(double, service):
