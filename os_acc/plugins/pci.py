@@ -70,23 +70,25 @@ class PciPlugin(base.PluginBase):
                 # The first of them: they are sorted.
                 named[each.parent.address].setdefault(_offer(each), each.function)
         in_order = sorted(candidates.claims, key=_card)
-        for _, each_of_card in itertools.groupby(in_order, key=_card):
-            claims = list(each_of_card)
-            of_card = named[claims[0].parent.address]
-            yield from self._devices(claims, of_card, candidates.places)
+        for _, claims in itertools.groupby(in_order, key=_card):
+            # Functions of one card that the operator tagged differently cannot
+            # stand on one provider: it carries one class and one set of traits.
+            offers: defaultdict[_Offer, list[Claim]] = defaultdict(list)
+            for claim in claims:
+                offers[_offer(claim)].append(claim)
+            of_card = named[claim.parent.address]
+            yield from self._devices(offers, of_card, candidates.places)
 
     def _devices(
         self,
-        claims: list[Claim],
+        offers: Mapping[_Offer, list[Claim]],
         named: Mapping[_Offer, PciFunction],
         on_record: frozenset[PciAddress],
     ) -> Iterator[Device]:
-        # Functions of one card that the operator tagged differently cannot
-        # stand on one provider: it carries one class and one set of traits.
-        offers = itertools.groupby(sorted(claims, key=_offer), key=_offer)
-        for (resource_class, traits), each in offers:
-            alike = sorted(each, key=lambda claim: claim.function.address)
-            place = _place((resource_class, traits), alike[0].parent, named, on_record)
+        for offer in sorted(offers):
+            resource_class, traits = offer
+            alike = sorted(offers[offer], key=_own_address)
+            place = _place(offer, alike[0].parent, named, on_record)
             yield Device(
                 plugin=self.name,
                 address=place.address,
@@ -119,6 +121,10 @@ def _place(
     if len(named) <= 1 or (is_first and card.address in on_record):
         return card
     return own
+
+
+def _own_address(claim: Claim) -> tuple[int, int, int, int]:
+    return claim.function.address.parts
 
 
 def _card(claim: Claim) -> tuple[int, int, int, int]:
