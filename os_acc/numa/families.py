@@ -101,6 +101,21 @@ def _at_least(digits: Sequence[int], least: int, everything: int) -> int:
     return more | equal
 
 
+def at_hand(choices: Sequence[int]) -> list[int] | None:
+    """Each on the lowest cell that is left, as long as that goes well.
+
+    It is the first way to seat them where it goes well to the end.
+    """
+    taken, found = 0, []
+    for cells in choices:
+        left = cells & ~taken
+        if not left:
+            return None
+        found.append(next(members(left)))
+        taken |= left & -left
+    return found
+
+
 def seats(number: int, choices: Sequence[int]) -> list[int]:
     """Which sets can carry those that have to sit on a cell each.
 

@@ -28,8 +28,9 @@ No group of requests comes up twice, so this ends; as a rule after one or two.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from os_acc import exception
 from os_acc.numa import families
@@ -60,7 +61,7 @@ class Seating:
         self._topology = topology
         self._order = tuple(order)
         self._choices = tuple(choices)
-        self._seated = families.seats(len(order), choices)
+        self._at_hand = families.at_hand(choices)
         self._pools = tuple(pools)
         self._budget = budget
         #: Of requests that were left short, the sets that lead to enough.
@@ -69,7 +70,7 @@ class Seating:
 
     def crowded(self) -> tuple[int, ...]:
         """Cells of the guest that have too few seats, and none too many of them."""
-        if self._seated[0]:
+        if self._at_hand is not None or self._seated[0]:
             return ()
         # One more than there are seats is too many, whichever they are.
         kept = list(range(len(self._choices)))[: len(self._order) + 1]
@@ -81,32 +82,36 @@ class Seating:
         return tuple(kept)
 
     def found(
-        self, needs: Iterable[int], requests: Sequence[DeviceRequest]
+        self, needs: Collection[int], requests: Sequence[DeviceRequest]
     ) -> tuple[int, ...] | None:
         """The first way to sit that has all of it: ids of the host's cells.
 
         :param needs: sets of places of which one is needed.
         :raises FitTooHard: neither found nor ruled out within the budget.
         """
-        allowed = self._seated[0]
-        for need in needs:
-            allowed &= families.touching(len(self._order), need)
-        for _ in range(self._budget):
-            if not allowed:
-                return None
-            seats = families.first(
-                len(self._order), self._choices, self._seated, allowed
-            )
+        # Most guests sit at once, and then no family is made.
+        seats, allowed = self._at_hand, None
+        if seats is None or not _meets(seats, needs):
+            allowed = self._allowed(needs)
+            seats = self._first(allowed)
+        tried = 0
+        while seats is not None:
+            if tried == self._budget:
+                raise exception.FitTooHard(
+                    f"{tried} ways to seat the guest on {len(self._order)} cells "
+                    f"leave some of {len(requests)} requests for devices short"
+                )
+            tried += 1
             cells = tuple(self._order[seat] for seat in seats)
             short = unserved(self._topology, cells, self._pools, requests)
             if not short:
                 return cells
+            if allowed is None:
+                allowed = self._allowed(needs)
             for group in short:
                 allowed &= self._leading_to_enough(group, requests)
-        raise exception.FitTooHard(
-            f"{self._budget} ways to seat the guest on {len(self._order)} cells "
-            f"leave some of {len(requests)} requests for devices short"
-        )
+            seats = self._first(allowed)
+        return None
 
     def conflict(
         self, needs: Mapping[str, int], requests: Sequence[DeviceRequest]
@@ -126,6 +131,22 @@ class Seating:
             if not self._possible(names, rest):
                 asked = rest
         return tuple(names), tuple(request.name for request in asked)
+
+    @functools.cached_property
+    def _seated(self) -> list[int]:
+        return families.seats(len(self._order), self._choices)
+
+    def _allowed(self, needs: Iterable[int]) -> int:
+        """The family of the sets that the guest can sit on, and that meet needs."""
+        family = self._seated[0]
+        for need in needs:
+            family &= families.touching(len(self._order), need)
+        return family
+
+    def _first(self, allowed: int) -> list[int] | None:
+        if not allowed:
+            return None
+        return families.first(len(self._order), self._choices, self._seated, allowed)
 
     def _possible(
         self, needs: Mapping[str, int], requests: Sequence[DeviceRequest]
@@ -156,8 +177,15 @@ class Seating:
                 for cell in self._order
             ]
         policies = {each.policy for each in asking if pool.name in each.pools}
+        if not policies:
+            return 0
         return sum(
             1 << place
             for place, affinity in enumerate(self._standing[pool.node])
             if any(allows(policy, affinity) for policy in policies)
         )
+
+
+def _meets(seats: Iterable[int], needs: Iterable[int]) -> bool:
+    taken = sum(1 << seat for seat in seats)
+    return all(taken & need for need in needs)

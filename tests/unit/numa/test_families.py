@@ -86,6 +86,20 @@ def test_seats_are_the_sets_that_can_be_sat_on(choices: list[int]) -> None:
         assert listed(seated[place]) == {taken(way) for way in ways(choices[place:])}
 
 
+@given(choices_of)
+def test_who_sits_down_at_once_sits_as_the_first_way_has_it(
+    choices: list[int],
+) -> None:
+    found = families.at_hand(choices)
+    assert found is None or tuple(found) == ways(choices)[0]
+
+
+def test_who_comes_late_may_find_no_seat_at_once() -> None:
+    assert families.at_hand([0b11, 0b10]) == [0, 1]
+    assert families.at_hand([0b11, 0b01]) is None
+    assert families.at_hand([]) == []
+
+
 @settings(deadline=None)
 @given(choices_of, st.sets(sets))
 def test_the_first_way_is_the_first_of_all(

@@ -288,6 +288,9 @@ def test_the_budget_is_how_many_ways_are_tried() -> None:
     with pytest.raises(exception.FitTooHard, match="1 ways") as caught:
         fit_to_host(apart, budget=1)
     assert not caught.value.retryable
+    nowhere = dataclasses.replace(question, pools=(DevicePool("gpu", None, 1),))
+    # That the last way is ruled out is known without another one.
+    assert fit_to_host(nowhere, budget=1).requests == ("r",)
 
 
 @pytest.mark.parametrize("seed", range(8))
