@@ -100,12 +100,13 @@ def test_the_regions_of_a_card_are_programmed_one_after_the_other(
 
 def test_a_region_waits_for_that_of_another_guest_on_its_card(ports, pool):
     ports.upload()
+    # While a card is programmed, a service that starts waits for it.
+    hasty = service.build(ports.config(plug_timeout=1.0), ports.root, Owner.NOVA)
     ports.kernel.hang(CARD, "program")
     slow = pool.submit(ports.ask, 1, VF, function_id=GZIP)
     ports.kernel.wait_until_blocked()
     selected, specs = request(ports.provider(OTHER_VF))
     specs["accel1:function_id"] = GZIP
-    hasty = service.build(ports.config(plug_timeout=1.0), ports.root, Owner.NOVA)
     # It waits for the card, if it gets as far as that in its time.
     with pytest.raises((exception.LockTimeout, exception.DeviceStuck)):
         hasty.plug(instance(2), selected, specs)
