@@ -25,10 +25,10 @@ from os_acc import bindings, choice, exception, inventory, programming
 from os_acc.host import boot, numa
 from os_acc.numa.affinity import Guest
 from os_acc.numa.policies import Policies
-from os_acc.objects import profile
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.profile import index_of
 from os_acc.objects.selection import Wanted
 
 LOG = log.getLogger(__name__)
@@ -126,7 +126,7 @@ class Drafter:
 
     def _profile(self, suffix: str) -> str:
         # The flavor may have groups of its own beside those of the profile.
-        return "" if profile.index_of(suffix) is None else self.profile
+        return "" if index_of(suffix) is None else self.profile
 
     def _lease(
         self,
