@@ -15,8 +15,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import os
 import time
@@ -29,6 +27,7 @@ from oslo_log import log
 
 from os_acc import (
     conf,
+    digests,
     drafting,
     entries,
     exception,
@@ -39,18 +38,16 @@ from os_acc import (
     plugins,
     programming,
     selected_rp,
-    watching,
 )
-from os_acc.assignment.knowledge import Known
 from os_acc.host import vfio
-from os_acc.host.view import Host
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.numa import Affinity
 from os_acc.objects.request import AttachTarget, FlavorRequest
 from os_acc.objects.selection import Allocations, Selection, Wanted
-from os_acc.placement import memory, publisher, regions, snapshot, tree
+from os_acc.offering import Offering
+from os_acc.placement import publisher
 from os_acc.plugins import base
 from os_acc.profiles.choice import Profiles
 from os_acc.store.leases import AlreadyLeased, Store
@@ -80,15 +77,13 @@ class Manager:
         self,
         root: str,
         settings: conf.Settings,
-        rules: inventory.Rules,
         loaded: plugins.Plugins,
         store: Store,
         locks: Locks,
         life: lifecycle.Lifecycle,
         programmer: programming.Programmer,
         owner: Owner,
-        told: inventory.Told,
-        health: watching.Health,
+        offering: Offering,
         profiles: Profiles,
         to: publisher.Publisher,
     ) -> None:
@@ -99,24 +94,15 @@ class Manager:
         self.locks = locks
         self.life = life
         self._programmer = programmer
-        self._rules = rules
         self._owner = owner
-        self._told = told
-        self._health = health
+        self.offering = offering
         self.profiles = profiles
         self.publisher = to
-        # All providers that this host ever offered: uuid to resource class.
-        self._ours = store.providers()
-        self._snapshots = snapshot.Snapshots(self.take_stock)
-        self._memory = memory.Memory(store.told())
-        self._tree = tree.TreeWriter(settings.node_name, self._memory)
         _managers.add(self)
 
     def forget_parent(self) -> None:
         """In a forked child: wait for none of the parent's threads."""
-        self._snapshots.forget()
-        self._tree.forget()
-        self._memory.forget()
+        self.offering.forget_parent()
         self.publisher.forget()
 
     # -- what Nova calls ---------------------------------------------------
@@ -154,10 +140,10 @@ class Manager:
         # A unit counts the same whether it is leased or free; one that has
         # failed does not, nor does a lease whose device has vanished.
         why = None
-        if released.failed or not self._snapshots.offers(released.done):
-            why = self._recount(deadline)
+        if released.failed or not self.offering.snapshots.offers(released.done):
+            why = self.offering.recount(deadline)
         if any(lease.programming for lease in leases):
-            self._tell_regions(deadline)
+            self.offering.tell_regions(deadline)
         if released.failed:
             failure = _unreleased(released)
             if why is not None:
@@ -205,24 +191,14 @@ class Manager:
         :raises ConsumerConflict: the consumer has other accelerators.
         """
         instance = InstanceInfo(consumer)
-        self._check_ours(selection, deadline)
+        self.offering.check_ours(
+            [uuid for uuid, _resources in selection.entries], deadline
+        )
         leases = self._plug(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.uuid for lease in leases} != uuids:
             raise exception.ConsumerConflict(
                 f"instance {consumer} already holds accelerators of other requests"
-            )
-
-    def _check_ours(self, selection: Allocations, deadline: float) -> None:
-        providers = {uuid for uuid, _resources in selection.entries}
-        if providers <= self._ours.keys():
-            return
-        # What this process has not seen yet may be ours as well.
-        self._look(deadline)
-        for uuid in sorted(providers - self._ours.keys()):
-            raise exception.ProviderNotFound(
-                f"resource provider {uuid} is none of this host's accelerators",
-                hint="'os-acc provider list' shows them",
             )
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
@@ -242,7 +218,9 @@ class Manager:
         request = self._request(flavor_extra_specs, deadline)
         self.take_stock()
         # Whoever asks for what has vanished has to be told by plug().
-        return extra_specs.requests_accelerators(request, set(self._ours.values()))
+        return extra_specs.requests_accelerators(
+            request, set(self.offering.ours.values())
+        )
 
     def attached(self, instance_info: object) -> dict[str, list[dict[str, Any]]]:
         """See :func:`os_acc.attached`."""
@@ -256,73 +234,11 @@ class Manager:
 
     def take_stock(self, deadline: float = math.inf) -> inventory.Inventory:
         """What the host offers at this moment."""
-        return self._look(deadline)[0]
-
-    def _look(self, deadline: float) -> tuple[inventory.Inventory, Standing]:
-        """What the host offers, and the leases that this was judged by."""
-        store = self.store.until(deadline)
-        began = self._snapshots.begin()
-        standing = store.standing()
-        stock = self._judged(standing, deadline)
-        if stock.has_unknown:
-            # What was leased while the host was read looks like nobody's.
-            before, standing = standing, store.standing()
-            if not standing.leased <= before.leased:
-                both = dataclasses.replace(
-                    standing, leases=(*before.leases, *standing.leases)
-                )
-                stock = self._judged(both, deadline, stock.host)
-        self._told.tell(stock)
-        self._remember(stock, standing, store)
-        self._snapshots.note(began, standing, stock.providers.values())
-        return stock, standing
-
-    def _judged(
-        self, standing: Standing, deadline: float, host: Host | None = None
-    ) -> inventory.Inventory:
-        return inventory.take_stock(
-            self.root,
-            self._rules,
-            self.plugins,
-            self.settings.node_name,
-            standing,
-            deadline,
-            host,
-            self._health.faults,
-        )
+        return self.offering.take_stock(deadline)
 
     def refresh(self) -> None:
         """Look at the host for those who cannot wait; see :mod:`.watching`."""
-        self._snapshots.refresh()
-
-    def _recount(self, deadline: float) -> exception.StateUnavailable | None:
-        """Let the snapshot know which leases there are after a failure.
-
-        What keeps it from that is returned: the failure is more important.
-        """
-        began = self._snapshots.begin()
-        try:
-            standing = self.store.until(deadline).standing()
-        except exception.StateUnavailable as error:
-            LOG.warning("the leases are counted later: %s", error)
-            self._snapshots.expire()
-            return error
-        self._snapshots.note(began, standing)
-        return None
-
-    def _remember(
-        self, stock: inventory.Inventory, standing: Standing, store: Store
-    ) -> None:
-        """Know every provider again whose device has vanished: it is ours."""
-        offered = {
-            each.uuid: each.device.resource_class for each in stock.providers.values()
-        }
-        is_known = stock.places.items() <= standing.places.items()
-        if not (is_known and offered.items() <= self._ours.items()):
-            store.remember_providers(offered, stock.places)
-            # In place: two threads that find a new card each keep both.
-            self._ours.update(offered)
-        self._memory.tell(stock.providers.values(), store)
+        self.offering.snapshots.refresh()
 
     def providers(self) -> tuple[Provider, ...]:
         """See :func:`os_acc.providers`."""
@@ -330,15 +246,11 @@ class Manager:
 
     def update_provider_tree(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        newest = self._snapshots.newest()
-        self._tree.write(provider_tree, nodename, newest, self._ours)
+        self.offering.write(provider_tree, nodename)
 
     def publish(self) -> publisher.Published:
         """See :func:`os_acc.sync_placement`."""
-        deadline = self.publisher.deadline()
-        self._look(deadline)
-        record = self._memory.above(self.store.until(deadline))
-        return self.publisher.sync(self._snapshots.newest(), record, deadline)
+        return self.offering.publish(self.publisher)
 
     def host_info(self) -> dict[str, Any]:
         """See :func:`os_acc.host_info`."""
@@ -373,7 +285,7 @@ class Manager:
         try:
             return self._plugged(instance, selection, request, deadline, named)
         except exception.OsAccError as error:
-            if (why := self._recount(deadline)) is not None:
+            if (why := self.offering.recount(deadline)) is not None:
                 error.add_note(f"nor can the leases be counted: {why}")
             raise
 
@@ -391,15 +303,15 @@ class Manager:
         if held and self._confirms(held, request, selection):
             return self._again(held, deadline)
         # What this process has not seen yet may be ours as well.
-        look = self._look(deadline)
+        look = self.offering.look(deadline)
         wanted = matching.match_groups(
             request,
             selection,
-            self._ours,
-            self._known(look[0], request, selection, deadline),
+            self.offering.ours,
+            self.offering.known(look[0], request, selection, self.publisher, deadline),
         )
         if not held:
-            digest = _digest(wanted, found=selection.is_unmapped)
+            digest = digests.digest(wanted, found=selection.is_unmapped)
             chooser = drafting.chooser(self.root, instance, request.pci_numa_policy)
             drafter = drafting.Drafter(
                 self.root,
@@ -425,7 +337,9 @@ class Manager:
         """Whether leases answer a request, as far as this is known by now."""
         try:
             wanted = self._as_recorded(held, request, selection)
-            if _is_of(held, _digest(wanted), _digest(wanted, found=True)):
+            if digests.is_of(
+                held, digests.digest(wanted), digests.digest(wanted, found=True)
+            ):
                 return True
             if not isinstance(selection, Allocations) or selection.is_unmapped:
                 return False
@@ -435,7 +349,7 @@ class Manager:
         except (exception.ProviderNotFound, exception.InvalidSelectedProvider) as error:
             LOG.debug("the host is looked at first: %s", error)
             return False
-        return _is_of(held, _digest(wanted, found=True))
+        return digests.is_of(held, digests.digest(wanted, found=True))
 
     def _as_recorded(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
@@ -446,35 +360,9 @@ class Manager:
             for lease in held
             if lease.provider
         }
-        return matching.match_groups(request, selection, self._ours, recorded=recorded)
-
-    def _known(
-        self,
-        stock: inventory.Inventory,
-        request: FlavorRequest,
-        selection: Selection,
-        deadline: float,
-    ) -> Known:
-        """What there is to know of traits; Placement is asked where that decides.
-
-        :raises PlacementError: it does not answer.
-        """
-        known = Known(
-            own={each.uuid: each.device.traits for each in stock.providers.values()},
-            heard=self._tree.heard,
-            changes=regions.may_change,
+        return matching.match_groups(
+            request, selection, self.offering.ours, recorded=recorded
         )
-        if not isinstance(selection, Allocations) or not selection.is_unmapped:
-            return known
-        unheard = known.unheard(request, selection, set(self._ours.values()))
-        if not unheard:
-            return known
-        try:
-            told = self.publisher.traits(unheard, deadline)
-        except exception.PlacementNotConfigured as error:
-            LOG.debug("which traits others have set is not known: %s", error)
-            return known
-        return dataclasses.replace(known, heard={**known.heard, **told})
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
         """What a consumer holds, with nothing unfinished beside it.
@@ -537,7 +425,7 @@ class Manager:
             except exception.DeviceUnsettled as error:
                 # The host is still busy with a new device.
                 LOG.debug("%s looks again: %s", instance.uuid, error)
-                look = self._look(deadline)
+                look = self.offering.look(deadline)
                 gone = {each.provider_uuid for each in wanted} - set(look[0].providers)
                 if gone or time.monotonic() >= deadline:
                     raise
@@ -555,44 +443,8 @@ class Manager:
         with planned as plan:
             leases = self.life.establish(plan.leases, deadline, plan.jobs)
         if any(lease.programming for lease in leases):
-            self._tell_regions(deadline)
+            self.offering.tell_regions(deadline)
         return leases
-
-    def _tell_regions(self, deadline: float) -> None:
-        """Let the snapshot know what regions hold: it is among their traits."""
-        try:
-            self._look(deadline)
-        except exception.OsAccError as error:
-            LOG.warning("what regions hold is told later: %s", error)
-            self._snapshots.expire()
-
-
-def _digest(wanted: Sequence[Wanted], *, found: bool = False) -> str:
-    """The same for the same request, whatever devices answer it.
-
-    :param found: nobody said which provider is whose; it was worked out.
-    """
-    how = ["found"] if found else []
-    plain = json.dumps([*how, *(_plain(each) for each in wanted)])
-    return hashlib.sha256(plain.encode()).hexdigest()
-
-
-def _plain(wanted: Wanted) -> tuple[Any, ...]:
-    *fields, wish, _target, required, near = dataclasses.astuple(wanted)
-    # As it was before there were wishes: recorded digests have to hold.
-    if wish:
-        fields.append(wish)
-    if wanted.attach_target is not AttachTarget.VM:
-        fields.append(wanted.attach_target.value)
-    if required:
-        fields.append(required)
-    if near:
-        fields.append(near.value)
-    return tuple(fields)
-
-
-def _is_of(held: Sequence[Lease], *digests: str) -> bool:
-    return all(lease.request in digests for lease in held)
 
 
 def _tell_far(leases: Sequence[Lease], instance: InstanceInfo) -> None:

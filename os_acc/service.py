@@ -34,6 +34,7 @@ from os_acc import (
     inventory,
     lifecycle,
     manager,
+    offering,
     plugins,
     programming,
     virtual_functions,
@@ -176,15 +177,15 @@ def _build(
     ready = manager.Manager(
         root,
         settings,
-        rules,
         loaded,
         store,
         locks,
         life,
         programmer,
         owner,
-        _told,
-        health,
+        offering.Offering(
+            root, settings.node_name, rules, loaded, store, _told, health
+        ),
         Profiles(config),
         new_publisher(config, settings),
     )
@@ -204,9 +205,7 @@ def new_publisher(
     :raises InvalidDeviceSpec: an entry cannot be read.
     """
     named = device_spec.parse(settings.device_spec).entries
-    classes = [
-        each.tags.resource_class for each in named if each.tags.resource_class
-    ]
+    classes = [each.tags.resource_class for each in named if each.tags.resource_class]
     return publisher.Publisher(config, settings.node_name, named=classes)
 
 

@@ -36,7 +36,7 @@ def told(bench):
     """``told(event)`` lets the service hear the kernel say that."""
 
     def tell(event: Uevent) -> None:
-        bench.manager._health.note(event)
+        bench.manager.offering.health.note(event)
         bench.manager.refresh()
 
     return tell
@@ -45,7 +45,7 @@ def told(bench):
 def units(bench):
     """(total, reserved) of the card, as Placement is told."""
     uuid = bench.provider(GPU).uuid
-    for each in bench.manager._snapshots.newest():
+    for each in bench.manager.offering.snapshots.newest():
         if each.uuid == uuid:
             (found,) = each.units.values()
             return found.total, found.reserved
@@ -83,7 +83,7 @@ def test_a_function_takes_the_rest_of_its_group_along(bench):
     provider = bench.provider(GPU)
     (handle,) = provider.device.handles
     last = handle.members[-1]
-    bench.manager._health.note(Uevent("change", last, Recovery.BEGUN))
+    bench.manager.offering.health.note(Uevent("change", last, Recovery.BEGUN))
     (handle,) = bench.provider(GPU).device.handles
     assert str(last) in handle.fault
 

@@ -63,7 +63,7 @@ def units(bench: Bench) -> list[tuple[int, int]]:
     """(total, reserved) of everything that Placement is told of."""
     return [
         (each.total, each.reserved)
-        for capacity in bench.manager._snapshots.newest()
+        for capacity in bench.manager.offering.snapshots.newest()
         for each in capacity.units.values()
     ]
 

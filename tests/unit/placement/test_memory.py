@@ -60,5 +60,5 @@ def test_what_is_published_is_known_to_whoever_writes_into_novas_tree(bench, dou
     manager = bench.manager
     manager.publisher = Publisher(double.config(), "node1")
     assert manager.publish().done
-    assert manager._memory.told == manager.store.told()
+    assert manager.offering.memory.told == manager.store.told()
     assert manager.store.told().made

@@ -207,7 +207,7 @@ def looks(monkeypatch):
 
     def begin(bench):
         monkeypatch.setattr(snapshot, "MAX_AGE", -1.0)
-        bench.manager._snapshots.expire()
+        bench.manager.offering.snapshots.expire()
         begun.append(bench)
 
     yield begin
@@ -216,12 +216,12 @@ def looks(monkeypatch):
 
 
 def is_looking(bench) -> bool:
-    return bench.manager._snapshots._looking.locked()
+    return bench.manager.offering.snapshots._looking.locked()
 
 
 def answers(bench, nova) -> None:
     """Updating returns, whatever is going on, with all that was seen."""
-    before = bench.manager._ours
+    before = bench.manager.offering.ours
     unending.begin(nova.cycle, bench.manager.update_provider_tree).result(SECONDS)
     assert set(nova.ours().values()) == set(before)
 

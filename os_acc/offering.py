@@ -1,0 +1,203 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What this host offers, as this process knows it and Placement is told it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from oslo_log import log
+
+from os_acc import exception, inventory, plugins, watching
+from os_acc.assignment.knowledge import Known
+from os_acc.host.view import Host
+from os_acc.objects.lease import Standing
+from os_acc.objects.request import FlavorRequest
+from os_acc.objects.selection import Allocations, Selection
+from os_acc.placement import memory, publisher, regions, snapshot, tree
+from os_acc.store.leases import Store
+
+LOG = log.getLogger(__name__)
+
+
+class Offering:
+    """The host is looked at here, and what is seen is kept for those who cannot wait.
+
+    Thread-safe.
+
+    :ivar ours: all providers that this host ever offered: uuid to resource
+        class. A device that has vanished is known for ours by it.
+    :ivar snapshots: what is offered, for those who cannot wait for sysfs.
+    :ivar memory: what Placement was told.
+    :ivar tree: who writes into Nova's provider tree.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        node_name: str,
+        rules: inventory.Rules,
+        loaded: plugins.Plugins,
+        store: Store,
+        told: inventory.Told,
+        health: watching.Health,
+    ) -> None:
+        self._root = root
+        self._node_name = node_name
+        self._rules = rules
+        self._plugins = loaded
+        self._store = store
+        self._told = told
+        self.health = health
+        self.ours = store.providers()
+        self.snapshots = snapshot.Snapshots(self.take_stock)
+        self.memory = memory.Memory(store.told())
+        self.tree = tree.TreeWriter(node_name, self.memory)
+
+    def forget_parent(self) -> None:
+        """In a forked child: wait for none of the parent's threads."""
+        self.snapshots.forget()
+        self.tree.forget()
+        self.memory.forget()
+
+    def take_stock(self, deadline: float = math.inf) -> inventory.Inventory:
+        """What the host offers at this moment."""
+        return self.look(deadline)[0]
+
+    def look(self, deadline: float) -> tuple[inventory.Inventory, Standing]:
+        """What the host offers, and the leases that this was judged by."""
+        store = self._store.until(deadline)
+        began = self.snapshots.begin()
+        standing = store.standing()
+        stock = self._judged(standing, deadline)
+        if stock.has_unknown:
+            # What was leased while the host was read looks like nobody's.
+            before, standing = standing, store.standing()
+            if not standing.leased <= before.leased:
+                both = dataclasses.replace(
+                    standing, leases=(*before.leases, *standing.leases)
+                )
+                stock = self._judged(both, deadline, stock.host)
+        self._told.tell(stock)
+        self._remember(stock, standing, store)
+        self.snapshots.note(began, standing, stock.providers.values())
+        return stock, standing
+
+    def _judged(
+        self, standing: Standing, deadline: float, host: Host | None = None
+    ) -> inventory.Inventory:
+        return inventory.take_stock(
+            self._root,
+            self._rules,
+            self._plugins,
+            self._node_name,
+            standing,
+            deadline,
+            host,
+            self.health.faults,
+        )
+
+    def recount(self, deadline: float) -> exception.StateUnavailable | None:
+        """Let the snapshot know which leases there are after a failure.
+
+        What keeps it from that is returned: the failure is more important.
+        """
+        began = self.snapshots.begin()
+        try:
+            standing = self._store.until(deadline).standing()
+        except exception.StateUnavailable as error:
+            LOG.warning("the leases are counted later: %s", error)
+            self.snapshots.expire()
+            return error
+        self.snapshots.note(began, standing)
+        return None
+
+    def _remember(
+        self, stock: inventory.Inventory, standing: Standing, store: Store
+    ) -> None:
+        """Know every provider again whose device has vanished: it is ours."""
+        offered = {
+            each.uuid: each.device.resource_class for each in stock.providers.values()
+        }
+        is_known = stock.places.items() <= standing.places.items()
+        if not (is_known and offered.items() <= self.ours.items()):
+            store.remember_providers(offered, stock.places)
+            # In place: two threads that find a new card each keep both.
+            self.ours.update(offered)
+        self.memory.tell(stock.providers.values(), store)
+
+    def tell_regions(self, deadline: float) -> None:
+        """Let the snapshot know what regions hold: it is among their traits."""
+        try:
+            self.look(deadline)
+        except exception.OsAccError as error:
+            LOG.warning("what regions hold is told later: %s", error)
+            self.snapshots.expire()
+
+    def check_ours(self, providers: Iterable[str], deadline: float) -> None:
+        """Hold providers against all that this host ever offered.
+
+        :raises ProviderNotFound: one is none of them.
+        """
+        providers = set(providers)
+        if providers <= self.ours.keys():
+            return
+        # What this process has not seen yet may be ours as well.
+        self.look(deadline)
+        for uuid in sorted(providers - self.ours.keys()):
+            raise exception.ProviderNotFound(
+                f"resource provider {uuid} is none of this host's accelerators",
+                hint="'os-acc provider list' shows them",
+            )
+
+    def known(
+        self,
+        stock: inventory.Inventory,
+        request: FlavorRequest,
+        selection: Selection,
+        asked: publisher.Publisher,
+        deadline: float,
+    ) -> Known:
+        """What there is to know of traits; Placement is asked where that decides.
+
+        :raises PlacementError: it does not answer.
+        """
+        known = Known(
+            own={each.uuid: each.device.traits for each in stock.providers.values()},
+            heard=self.tree.heard,
+            changes=regions.may_change,
+        )
+        if not isinstance(selection, Allocations) or not selection.is_unmapped:
+            return known
+        unheard = known.unheard(request, selection, set(self.ours.values()))
+        if not unheard:
+            return known
+        try:
+            told = asked.traits(unheard, deadline)
+        except exception.PlacementNotConfigured as error:
+            LOG.debug("which traits others have set is not known: %s", error)
+            return known
+        return dataclasses.replace(known, heard={**known.heard, **told})
+
+    def write(self, provider_tree: object, nodename: object) -> None:
+        """See :func:`os_acc.update_provider_tree`."""
+        self.tree.write(provider_tree, nodename, self.snapshots.newest(), self.ours)
+
+    def publish(self, to: publisher.Publisher) -> publisher.Published:
+        """See :func:`os_acc.sync_placement`."""
+        deadline = to.deadline()
+        self.look(deadline)
+        record = self.memory.above(self._store.until(deadline))
+        return to.sync(self.snapshots.newest(), record, deadline)
