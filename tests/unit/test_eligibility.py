@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import shutil
 
 import pytest
 
@@ -22,7 +24,7 @@ from os_acc import conf, exception, service
 from os_acc.objects.device import Refusal
 from os_acc.objects.lease import Owner
 from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import EVERYTHING, instance
+from tests.unit.bench import EVERYTHING, instance, request
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 
@@ -276,6 +278,62 @@ def test_what_cannot_be_read_of_nova_stops_nothing(bench, caplog):
     manager = with_nova(bench, "not JSON")
     assert manager.providers()
     assert "not JSON" in caplog.text
+
+
+def offer(bench, address, *types):
+    """Let the function's driver offer just these types of mediated devices."""
+    place = pathlib.Path(bench.root, "sys/bus/pci/devices", address)
+    shutil.rmtree(place / "mdev_supported_types", ignore_errors=True)
+    for name in types:
+        (place / "mdev_supported_types" / name).mkdir(parents=True)
+
+
+CARDS = {"0000:05:00.0", "0000:06:00.0"}
+
+
+def offered(manager):
+    return {str(each.device.address) for each in manager.providers()}
+
+
+def test_types_of_mediated_devices_come_and_go_without_a_restart(offering):
+    bench = offering()
+    config = of_nova_s_mdevs(bench, **{"t-9": []})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    for types, left in (
+        ((), CARDS),
+        (("t-8", "t-9"), {"0000:05:00.0"}),
+        (("t-8",), CARDS),
+        (("t-9",), {"0000:05:00.0"}),
+        ((), CARDS),
+    ):
+        offer(bench, "0000:06:00.0", *types)
+        assert offered(manager) == left
+
+
+def test_types_that_nova_takes_none_of_change_nothing(offering):
+    bench = offering()
+    before = bench.manager.providers()
+    offer(bench, "0000:06:00.0", "t-9")
+    offer(bench, "0000:05:00.0")
+    assert bench.manager.providers() == before
+
+
+def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(offering):
+    bench = offering()
+    config = of_nova_s_mdevs(bench, **{"t-9": []})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    (provider,) = (
+        each
+        for each in manager.providers()
+        if str(each.device.address) == "0000:06:00.0"
+    )
+    before = manager.plug(instance(1), *request(provider))
+    offer(bench, "0000:06:00.0", "t-9")
+    assert offered(manager) == CARDS - {"0000:06:00.0"}
+    assert manager.plug(instance(1), *request(provider)) == before
+    with pytest.raises(exception.OsAccError):
+        manager.plug(instance(2), *request(provider))
+    assert manager.unplug(instance(1)) == 1
 
 
 # -- as of now ---------------------------------------------------------------

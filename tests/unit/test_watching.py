@@ -15,12 +15,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 
 import pytest
 
 from os_acc import exception, watching
+from os_acc.host import pci
 from os_acc.host.uevents import Recovery, Uevent
 from os_acc.objects.pci import PciAddress
 
@@ -213,6 +215,43 @@ def test_a_driver_does_not_make_a_card_healthy(action):
     health.note(Uevent("change", GPU, Recovery.FAILED))
     health.note(Uevent(action, GPU))
     assert list(health.faults) == [GPU]
+
+
+def test_a_type_of_mediated_devices_that_comes_is_told_of_its_function(
+    bench, ears, monkeypatch
+):
+    """As mdev_register_parent() tells of it: as a change of the function."""
+    manager, types = bench.manager, set()
+    manager._rules = dataclasses.replace(
+        manager._rules, nova_mdev_types=frozenset({"t-1"})
+    )
+    monkeypatch.setattr(
+        pci, "mdev_types", lambda _root, address: types if address == GPU else set()
+    )
+    looked = Looks()
+
+    def look() -> None:
+        manager.refresh()
+        looked()
+
+    def offered() -> set[str]:
+        return {
+            str(each.provider.device.address)
+            for each in manager._snapshots.newest()
+            if each.provider
+        }
+
+    manager.providers()
+    before = offered()
+    watcher = watching.Watcher(watching.Health(), look, 10_000.0, lambda: ears)
+    watcher.start()
+    for there in ({"t-1"}, set()):
+        types.clear()
+        types.update(there)
+        ears.said.put(Uevent("change", GPU))
+        looked.wait()
+        assert offered() == (before - {str(GPU)} if there else before)
+    assert watcher.stop(LONG)
 
 
 def test_a_change_of_something_else_than_a_function_is_looked_at(watcher, ears, looks):

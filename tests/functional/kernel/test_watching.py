@@ -18,6 +18,7 @@ Nobody asks the library to look: without a watcher nothing here would change.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,7 +27,9 @@ pytest.register_assert_rewrite("tests.behaviour")
 
 import os_acc  # noqa: E402
 from os_acc import service  # noqa: E402
+from os_acc.host import pci  # noqa: E402
 from os_acc.host.uevents import Uevent  # noqa: E402
+from os_acc.objects.pci import PciAddress  # noqa: E402
 from os_acc.placement import snapshot  # noqa: E402
 from os_acc.testing.provider_tree import ProviderTree  # noqa: E402
 from tests.behaviour.ordinary import Job, OrdinaryProcess  # noqa: E402
@@ -108,11 +111,45 @@ def a_pcie_error_and_its_recovery_are_heard(host: RealHost) -> None:
     host.wait_until(lambda: (1, 0) in told().values())
 
 
+def types_of_mediated_devices_that_come_and_go_are_told(host: RealHost) -> None:
+    # The kernel tells of them as of a change of the function that offers them
+    # (mdev_register_parent()), and is made to say just that. No driver in this
+    # machine offers any: what one would offer is said in its place.
+    single, offered = host.places.single, set[str]()
+    read = pci.mdev_types
+
+    def types(root: str, address: PciAddress) -> frozenset[str]:
+        return frozenset(offered) if str(address) == single else read(root, address)
+
+    def tell() -> None:
+        host.store(f"sys/bus/pci/devices/{single}/uevent", "change")
+
+    start(host, {"address": single})
+    manager = service.get()
+    # As Nova's [devices] enabled_mdev_types has it.
+    manager._rules = dataclasses.replace(
+        manager._rules, nova_mdev_types=frozenset({"t-1"})
+    )
+    ((name, before),) = told().items()
+    assert before == (1, 0)
+    pci.mdev_types = types
+    try:
+        offered.add("t-1")
+        tell()
+        host.wait_until(lambda: not told())
+        offered.clear()
+        tell()
+        host.wait_until(lambda: told() == {name: (1, 0)})
+    finally:
+        pci.mdev_types = read
+
+
 JOBS: tuple[Job, ...] = (
     a_device_that_is_pulled_out_and_put_in_is_told,
     a_number_of_vfs_that_changes_is_told,
     a_driver_that_changes_is_told,
     a_pcie_error_and_its_recovery_are_heard,
+    types_of_mediated_devices_that_come_and_go_are_told,
 )
 
 
