@@ -22,6 +22,7 @@ from os_acc.objects.told import NOTHING, Kind, Name, Told
 from os_acc.placement.client import Client
 from os_acc.placement.difference import Goal, Plan, Tree
 from os_acc.placement.known import EMPTY, Answered, Broken, Contents
+from os_acc.placement.memory import Ledger
 from os_acc.placement.steps import (
     Create,
     DeleteName,
@@ -51,7 +52,9 @@ class Applied:
     :ivar kept: the names that others use.
     """
 
-    def __init__(self, client: Client, goal: Goal, tree: Tree, deadline: float) -> None:
+    def __init__(
+        self, client: Client, goal: Goal, tree: Tree, ledger: Ledger, deadline: float
+    ) -> None:
         self.done: list[Step] = []
         self.refused: list[Refusal] = []
         self.again: list[Refusal] = []
@@ -62,6 +65,7 @@ class Applied:
         self._client = client
         self._goal = goal
         self._tree = tree
+        self._ledger = ledger
         self._deadline = deadline
         #: Of which no further step is tried: providers by uuid, and names.
         self._blocked: set[str] = set()
@@ -126,9 +130,14 @@ class Applied:
                 self.gone |= Told(made=frozenset({step.name}))
 
     def _make(self, name: Name) -> None:
-        if not self._client.make_name(name, self._deadline):
+        made = Told(made=frozenset({name}))
+        if self._client.make_name(name, self._deadline):
+            # Not before: somebody else may make what was not made after all. And
+            # at once: until then, a crash leaves it to nobody.
+            self._ledger.change_told(made)
+        else:
             # Somebody else was faster.
-            self.gone |= Told(made=frozenset({name}))
+            self.gone |= made
         self.made.add(name)
 
     def _set_traits(self, step: SetTraits) -> None:

@@ -41,7 +41,7 @@ from os_acc.placement.client import MOVES, Client
 from os_acc.placement.difference import Answers, Goal, Plan, Questions, Tree
 from os_acc.placement.known import Answered, Contents, Node
 from os_acc.placement.memory import Ledger
-from os_acc.placement.steps import MakeName, Refusal, Step
+from os_acc.placement.steps import Refusal, Step
 
 LOG = log.getLogger(__name__)
 
@@ -206,12 +206,11 @@ class Publisher:
         deadline: float,
         skipped: frozenset[str],
     ) -> Applied:
-        made = {each.name for each in plan.steps if isinstance(each, MakeName)}
         # On record first: nobody else's is taken for ours, nor ours forgotten.
-        more = (goal.given | Told(made=frozenset(made))) - goal.told
+        more = goal.given - goal.told
         if more or plan.gone:
             ledger.change_told(more, plan.gone)
-        applied = Applied(self._client, goal, tree, deadline)
+        applied = Applied(self._client, goal, tree, ledger, deadline)
         try:
             applied.apply(plan, skipped)
         finally:

@@ -30,7 +30,7 @@ from os_acc.objects import naming
 from os_acc.objects.device import Card
 from os_acc.objects.lease import Standing
 from os_acc.objects.region import Region
-from os_acc.objects.told import Kind, Name, Told
+from os_acc.objects.told import NOTHING, Kind, Name, Told
 from os_acc.placement import publisher, regions
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.client import Client
@@ -337,8 +337,8 @@ def test_it_is_on_record_before_it_is_told(double, service):
     seen = []
     keep = service.ledger.change_told
 
-    def change(more, gone):
-        seen.append((bool(more), list(double.writes())))
+    def change(more, gone=NOTHING):
+        seen.append((bool(more.given), list(double.writes())))
         keep(more, gone)
 
     service.ledger.change_told = change
@@ -402,6 +402,30 @@ def test_after_the_loss_of_the_record_a_region_holds_what_it_holds(double):
     assert after.sync(now).refused == ()
     assert double.providers[ONE.uuid].traits == now.provider.device.traits | others
     assert after.sync(now).writes == 0
+
+
+def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
+    """The service goes before it is made; and then somebody else makes it."""
+    double.trouble("PUT", "/traits/CUSTOM_FAST", times=99)
+    with pytest.raises(exception.PlacementUnavailable):
+        service.sync(ONE)
+    double._troubles.clear()
+    double.traits.add("CUSTOM_FAST")
+    after = Service(double, service.ledger)
+    assert after.sync(ONE).refused == ()
+    after.sync()
+    assert "CUSTOM_FAST" in double.traits
+    assert CLASS not in double.classes
+
+
+def test_a_name_that_was_made_is_on_record_whatever_comes_next(double, service):
+    double.trouble("POST", "/resource_providers", times=99)
+    with pytest.raises(exception.PlacementUnavailable):
+        service.sync(ONE)
+    double._troubles.clear()
+    Service(double, service.ledger).sync()
+    assert "CUSTOM_FAST" not in double.traits
+    assert CLASS not in double.classes
 
 
 def test_a_name_that_is_there_already_is_not_of_our_making(double, service):
