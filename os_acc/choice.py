@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from os_acc import exception
+from os_acc import exception, hints
 from os_acc.numa.affinity import Guest, allows
 from os_acc.numa.nearest import Demand, Shelf, divide
 from os_acc.numa.policies import NOTHING_SAID, Policies
@@ -30,6 +30,7 @@ from os_acc.objects.selection import Wanted
 
 #: A guest of which nobody says where it is.
 ANYWHERE: Final = Guest(NUMATopology())
+_MOST_SHOWN: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,20 +73,6 @@ class Chooser:
         :raises NUMAPolicyUnmet: it has enough, but not near enough.
         """
         _check_offered(wanted, providers)
-        while True:
-            chosen = self._chosen(wanted, providers, taken)
-            again = _given_twice(chosen)
-            if again is None:
-                return chosen
-            # Two providers have functions of one IOMMU group.
-            taken = taken | {again}
-
-    def _chosen(
-        self,
-        wanted: Sequence[Wanted],
-        providers: Mapping[str, Provider],
-        taken: frozenset[PciAddress],
-    ) -> tuple[Chosen, ...]:
         free = {
             each.provider_uuid: list(_free(providers[each.provider_uuid], taken))
             for each in wanted
@@ -101,7 +88,7 @@ class Chooser:
         for each, share in zip(wanted, shares, strict=True):
             provider = providers[each.provider_uuid]
             if sum(share) < each.amount:
-                raise self._unmet(each, provider, free[provider.uuid])
+                raise self._unmet(each, provider, free[provider.uuid], sum(share))
             chosen += [
                 Chosen(each, provider, handle, self._affinity(handle))
                 for shelf, number in zip(shelves, share, strict=True)
@@ -142,17 +129,28 @@ class Chooser:
         return self.guest.affinity(handle.numa_node) if self.guest.cells else None
 
     def _unmet(
-        self, wanted: Wanted, provider: Provider, free: Sequence[Handle]
+        self, wanted: Wanted, provider: Provider, free: Sequence[Handle], got: int
     ) -> exception.NUMAPolicyUnmet:
         policies = {self.policies.effective(wanted, each).value for each in free}
         cells = ", ".join(map(str, self.guest.cells))
-        found = "; ".join(
-            f"{each.address} {self._place(each.numa_node)}" for each in free
-        )
+        fitting = sum(self._allows(wanted, each) for each in free)
+        others = fitting - got
+        rest = f" ({others} of {fitting} go to other groups)" if others else ""
         return exception.NUMAPolicyUnmet(
             f"{provider.name} has too few devices for {title(wanted.group_suffix)} "
             f"that a guest in cells {cells} may have under the NUMA policy "
-            f"{' or '.join(sorted(policies))}: {wanted.amount} wanted, free: {found}"
+            f"{' or '.join(sorted(policies))}: {wanted.amount} wanted, "
+            f"{got} there{rest}; free: {self._found(free)}"
+        )
+
+    def _found(self, free: Sequence[Handle]) -> str:
+        """What is free, and where; a card may have hundreds of VFs."""
+        places: dict[int | None, list[str]] = {}
+        for each in free:
+            places.setdefault(each.numa_node, []).append(str(each.address))
+        return "; ".join(
+            f"{len(there)} {self._place(node)}: {hints.some(there, _MOST_SHOWN)}"
+            for node, there in places.items()
         )
 
     def _place(self, node: int | None) -> str:
@@ -199,15 +197,6 @@ def _check_enough(
                 f"{title(each.group_suffix)}{_out_of_order(provider)}",
                 hint="see 'os-acc device list' for who has them",
             )
-
-
-def _given_twice(chosen: Sequence[Chosen]) -> PciAddress | None:
-    used: set[PciAddress] = set()
-    for each in chosen:
-        if not used.isdisjoint(each.handle.members):
-            return each.handle.address
-        used.update(each.handle.members)
-    return None
 
 
 def _free(provider: Provider, taken: frozenset[PciAddress]) -> Iterator[Handle]:

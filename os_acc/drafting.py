@@ -34,15 +34,12 @@ from os_acc.objects.selection import Wanted
 LOG = log.getLogger(__name__)
 
 
-def chooser(root: str, instance: InstanceInfo, flavor_policy: object) -> choice.Chooser:
+def chooser(root: str, instance: InstanceInfo, policies: Policies) -> choice.Chooser:
     """Who chooses devices for an instance, by where it is and what it asks for.
 
-    :param flavor_policy: ``hw:pci_numa_affinity_policy``, as it was given.
-    :raises InvalidNUMAPolicy: a policy that is none, or two.
     :raises InvalidInstanceInfo: the host has no such NUMA cell.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
-    policies = Policies.of(instance, flavor_policy)
     if not instance.numa_cells:
         return choice.Chooser(policies=policies)
     topology = numa.read_topology(root)

@@ -40,11 +40,12 @@ from os_acc import (
     selected_rp,
 )
 from os_acc.host import vfio
+from os_acc.numa.policies import Policies
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
 from os_acc.objects.numa import Affinity
-from os_acc.objects.request import AttachTarget, FlavorRequest
+from os_acc.objects.request import AttachTarget, FlavorRequest, title
 from os_acc.objects.selection import Allocations, Selection, Wanted
 from os_acc.offering import Offering
 from os_acc.placement import publisher
@@ -191,6 +192,14 @@ class Manager:
         :raises ConsumerConflict: the consumer has other accelerators.
         """
         instance = InstanceInfo(consumer)
+        if near := [each.suffix for each in request.groups if each.numa_policy]:
+            # A request is bound before its guest is fitted to a host's cells.
+            LOG.warning(
+                "the NUMA policy of %s of instance %s is not kept to: nobody says in "
+                "which cells the guest will be",
+                ", ".join(map(title, near)),
+                consumer,
+            )
         self.offering.check_ours(
             [uuid for uuid, _resources in selection.entries], deadline
         )
@@ -297,6 +306,8 @@ class Manager:
         deadline: float,
         named: Mapping[str, Sequence[str]],
     ) -> tuple[Lease, ...]:
+        # Wrong ones are told of, also where what is recorded answers already.
+        policies = Policies.of(instance, request.pci_numa_policy)
         held = self._settled(instance.uuid, deadline)
         if selection is None:
             return self._recorded(instance, held, deadline)
@@ -312,7 +323,8 @@ class Manager:
         )
         if not held:
             digest = digests.digest(wanted, found=selection.is_unmapped)
-            chooser = drafting.chooser(self.root, instance, request.pci_numa_policy)
+            policies.check({each.group_suffix for each in wanted})
+            chooser = drafting.chooser(self.root, instance, policies)
             drafter = drafting.Drafter(
                 self.root,
                 self._owner,

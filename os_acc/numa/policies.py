@@ -22,7 +22,7 @@ says anything, ``legacy``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -91,6 +91,21 @@ class Policies:
             for suffix, value in instance.port_numa_policies
         }
         return cls(MappingProxyType(ports), found[0] if found else None)
+
+    def check(self, groups: Collection[str]) -> None:
+        """Hold the ports' groups against those that there are.
+
+        :param groups: the suffixes of those that this host serves.
+        :raises InvalidNUMAPolicy: a port has none of them for itself; what it
+            asks for would be lost.
+        """
+        for suffix in self.ports:
+            if suffix not in groups:
+                raise exception.InvalidNUMAPolicy(
+                    f"a port has a NUMA policy for {title(suffix)}, which has no "
+                    "accelerator here",
+                    hint=hints.did_you_mean(suffix, groups),
+                )
 
     def asked(self, wanted: Wanted) -> NUMAPolicy | None:
         """What a group is to be served under; None: as the device has it."""

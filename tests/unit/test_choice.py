@@ -18,12 +18,14 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.choice import ANYWHERE, Chooser, Chosen
 from os_acc.numa.affinity import Guest
 from os_acc.numa.policies import Policies
-from os_acc.objects.device import Provider
+from os_acc.objects.device import Handle, Provider
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.selection import Wanted
@@ -191,17 +193,179 @@ def test_too_few_are_too_few_whatever_the_policy() -> None:
     assert not isinstance(caught.value, exception.NUMAPolicyUnmet)
 
 
-def test_what_two_providers_have_in_one_iommu_group_is_given_once() -> None:
-    shared = made.handle(1)
-    one = made.provider(1, shared, made.handle(2))
-    other = made.provider(2, shared, made.handle(3))
-    chosen = choose(
-        [want(one, group="1"), want(other, group="2")], one, other, cells=()
-    )
-    assert len({each.handle.address for each in chosen}) == 2
-
-
 def test_the_first_of_those_that_are_as_near() -> None:
     provider = card(1, 0, 0, 0)
     first, second = choose([want(provider, 2)], provider)
     assert [first.handle, second.handle] == list(provider.device.handles[1:3])
+
+
+def test_the_error_says_what_other_groups_have_got_of_what_would_do() -> None:
+    provider = card(0, 2)
+    wanted = [
+        want(provider, 1, NUMAPolicy.REQUIRED, "1"),
+        want(provider, 1, NUMAPolicy.REQUIRED, "2"),
+    ]
+    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+        choose(wanted, provider)
+    assert "1 wanted, 0 there (1 of 1 go to other groups)" in str(caught.value)
+
+
+def test_the_error_of_a_card_with_many_vfs_can_be_read() -> None:
+    provider = card(*[2] * 20, NODELESS)
+    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+        choose([want(provider, 2)], provider)
+    assert "20 in cell 2 (remote): " in str(caught.value)
+    assert "and 16 more; 1 in no known cell: " in str(caught.value)
+    assert str(caught.value).count("0000:3b:") == 5
+
+
+# -- whatever there is -------------------------------------------------------
+
+policies = st.none() | st.sampled_from(NUMAPolicy)
+places = st.none() | st.sampled_from(range(4))
+#: With and without a cell whose CPUs are on no socket of their own.
+topologies = st.sampled_from((HOST, NUMATopology((*HOST.cells, NUMACell(id=4)))))
+
+
+@st.composite
+def cards(draw: st.DrawFn) -> tuple[Provider, ...]:
+    """One or two cards of a few functions."""
+    return tuple(
+        card(
+            *draw(st.lists(places, min_size=1, max_size=4)),
+            number=number,
+            policy=draw(policies),
+        )
+        for number in range(1, draw(st.integers(2, 3)))
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn, there: tuple[Provider, ...]) -> list[Wanted]:
+    """One to three groups that want no more than there is."""
+    left = {each.uuid: len(each.device.handles) for each in there}
+    wanted = []
+    for group in range(1, draw(st.integers(2, 4))):
+        some = [each for each in there if left[each.uuid]]
+        if not some:
+            break
+        provider = draw(st.sampled_from(some))
+        amount = draw(st.integers(1, left[provider.uuid]))
+        left[provider.uuid] -= amount
+        wanted.append(want(provider, amount, draw(policies), str(group)))
+    return wanted
+
+
+#: Of what the specification says, and Nova: nothing of it is os_acc's.
+def may_have(
+    policy: NUMAPolicy, node: int | None, cells: tuple[int, ...], host: NUMATopology
+) -> bool:
+    if node in cells or policy is NUMAPolicy.PREFERRED:
+        return True
+    if policy is NUMAPolicy.LEGACY:
+        return node is None
+    sockets = {cell.id: cell.socket for cell in host.cells}
+    return (
+        policy is NUMAPolicy.SOCKET
+        and node is not None
+        and None not in sockets.values()
+        and sockets[node] in {sockets[cell] for cell in cells}
+    )
+
+
+def can_be_served(
+    wanted: list[Wanted],
+    there: tuple[Provider, ...],
+    cells: tuple[int, ...],
+    host: NUMATopology,
+    guest: NUMAPolicy | None,
+) -> bool:
+    """Whether there is any way, by trying all."""
+    units = [
+        [
+            handle
+            for provider in there
+            if provider.uuid == each.provider_uuid
+            for handle in provider.device.handles
+            if may_have(effective(each, handle, guest), handle.numa_node, cells, host)
+        ]
+        for each in wanted
+        for _ in range(each.amount)
+    ]
+    taken: dict[PciAddress, int] = {}
+
+    def seat(unit: int, seen: set[PciAddress]) -> bool:
+        for handle in units[unit]:
+            if handle.address in seen:
+                continue
+            seen.add(handle.address)
+            if handle.address not in taken or seat(taken[handle.address], seen):
+                taken[handle.address] = unit
+                return True
+        return False
+
+    return all(seat(unit, set()) for unit in range(len(units)))
+
+
+def effective(wanted: Wanted, handle: Handle, guest: NUMAPolicy | None) -> NUMAPolicy:
+    return wanted.numa_policy or guest or handle.numa_policy or NUMAPolicy.LEGACY
+
+
+@given(
+    st.data(),
+    cards(),
+    st.lists(st.sampled_from(range(4)), min_size=1, max_size=3, unique=True),
+    topologies,
+    policies,
+)
+def test_no_policy_is_broken_and_none_refused_that_can_be_met(
+    data: st.DataObject,
+    there: tuple[Provider, ...],
+    cells: list[int],
+    host: NUMATopology,
+    guest: NUMAPolicy | None,
+) -> None:
+    wanted = data.draw(requests(there))
+    at = tuple(cells)
+    possible = can_be_served(wanted, there, at, host, guest)
+    try:
+        chosen = choose(
+            wanted, *there, cells=at, topology=host, policies=Policies(guest=guest)
+        )
+    except exception.NUMAPolicyUnmet:
+        assert not possible
+        return
+    assert possible
+    assert len({each.handle.address for each in chosen}) == sum(
+        each.amount for each in wanted
+    )
+    for each in chosen:
+        policy = effective(each.wanted, each.handle, guest)
+        assert may_have(policy, each.handle.numa_node, at, host)
+        assert each.handle in each.provider.device.handles
+        assert each.provider.uuid == each.wanted.provider_uuid
+
+
+@given(st.data(), cards(), st.sampled_from([(0,), (0, 2), (3, 1)]))
+def test_what_was_not_chosen_does_not_matter(
+    data: st.DataObject, there: tuple[Provider, ...], cells: tuple[int, ...]
+) -> None:
+    wanted = data.draw(requests(there))
+    try:
+        chosen = choose(wanted, *there, cells=cells)
+    except exception.NUMAPolicyUnmet:
+        return
+    used = {each.handle.address for each in chosen}
+    free = {each.address for card in there for each in card.device.handles} - used
+    gone = data.draw(st.sets(st.sampled_from(sorted(free)))) if free else set()
+    again = choose(wanted, *there, cells=cells, taken=frozenset(gone))
+    assert far(again, cells) == far(chosen, cells)
+    assert choose(wanted, *reversed(there), cells=cells) == chosen
+
+
+def far(chosen: Sequence[Chosen], cells: tuple[int, ...]) -> list[tuple[str, int]]:
+    """How far what each group has is away, whichever of the same it is."""
+    guest = Guest(HOST, cells)
+    return sorted(
+        (str(each.affinity), guest.distance(each.handle.numa_node)) for each in chosen
+    )

@@ -126,6 +126,38 @@ def test_every_place_that_says_a_policy_is_heard(host, place):
     assert entry["numa_affinity"] == "remote"
 
 
+def test_novas_alias_is_heard_before_the_tag(host):
+    identity = host.provider(REMOTE).device.identity
+    config = host.config()
+    config.register_opts([cfg.MultiStrOpt("alias", default=[])], group="pci")
+    alias = (
+        f'{{"name": "gpu", "vendor_id": "{identity.vendor:04x}", '
+        f'"product_id": "{identity.product:04x}", "numa_policy": "required"}}'
+    )
+    config.set_override("alias", [alias], group="pci")
+    tagged = '{"address": "*:*:*.*", "numa_policy": "preferred"}'
+    config.set_override("device_spec", [tagged], group="os_acc")
+    selected, flavor = request(host.provider(REMOTE))
+    manager = service.build(config, host.root, Owner.NOVA)
+    with pytest.raises(exception.NUMAPolicyUnmet, match="required"):
+        manager.plug(instance(1) | {"numa_cells": [0]}, selected, flavor)
+
+
+def test_a_port_whose_group_nobody_has_is_told(host):
+    selected, flavor = request(host.provider(LOCAL))
+    mine = instance(1) | {"numa_cells": [0], "port_numa_policies": {"l": "required"}}
+    before = host.kernel.snapshot()
+    with pytest.raises(exception.InvalidNUMAPolicy, match="group 'l'"):
+        host.manager.plug(mine, selected, flavor)
+    assert host.kernel.snapshot() == before
+
+
+def test_a_policy_that_is_none_is_told_of_also_by_a_plug_that_only_confirms(host):
+    plug(host, LOCAL)
+    with pytest.raises(exception.InvalidNUMAPolicy, match="nonsense"):
+        plug(host, LOCAL, **{"hw:pci_numa_affinity_policy": "nonsense"})
+
+
 def test_flavor_and_image_that_disagree_fail_the_plug(host):
     selected, flavor = request(host.provider(LOCAL))
     mine = instance(1) | {

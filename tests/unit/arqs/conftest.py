@@ -24,7 +24,7 @@ from tests.unit.arqs.book import FPGAS, GPUS
 
 @pytest.fixture
 def book(bench, tmp_path):
-    """The requests of this host, with a catalogue of three profiles."""
+    """The requests of this host, with a catalogue of four profiles."""
     profiles = [
         {"name": "one", "groups": [{f"resources:{GPUS}": "1"}]},
         {
@@ -33,6 +33,10 @@ def book(bench, tmp_path):
                 {f"resources:{GPUS}": "1"},
                 {f"resources:{FPGAS}": "1", "accel:attach_target": "none"},
             ],
+        },
+        {
+            "name": "near",
+            "groups": [{f"resources:{GPUS}": "1", "accel:numa_policy": "required"}],
         },
         {"name": "many", "groups": [{f"resources:{GPUS}": "4"} for _ in range(3)]},
     ]

@@ -115,14 +115,6 @@ def test_no_other_way_is_nearer_or_more_even(
 
 
 @given(st.data(), guests, shelves)
-def test_the_same_is_chosen_again(
-    data: st.DataObject, guest: Guest, shelves: list[Shelf]
-) -> None:
-    asked = data.draw(demands(len(shelves)))
-    assert divide(asked, shelves, guest) == divide(asked, shelves, guest)
-
-
-@given(st.data(), guests, shelves)
 def test_taking_away_what_was_not_chosen_changes_nothing_of_the_sum(
     data: st.DataObject, guest: Guest, shelves: list[Shelf]
 ) -> None:
