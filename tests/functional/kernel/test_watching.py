@@ -125,10 +125,10 @@ def types_of_mediated_devices_that_come_and_go_are_told(host: RealHost) -> None:
         host.store(f"sys/bus/pci/devices/{single}/uevent", "change")
 
     start(host, {"address": single})
-    manager = service.get()
     # As Nova's [devices] enabled_mdev_types has it.
-    manager._rules = dataclasses.replace(
-        manager._rules, nova_mdev_types=frozenset({"t-1"})
+    offering = service.get().offering
+    offering._rules = dataclasses.replace(
+        offering._rules, nova_mdev_types=frozenset({"t-1"})
     )
     ((name, before),) = told().items()
     assert before == (1, 0)
