@@ -35,8 +35,9 @@ class Why(enum.Enum):
     MEMORY = "{wanted} MiB are wanted, and it has {there} MiB"
     #: In MiB.
     FREE_MEMORY = "{wanted} MiB are wanted, and {there} MiB are free"
-    #: Used or not, as are
+    #: Used or not.
     CPUS = "{wanted} shared CPUs are wanted, and it has {there}"
+    #: Used or not.
     PCPUS = "{wanted} dedicated CPUs are wanted, and it has {there}"
     FREE_PCPUS = "{wanted} dedicated CPUs are wanted, and {there} are free"
     NO_THREADS = "siblings are required, and its cores have one thread each"
@@ -44,8 +45,8 @@ class Why(enum.Enum):
     SIBLINGS = "{wanted} CPUs on siblings are required, and there are {there}"
     #: Cores that nobody has a thread of.
     WHOLE_CORES = "{wanted} cores of their own are wanted, and {there} are free"
-    #: Nova has it isolate CPUs of a host with threads only where one set of CPUs
-    #: is for shared and for dedicated ones (``vcpu_pin_set``).
+    #: Nova isolates CPUs of a host with threads only where one set of CPUs is for
+    #: shared and for dedicated ones (``vcpu_pin_set``).
     THREADS = "a core to itself is wanted, and its cores have several threads"
     EMULATOR = "no dedicated CPU is left for the emulator's threads"
     #: Guests' CPUs that share the host's, and how many may.

@@ -91,8 +91,8 @@ class Seating:
         """
         # Most guests sit at once, and then no family is made.
         seats, allowed = self._at_hand, None
-        if seats is None or not _meets(seats, needs):
-            allowed = self._allowed(needs)
+        if seats is None or self._enough or not _meets(seats, needs):
+            allowed = self._allowed(needs, requests)
             seats = self._first(allowed)
         tried = 0
         while seats is not None:
@@ -107,7 +107,7 @@ class Seating:
             if not short:
                 return cells
             if allowed is None:
-                allowed = self._allowed(needs)
+                allowed = self._allowed(needs, requests)
             for group in short:
                 allowed &= self._leading_to_enough(group, requests)
             seats = self._first(allowed)
@@ -136,11 +136,18 @@ class Seating:
     def _seated(self) -> list[int]:
         return families.seats(len(self._order), self._choices)
 
-    def _allowed(self, needs: Iterable[int]) -> int:
-        """The family of the sets that the guest can sit on, and that meet needs."""
+    def _allowed(self, needs: Iterable[int], requests: Iterable[DeviceRequest]) -> int:
+        """The family of the sets that the guest can sit on, and that meet needs.
+
+        Without those that are known to lead to too few devices.
+        """
         family = self._seated[0]
         for need in needs:
             family &= families.touching(len(self._order), need)
+        names = {request.name for request in requests}
+        for group, enough in self._enough.items():
+            if group <= names:
+                family &= enough
         return family
 
     def _first(self, allowed: int) -> list[int] | None:

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,13 +22,12 @@ from nova import objects
 from nova.objects import fields
 from nova.pci import stats
 
+from os_acc.numa import convert
 from os_acc.numa.devices import DevicePool, DeviceRequest
 from os_acc.numa.question import Question
 from os_acc.objects.numa import (
     InstanceNUMANetworks,
     InstanceNUMATopology,
-    NUMACell,
-    NUMANetworkInfo,
     NUMATopology,
 )
 from tests.unit.numa import cases
@@ -42,53 +40,11 @@ _TYPES = {
 
 
 def host(topology: NUMATopology) -> Any:
-    return objects.NUMATopology(cells=[host_cell(cell) for cell in topology.cells])
-
-
-def host_cell(cell: NUMACell) -> Any:
-    return objects.NUMACell(
-        id=cell.id,
-        cpuset=set(cell.cpuset),
-        pcpuset=set(cell.pcpuset),
-        memory=cell.memory,
-        cpu_usage=cell.cpu_usage,
-        memory_usage=cell.memory_usage,
-        pinned_cpus=set(cell.pinned_cpus),
-        siblings=[set(core) for core in cell.siblings],
-        mempages=[
-            objects.NUMAPagesTopology(**dataclasses.asdict(pages))
-            for pages in cell.mempages
-        ],
-        network_metadata=metadata(cell.network_info),
-        socket=cell.socket,
-    )
-
-
-def metadata(networks: NUMANetworkInfo | InstanceNUMANetworks) -> Any:
-    return objects.NetworkMetadata(
-        physnets=set(networks.physnets), tunneled=networks.tunneled
-    )
+    return convert.host_to_nova(topology, objects)
 
 
 def guest(topology: InstanceNUMATopology) -> Any:
-    return objects.InstanceNUMATopology(
-        cells=[
-            objects.InstanceNUMACell(
-                id=place,
-                cpuset=set(cell.cpuset),
-                pcpuset=set(cell.pcpuset),
-                memory=cell.memory,
-                pagesize=cell.pagesize,
-                cpu_policy=cell.cpu_policy.value,
-                cpu_thread_policy=cell.cpu_thread_policy
-                and cell.cpu_thread_policy.value,
-            )
-            for place, cell in enumerate(topology.cells)
-        ],
-        emulator_threads_policy="isolate"
-        if topology.emulator_threads_isolated
-        else None,
-    )
+    return convert.guest_to_nova(topology, objects)
 
 
 def limits(question: Question) -> Any:
@@ -98,7 +54,7 @@ def limits(question: Question) -> Any:
     return objects.NUMATopologyLimits(
         cpu_allocation_ratio=question.limits.cpu_allocation_ratio,
         ram_allocation_ratio=question.limits.ram_allocation_ratio,
-        network_metadata=metadata(question.networks),
+        network_metadata=convert.networks_to_nova(question.networks, objects),
     )
 
 

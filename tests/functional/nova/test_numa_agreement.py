@@ -32,7 +32,7 @@ import pytest
 from nova import objects
 from nova.virt import hardware
 
-from os_acc.numa import devices, networks, nova
+from os_acc.numa import convert, devices, networks, nova
 from os_acc.numa.fit import fit_to_host
 from os_acc.numa.question import Question
 from os_acc.objects.numa import NUMANetworkInfo
@@ -161,7 +161,7 @@ def test_the_same_networks_are_carried(
         theirs = hardware._numa_cells_support_network_metadata(
             host,
             [cell for cell in host.cells if cell.id in chosen],
-            numa_objects.metadata(question.networks),
+            convert.networks_to_nova(question.networks, objects),
         )
         carried = networks.carried(question.host, chosen, question.networks)
         assert carried is theirs, told(seed, number, question)

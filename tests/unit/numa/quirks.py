@@ -162,6 +162,21 @@ QUIRKS = {
         exact=(1, 2),
         nova=None,
     ),
+    "an id is overwritten by what is remembered, too": Quirk(
+        Question(
+            host(
+                host_cell(0, 0, shared=1),
+                host_cell(1, 0, shared=1),
+                host_cell(2, 0, shared=2),
+                host_cell(3, 0, "a", shared=1),
+            ),
+            guest(guest_cell(shared=1), guest_cell(shared=2)),
+            NUMALimits(),
+            InstanceNUMANetworks(frozenset({"a"})),
+        ),
+        exact=(3, 2),
+        nova=None,
+    ),
     "a cell of the guest goes where it is too large for": Quirk(
         Question(
             host(*(host_cell(number, 1) for number in range(4))),

@@ -213,6 +213,12 @@ def test_only_what_is_shared_has_a_limit(
     assert cells.refusal(host(cpu_usage=10), cell) is None
 
 
+def test_what_others_share_is_nothing_to_a_guest_that_does_not() -> None:
+    there, limits = host(cpu_usage=99, memory_usage=768), NUMALimits(1.0, 0.5)
+    assert cells.refusal(there, guest(1), limits) is not None
+    assert cells.refusal(there, guest(own=1, policy=DEDICATED), limits) is None
+
+
 def test_memory_has_a_limit_too() -> None:
     there, limits = host(memory_usage=769), NUMALimits(16.0, 1.0)
     assert cells.refusal(there, guest(1), limits) == Reason(Why.RAM_LIMIT, 1025, 1024)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
-from os_acc.numa.nova import served_in_turn
+from os_acc.numa.nova import near_enough, served_in_turn
 from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
 
 REQUIRED, SOCKET = NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET
@@ -111,3 +111,30 @@ def test_who_is_left_short_is_told_with_whom_it_competes() -> None:
         frozenset({"one", "two", "three"}),
         frozenset({"far"}),
     }
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted", "names"),
+    [
+        (REQUIRED, 1, "ad"),
+        (REQUIRED, 9, "ad"),
+        (SOCKET, 2, "ad"),
+        (SOCKET, 3, "acd"),
+        (LEGACY, 2, "ad"),
+        (LEGACY, 3, "abd"),
+        (LEGACY, 9, "abd"),
+        (PREFERRED, 2, "ad"),
+        (PREFERRED, 3, "abd"),
+        # What is near comes first, and otherwise they stay in their order.
+        (PREFERRED, 4, "abdec"),
+    ],
+)
+def test_nova_looks_no_further_than_it_has_to(
+    policy: NUMAPolicy, wanted: int, names: str
+) -> None:
+    nodes = {"e": 2, "a": 0, "b": None, "c": 1, "d": 0}
+    there = [DevicePool(name, node, 1) for name, node in nodes.items()]
+    request = DeviceRequest("r", wanted, frozenset(nodes), policy)
+    found = near_enough(HOST, [0], there, request)
+    assert [pool.name for pool in found] == list(names)
+    assert near_enough(HOST, [], there, request) == there
