@@ -37,9 +37,9 @@ promise what the claim refuses asks here. What is different:
 *A page size is overwritten.*
     ``small``, ``large`` and ``any`` become the size that the first cell of the
     host has pages of; from then on that very size is looked for in the others.
-*Networks are judged with limits alone.*
-    They travel in the limits, which a guest that is forced to its host has not:
-    leave them out of the question there.
+*Networks travel in the limits.*
+    A guest without limits, as one that is forced to its host, is not asked for
+    its networks.
 
 Nothing of this depends on more than Nova's own order of looking, so that is
 followed, permutation by permutation.
@@ -150,7 +150,10 @@ class _Walk:
             question = self._question
             self._served[chosen] = served_in_turn(
                 question.host, ids, question.pools, question.requests
-            ) and carried(question.host, ids, question.networks)
+            ) and (
+                question.limits is None
+                or carried(question.host, ids, question.networks)
+            )
         return self._served[chosen]
 
 

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from os_acc.numa.question import Question
 from os_acc.objects.numa import (
     InstanceNUMANetworks,
     InstanceNUMATopology,
+    NUMALimits,
     NUMATopology,
 )
 from tests.unit.numa import cases
@@ -48,12 +50,16 @@ def guest(topology: InstanceNUMATopology) -> Any:
 
 
 def limits(question: Question) -> Any:
-    if question.limits is None:
-        assert question.networks == InstanceNUMANetworks()
-        return None
+    """As Nova has them: networks get lost with limits that are not judged."""
+    return None if question.limits is None else limits_with_networks(question)
+
+
+def limits_with_networks(question: Question) -> Any:
+    """As they have to be for networks to be judged, whether limits are or not."""
+    ratios = question.limits or NUMALimits(math.inf, math.inf)
     return objects.NUMATopologyLimits(
-        cpu_allocation_ratio=question.limits.cpu_allocation_ratio,
-        ram_allocation_ratio=question.limits.ram_allocation_ratio,
+        cpu_allocation_ratio=ratios.cpu_allocation_ratio,
+        ram_allocation_ratio=ratios.ram_allocation_ratio,
         network_metadata=convert.networks_to_nova(question.networks, objects),
     )
 

@@ -14,8 +14,9 @@
 """Where a guest fits, its devices and networks: Nova and os_acc agree.
 
 With its quirks, Nova is asked as it is. Without them, its own function looks at
-one permutation at a time, with a guest that it has not touched before, and
-leaves the devices to Hall's condition.
+one permutation at a time, with a guest that it has not touched before, always
+has limits for the networks to travel in, and leaves the devices to Hall's
+condition.
 """
 
 from __future__ import annotations
@@ -179,10 +180,10 @@ def ids_of(topology: Any) -> tuple[int, ...] | None:
 
 def asked_of_nova(question: Question, stats: Any) -> tuple[int, ...] | None:
     """Nova's answer to a guest that it has not seen before."""
-    return ids_of(fitted_by_nova(question, stats))
+    return ids_of(fitted_by_nova(question, stats, numa_objects.limits(question)))
 
 
-def fitted_by_nova(question: Question, stats: Any) -> Any:
+def fitted_by_nova(question: Question, stats: Any, limits: Any) -> Any:
     """The guest's cells as Nova leaves them; None: they do not fit."""
     with mock.patch.object(
         hardware.CONF.compute,
@@ -194,7 +195,7 @@ def fitted_by_nova(question: Question, stats: Any) -> Any:
             numa_objects.host(question.host),
             numa_objects.guest(question.guest),
             None,
-            numa_objects.limits(question),
+            limits,
             numa_objects.device_requests(question.requests),
             stats,
         )
@@ -234,7 +235,7 @@ def test_nova_may_pin_a_cell_to_the_cpus_of_another_or_to_none() -> None:
         "the emulator has no CPU where the verdict is of another cell"
     ].question
     stats = numa_objects.device_stats(question.host, question.pools)
-    first, _second, third = fitted_by_nova(question, stats).cells
+    first, _second, third = fitted_by_nova(question, stats, None).cells
     there = question.host.cell(first.id)
     assert there is not None
     assert there.pcpuset.isdisjoint(first.cpu_pinning.values())
@@ -266,16 +267,19 @@ def nova_without_leaks(question: Question) -> tuple[int, ...] | None:
         # By id: each call has objects of its own.
         return [[_by_id(cells, each) for each in ids] for ids in permutations]
 
-    stats = ExactStats(question)
+    def asked() -> tuple[int, ...] | None:
+        limits = numa_objects.limits_with_networks(question)
+        return ids_of(fitted_by_nova(question, ExactStats(question), limits))
+
     patched = SimpleNamespace(permutations=instead, chain=itertools.chain)
     with mock.patch.object(hardware, "itertools", patched):
-        asked_of_nova(question, stats)
+        asked()
         if not orders:
             return None
         ids = [cell.id for cell in orders[0]]
         for chosen in itertools.permutations(ids, len(question.guest.cells)):
             permutations = [chosen]
-            if found := asked_of_nova(question, stats):
+            if found := asked():
                 return found
     return None
 

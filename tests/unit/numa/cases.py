@@ -56,8 +56,7 @@ def question(dice: random.Random, most_host: int = 8, most_guest: int = 4) -> Qu
         host,
         guest(dice, at_most, pages=bool(host.cells[0].mempages)),
         limits if judged else None,
-        # Nova's networks travel in its limits.
-        guest_networks(dice) if judged else InstanceNUMANetworks(),
+        guest_networks(dice),
         pools,
         device_requests(dice, pools) if dice.random() < 0.6 else (),
         dice.random() < 0.3,

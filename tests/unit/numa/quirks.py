@@ -208,4 +208,14 @@ QUIRKS = {
     "the size of the first cell's pages is looked for in all others": Quirk(
         two_pages(), exact=(1, 0), nova=None
     ),
+    "networks travel in the limits": Quirk(
+        Question(
+            host(host_cell(0, 2), host_cell(1, 2, "a")),
+            guest(guest_cell(own=1)),
+            None,
+            InstanceNUMANetworks(frozenset({"a"})),
+        ),
+        exact=(1,),
+        nova=(0,),
+    ),
 }

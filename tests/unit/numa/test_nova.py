@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.numa.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit import fit_to_host
+from os_acc.numa.networks import NO_NETWORKS
 from os_acc.numa.nova import fit_as_nova
 from os_acc.numa.question import Question
 from os_acc.objects.numa import InstanceNUMATopology, NUMAPolicy
@@ -55,6 +56,8 @@ def test_one_cell_and_one_kind_of_device_have_no_quirk(seed: int) -> None:
     plain = dataclasses.replace(
         question,
         guest=dataclasses.replace(question.guest, cells=(cell,)),
+        # Without limits Nova does not hear of them.
+        networks=question.networks if question.limits else NO_NETWORKS,
         requests=tuple(
             dataclasses.replace(request, also_matching=frozenset())
             for request in question.requests[:1]
