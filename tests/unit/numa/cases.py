@@ -219,7 +219,7 @@ def device_requests(
             dice.choice(tuple(NUMAPolicy)),
             pools,
         )
-        for number in range(dice.choice((1, 1, 2, 3)))
+        for number in range(dice.choice((1, 1, 2, 3, 4)))
     )
 
 
