@@ -122,17 +122,23 @@ class _Artist:
             )
 
     def _lines(self, some: Sequence[PciAddress]) -> Iterator[Line]:
-        """Functions beside each other; those of one slot as one card."""
-        slots: dict[tuple[int, ...], list[PciAddress]] = {}
+        """Functions beside each other; those of one slot as one card.
+
+        VFs whose PF is drawn elsewhere are told of as if they were below it.
+        """
+        places: dict[PciAddress | tuple[int, ...], list[PciAddress]] = {}
         for address in some:
-            slots.setdefault(address.parts[:3], []).append(address)
-        for slot in slots.values():
-            lines = tuple(self._function(address) for address in slot)
+            pf = self._scene.functions[address].physfn
+            places.setdefault(pf or address.parts[:3], []).append(address)
+        for place, found in places.items():
+            if isinstance(place, PciAddress):
+                yield from self._vfs(place, found)
+                continue
+            lines = tuple(self._function(address) for address in found)
             if len(lines) == 1:
                 yield from lines
             else:
-                place = str(slot[0]).partition(".")[0]
-                yield Line(f"card {place}", below=lines)
+                yield Line(f"card {str(found[0]).partition('.')[0]}", below=lines)
 
     def _function(self, address: PciAddress) -> Line:
         function = self._scene.functions[address]
@@ -190,14 +196,21 @@ class _Artist:
                 yield self._function(some[0])
                 continue
             device = self._scene.states.get(some[0])
-            places = ranges.addresses(some, self._scene.functions[pf].vfs)
+            places = ranges.addresses(some, self._vfs_of(pf))
             yield Line(
                 f"{len(some)} VFs {places}",
-                tuple(words.alike(self._scene, some)),
+                (*words.alike(self._scene, some), *self._strange(some[0])),
                 state=self._state(device, some[0]),
                 mark=self._mark(device, some[0]),
                 functions=tuple(some),
             )
+
+    def _vfs_of(self, pf: PciAddress) -> Sequence[PciAddress]:
+        """By what either side says: one of them may be unreadable."""
+        functions = self._scene.functions
+        named = functions[pf].vfs if pf in functions else ()
+        naming = (at for at, each in functions.items() if each.physfn == pf)
+        return sorted({*named, *naming})
 
     def _alike(self, vfs: Sequence[PciAddress]) -> list[list[PciAddress]]:
         # Whatever is below a VF, it stays there.

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from xml.etree import ElementTree
@@ -298,6 +299,42 @@ def test_alike_vfs_are_one_line_and_others_are_not() -> None:
     ]
     assert line(drawing, "0000:3b:02.2").mark is Mark.TROUBLE
     assert "groups 0-1,3-5" in line(drawing, "5 VFs").details
+
+
+@pytest.mark.parametrize("node", [1, None])
+def test_many_vfs_that_are_not_where_their_pfs_are_stay_readable(
+    node: int | None,
+) -> None:
+    cards = [card(f"0000:{bus:02x}:00.0", 32) for bus in range(8)]
+    moved = [
+        dataclasses.replace(vf, numa_node=node) for _pf, *vfs in cards for vf in vfs
+    ]
+    found = [*moved, *(pf for pf, *_vfs in cards)]
+    drawing = build.draw(scene(found, map(state, moved)))
+    place = line(drawing, "no NUMA node" if node is None else "cell 1")
+    assert labels(place) == [f"32 VFs 0000:{bus:02x}:02.0-05.7" for bus in range(8)]
+    for bus, some in enumerate(place.below):
+        assert f"VF of 0000:{bus:02x}:00.0" in some.details
+    assert len(printed(drawing)) < 40
+
+
+def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
+    pf, *vfs = card(PF, 6)
+    vfs = [dataclasses.replace(vf, numa_node=1) for vf in vfs]
+    states = [state(vf) for vf in vfs]
+    states[2] = state(vfs[2], State.LEASED, given=lease(vfs[2].address, name="web"))
+    drawing = build.draw(scene([pf, *vfs], states))
+    assert labels(line(drawing, "cell 1")) == [
+        "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
+        "0000:3b:02.2",
+    ]
+    assert f"VF of {PF}" in line(drawing, "0000:3b:02.2").details
+
+
+def test_vfs_of_a_pf_that_cannot_be_read_are_one_line() -> None:
+    _pf, *vfs = card(PF, 3)
+    drawing = build.draw(scene(vfs, map(state, vfs), unreadable=[PF]))
+    assert labels(line(drawing, "cell 0")) == ["3 VFs 0000:3b:02.0-02.2"]
 
 
 @pytest.mark.parametrize(("instances", "lines_of_vfs"), [(8, 8), (9, 1)])
