@@ -27,7 +27,6 @@ from os_acc.numa import convert
 from os_acc.numa.devices import DevicePool, DeviceRequest
 from os_acc.numa.question import Question
 from os_acc.objects.numa import (
-    InstanceNUMANetworks,
     InstanceNUMATopology,
     NUMALimits,
     NUMATopology,
