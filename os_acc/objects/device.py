@@ -104,6 +104,7 @@ class Refusal(enum.Enum):
     NO_INTERFACE = "an FPGA region that does not say what it takes"
     SEVERAL_REGIONS = "an FPGA card that is not one region; set num_vfs"
     UNSEEN_REGION = "an FPGA card whose regions dfl-pci does not show"
+    UNREADABLE = "an FPGA card that cannot be looked into"
     MANAGEMENT = "a management function, which stays with the host"
     NO_PLUGIN = "known to no plugin"
     PLUGIN_FAILED = "a plugin failed"

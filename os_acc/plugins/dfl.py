@@ -72,7 +72,10 @@ class DflPlugin(base.PluginBase):
 
     def _port(self, root: str, claim: Claim) -> Device | Refused:
         address = claim.function.address
-        card = dfl.read_card(root, claim.parent.address)
+        try:
+            card = dfl.read_card(root, claim.parent.address)
+        except exception.HostStepFailed as error:
+            return fpga.unreadable(claim, error)
         if card is None:
             return _unseen(claim)
         if card.manager is not None and card.interface_id is None:

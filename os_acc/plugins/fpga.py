@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from os_acc import exception
 from os_acc.objects.claim import Claim
-from os_acc.objects.device import Device
+from os_acc.objects.device import Device, Refusal, Refused
 from os_acc.objects.region import Region
 
 RESOURCE_CLASS: Final = "CUSTOM_ACCELERATOR_FPGA"
@@ -40,3 +41,13 @@ def device(plugin_name: str, claim: Claim, region: Region | None) -> Device:
         numa_node=claim.function.numa_node,
         region=region,
     )
+
+
+def unreadable(claim: Claim, error: exception.HostStepFailed) -> Refused:
+    """Refuse a card that cannot be looked into, alone and by this plugin.
+
+    Were the error to leave the plugin, its cards would be any plugin's: one
+    that knows of no regions would give them to guests, and what they hold
+    afterwards to the next one.
+    """
+    return Refused(claim.function.address, Refusal.UNREADABLE, error.message)

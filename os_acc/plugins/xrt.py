@@ -51,7 +51,10 @@ class XrtPlugin(base.PluginBase):
         for claim in candidates.claims:
             if claim.function.identity.vendor == VENDOR:
                 recorded = candidates.regions.get(claim.function.address)
-                yield from self._function(candidates.root, claim, recorded)
+                try:
+                    yield from self._function(candidates.root, claim, recorded)
+                except exception.HostStepFailed as error:
+                    yield fpga.unreadable(claim, error)
 
     def read_region(self, root: str, region: Region) -> Region | None:
         """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""

@@ -32,10 +32,19 @@ from tests.unit.fpga import (
     GZIP,
     INTERFACE,
     POWER_ON,
+    FpgaBench,
     function_trait,
     is_unknown,
     traits,
 )
+
+
+def offered(bench: FpgaBench) -> set[str]:
+    return {
+        str(handle.address)
+        for provider in bench.manager.providers()
+        for handle in provider.device.handles
+    }
 
 
 def card(**changed: object) -> HostSpec:
@@ -186,3 +195,20 @@ def test_the_network_ports_of_a_smart_nic_can_be_given_away_on_their_own(make_fp
     nic.ask(2, function_id=GZIP)
     assert nic.drivers(idle.address, CARD) == ["vfio-pci", "vfio-pci"]
     assert nic.held() == GZIP
+
+
+# -- a card that cannot be read ------------------------------------------------
+
+
+def test_a_card_that_cannot_be_read_is_offered_as_nothing_else(fpgas):
+    """What gives a card away as a whole would know nothing of its region."""
+    (ports,) = Path(fpgas.root).glob(f"sys/bus/pci/devices/{CARD}/**/ports_num")
+    said = ports.read_text()
+    ports.write_text("many\n")
+    fpgas.restart()
+    assert fpgas.refused(CARD).reason is Refusal.UNREADABLE
+    assert "many" in fpgas.refused(CARD).detail
+    assert CARD not in offered(fpgas)
+    ports.write_text(said)
+    assert CARD in offered(fpgas)
+    assert fpgas.provider(CARD).device.region is not None
