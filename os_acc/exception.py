@@ -98,7 +98,7 @@ class AssignmentTooHard(InvalidSelectedProvider):
 class FitTooLarge(InvalidInput):
     """More NUMA cells of a host could carry a guest than can be chosen from."""
 
-    default_hint = "no host has so many; pass those cells that the guest may be on"
+    default_hint = "leave out cells of the host that the guest is not to be on"
 
 
 class FitTooHard(InvalidInput):

@@ -15,7 +15,8 @@
 
 Nothing here reads the host; its topology is a value. A virt driver or a filter
 of the scheduler asks :func:`fit_to_host` which of a host's cells carry a guest
-together with its networks and its devices, and why others do not, or
+together with its networks and its devices, and why others do not
+(:func:`lacking` says that of networks and devices, cell by cell), or
 :func:`fit_as_nova` what Nova 34 itself will say. The values that a
 :class:`Question` is made of are here and in :mod:`os_acc.objects.numa`.
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from os_acc.numa.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit import Fit, Refusal, fit_to_host
+from os_acc.numa.lacks import Lacking, lacking
 from os_acc.numa.nova import fit_as_nova
 from os_acc.numa.question import Question
 from os_acc.numa.reasons import Reason, Why
@@ -32,10 +34,12 @@ __all__ = [
     "DevicePool",
     "DeviceRequest",
     "Fit",
+    "Lacking",
     "Question",
     "Reason",
     "Refusal",
     "Why",
     "fit_as_nova",
     "fit_to_host",
+    "lacking",
 ]

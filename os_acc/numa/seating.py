@@ -121,16 +121,44 @@ class Seating:
         Without any one of them the others can, unless the budget ends before
         that is known.
         """
-        names, asked = dict(needs), list(requests)
-        for name in needs:
+        names, asked = self._shown(needs, requests)
+        for name in tuple(names):
             fewer = {each: need for each, need in names.items() if each != name}
             if not self._possible(fewer, asked):
                 names = fewer
-        for request in requests:
+        for request in tuple(asked):
             rest = [each for each in asked if each is not request]
             if not self._possible(names, rest):
                 asked = rest
         return tuple(names), tuple(request.name for request in asked)
+
+    def _shown(
+        self, needs: Mapping[str, int], requests: Sequence[DeviceRequest]
+    ) -> tuple[dict[str, int], list[DeviceRequest]]:
+        """Those of both that the families made so far already show to be too much.
+
+        It spares seating the guest anew without each of the others.
+        """
+        asked = frozenset(request.name for request in requests)
+        shown: list[tuple[str | frozenset[str], int]] = [
+            (name, families.touching(len(self._order), need))
+            for name, need in needs.items()
+        ]
+        shown += [each for each in self._enough.items() if each[0] <= asked]
+        for one in tuple(shown):
+            rest = [each for each in shown if each is not one]
+            left = self._seated[0]
+            for _who, family in rest:
+                left &= family
+            if not left:
+                shown = rest
+        of_needs = {who for who, _family in shown if isinstance(who, str)}
+        groups = [who for who, _family in shown if isinstance(who, frozenset)]
+        short = frozenset[str]().union(*groups)
+        return (
+            {name: need for name, need in needs.items() if name in of_needs},
+            [request for request in requests if request.name in short],
+        )
 
     @functools.cached_property
     def _seated(self) -> list[int]:

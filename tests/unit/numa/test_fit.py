@@ -26,6 +26,7 @@ from os_acc import exception
 from os_acc.numa import networks
 from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
 from os_acc.numa.fit import MAX_CELLS, Fit, fit_to_host
+from os_acc.numa.lacks import Lacking, lacking
 from os_acc.numa.question import Question
 from os_acc.numa.reasons import Why
 from os_acc.objects.numa import (
@@ -250,6 +251,51 @@ def test_a_guest_without_cells_may_be_anywhere() -> None:
     more = dataclasses.replace(far, name="s")
     refused = fit_to_host(dataclasses.replace(question, requests=(far, more)))
     assert refused == Fit(False, requests=("r", "s"))
+
+
+def test_what_is_not_in_a_cell_is_told_cell_by_cell() -> None:
+    gpu = frozenset({"gpu", "more"})
+    question = Question(
+        host(4, a=[2], b=[1, 2]),
+        guest(1),
+        networks=InstanceNUMANetworks(frozenset({"a", "b", "c"}), True),
+        pools=(DevicePool("gpu", 3, 1), DevicePool("more", 2, 1)),
+        requests=(
+            DeviceRequest("far", 2, gpu, NUMAPolicy.SOCKET),
+            DeviceRequest("near", 1, gpu, NUMAPolicy.REQUIRED),
+            DeviceRequest("anywhere", 2, gpu, NUMAPolicy.PREFERRED),
+        ),
+    )
+    assert [str(each) for each in lacking(question)] == [
+        "host cell 0 does not lead to network a, network b, devices for far, "
+        "devices for near",
+        "host cell 1 does not lead to network a, devices for far, devices for near",
+        "host cell 3 does not lead to network a, network b",
+    ]
+    tunnels = NUMACell(4, network_info=NUMANetworkInfo(tunneled=True))
+    elsewhere = dataclasses.replace(
+        question, host=NUMATopology((*host(1).cells, tunnels)), requests=()
+    )
+    assert [str(each) for each in lacking(elsewhere)] == [
+        "host cell 0 does not lead to tunnelled networks"
+    ]
+
+
+@patient
+@given(seeds)
+def test_a_cell_that_lacks_nothing_could_have_each_thing_alone(seed: int) -> None:
+    question = drawn(seed)
+    told = {each.host_cell: each for each in lacking(question)}
+    for cell in question.host.cells:
+        lack = told.get(cell.id, Lacking(cell.id))
+        for request in question.requests:
+            served = oracle.all_served(
+                question.host, [cell.id], question.pools, [request]
+            )
+            assert served is (request.name not in lack.requests)
+        assert lack.networks == networks.not_carried(
+            question.host, [cell.id], question.networks
+        )
 
 
 # -- bounds -----------------------------------------------------------------------
