@@ -81,7 +81,9 @@ class Fit:
     requests: tuple[str, ...] = ()
 
 
-def fit_to_host(question: Question, *, budget: int = BUDGET) -> Fit:
+def fit_to_host(
+    question: Question, *, budget: int = BUDGET, explain: bool = True
+) -> Fit:
     """Find a cell of the host for each of a guest's.
 
     Of all ways it is the first in the order of :mod:`os_acc.numa.order`, where
@@ -89,38 +91,25 @@ def fit_to_host(question: Question, *, budget: int = BUDGET) -> Fit:
     its devices alone are counted.
 
     :param budget: how many ways may be tried.
+    :param explain: find out which networks and requests are in one another's way
+        where there is none. That asks again without one after another of them,
+        and takes as many times as long.
     :raises FitTooLarge: more than :data:`MAX_CELLS` cells of the host can carry
         a part of the guest.
     :raises FitTooHard: neither found nor ruled out within the budget.
     """
-    guest = question.guest.cells
-    if not guest:
-        short = unserved(question.host, (), question.pools, question.requests)
-        names = frozenset[str]().union(*short)
-        asked = tuple(each.name for each in question.requests if each.name in names)
-        return Fit(not short, requests=asked)
+    if not question.guest.cells:
+        return _anywhere(question)
     refusals = _refusals(question)
-    refused = {(each.host_cell, each.guest_cell) for each in refusals}
-    order = [
-        cell.id
-        for cell in ordered(question)
-        if any((cell.id, place) not in refused for place in range(len(guest)))
-    ]
-    if len(order) > MAX_CELLS:
-        raise exception.FitTooLarge(
-            f"{len(order)} cells of the host can carry a cell of the guest, and at "
-            f"most {MAX_CELLS} can be chosen from"
-        )
-    choices = [
-        _places(order, [cell for cell in order if (cell, place) not in refused])
-        for place in range(len(guest))
-    ]
+    order, choices = _choices(question, refusals)
     seating = Seating(question.host, order, choices, question.pools, budget)
     if crowded := seating.crowded():
         return Fit(False, refusals=refusals, unseated=crowded)
     needs = _needs(question, order)
     if found := seating.found(needs.values(), question.requests):
         return Fit(True, found, refusals)
+    if not explain:
+        return Fit(False, refusals=refusals)
     unmet, requests = seating.conflict(needs, question.requests)
     physnets = frozenset(unmet) - {_TUNNELS}
     return Fit(
@@ -129,6 +118,35 @@ def fit_to_host(question: Question, *, budget: int = BUDGET) -> Fit:
         networks=InstanceNUMANetworks(physnets, _TUNNELS in unmet),
         requests=requests,
     )
+
+
+def _anywhere(question: Question) -> Fit:
+    short = unserved(question.host, (), question.pools, question.requests)
+    names = frozenset[str]().union(*short)
+    asked = tuple(each.name for each in question.requests if each.name in names)
+    return Fit(not short, requests=asked)
+
+
+def _choices(
+    question: Question, refusals: Collection[Refusal]
+) -> tuple[list[int], list[int]]:
+    """The cells of the host that carry anything, and who may have which place."""
+    guest = range(len(question.guest.cells))
+    refused = {(each.host_cell, each.guest_cell) for each in refusals}
+    order = [
+        cell.id
+        for cell in ordered(question)
+        if any((cell.id, place) not in refused for place in guest)
+    ]
+    if len(order) > MAX_CELLS:
+        raise exception.FitTooLarge(
+            f"{len(order)} cells of the host can carry a cell of the guest, and at "
+            f"most {MAX_CELLS} can be chosen from"
+        )
+    return order, [
+        _places(order, [cell for cell in order if (cell, place) not in refused])
+        for place in guest
+    ]
 
 
 def _refusals(question: Question) -> tuple[Refusal, ...]:

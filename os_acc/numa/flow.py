@@ -37,6 +37,7 @@ class Flow:
         self._target: list[int] = []
         self._room: list[int] = []
         self._cost: list[int] = []
+        self._priced = False
 
     def add(self, source: int, target: int, capacity: int, cost: int = 0) -> int:
         """Add an edge; its number, by which :meth:`used` is asked.
@@ -44,6 +45,7 @@ class Flow:
         :param capacity: how many units it can carry; 0 or more.
         :param cost: of each of them; 0 or more.
         """
+        self._priced |= cost > 0
         edge = len(self._target)
         for at, to, room, price in (
             (source, target, capacity, cost),
@@ -97,7 +99,8 @@ class Flow:
         """The edges of the cheapest way there is room on; none if there is none."""
         least, last = {source: 0}, dict[int, int]()
         waiting, queued = deque([source]), {source}
-        while waiting:
+        # Where nothing has a price, the first way is as good as any.
+        while waiting and (self._priced or sink not in last):
             queued.discard(node := waiting.popleft())
             for edge in self._out[node]:
                 target, cost = self._target[edge], least[node] + self._cost[edge]

@@ -212,12 +212,15 @@ class Seating:
                 for cell in self._order
             ]
         policies = {each.policy for each in asking if pool.name in each.pools}
-        if not policies:
-            return 0
+        near_enough = {
+            affinity
+            for affinity in Affinity
+            if any(allows(policy, affinity) for policy in policies)
+        }
         return sum(
             1 << place
             for place, affinity in enumerate(self._standing[pool.node])
-            if any(allows(policy, affinity) for policy in policies)
+            if affinity in near_enough
         )
 
 

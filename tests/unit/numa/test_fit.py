@@ -58,6 +58,9 @@ def test_the_answer_is_the_first_of_all_there_are(seed: int) -> None:
     found = fit_to_host(question)
     first = next(oracle.answers(question), None)
     assert (found.cells if found.fits else None) == first
+    unexplained = fit_to_host(question, explain=False)
+    assert (unexplained.fits, unexplained.cells) == (found.fits, found.cells)
+    assert unexplained.networks == networks.NO_NETWORKS
 
 
 @patient

@@ -77,6 +77,13 @@ def test_no_other_flow_is_larger_or_as_large_and_cheaper(
     assert flow_of(edges)[0].run(SOURCE, SINK, wanted) == best(edges, wanted)
 
 
+@settings(deadline=None)
+@given(edges_of, st.integers(0, 6))
+def test_where_nothing_has_a_price_it_is_as_large(edges: Edges, wanted: int) -> None:
+    free = [(source, target, capacity, 0) for source, target, capacity, _ in edges]
+    assert flow_of(free)[0].run(SOURCE, SINK, wanted) == best(free, wanted)
+
+
 @given(edges_of, st.integers(0, 6))
 def test_what_is_used_is_a_flow_of_that_size_and_cost(
     edges: Edges, wanted: int
