@@ -115,17 +115,9 @@ def _two_kinds(cells: int) -> Question:
     )
 
 
-def _one_device_too_many(cells: int) -> Question:
-    return _devices_on(cells, cells // 2 + 1)
-
-
 def _devices_everywhere(cells: int) -> Question:
-    return _devices_on(cells, cells)
-
-
-def _devices_on(cells: int, number: int) -> Question:
-    """A device on each of so many cells, and the guest needs all of them."""
-    needed = range(number)
+    """A device on each cell, and the guest needs all of them."""
+    needed = range(cells)
     return _question(
         cells,
         pools=needed,
@@ -143,6 +135,5 @@ CASES: dict[str, tuple[bool, Callable[[int], Question]]] = {
     "fits: devices, last cells": (True, _devices_on_last_cells),
     "no: a network too many": (False, _one_network_too_many),
     "no: networks against a device": (False, _two_kinds),
-    "no: a device too many": (False, _one_device_too_many),
     "no: devices on all cells": (False, _devices_everywhere),
 }
