@@ -76,15 +76,16 @@ def unserved(
     flow = Flow(2 + len(requests) + len(pools))
     source, sink = 0, 1
     places = {pool.name: 2 + len(requests) + at for at, pool in enumerate(pools)}
-    asked = [
-        flow.add(source, 2 + at, request.count) for at, request in enumerate(requests)
-    ]
     for pool in pools:
         flow.add(places[pool.name], sink, pool.count)
+    asked = []
+    # One after another, so that there is little to look at; what was served first
+    # still gives way.
     for at, request in enumerate(requests):
+        asked.append(flow.add(source, 2 + at, request.count))
         for pool in _served_from(guest, pools, request):
             flow.add(2 + at, places[pool.name], request.count)
-    flow.run(source, sink, sum(request.count for request in requests))
+        flow.run(source, sink, request.count)
     # Past the source there are others that were left short, of other pools.
     short = [
         flow.reached(2 + at, source)

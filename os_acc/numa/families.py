@@ -62,20 +62,19 @@ def touching(number: int, cells: int) -> int:
     return family
 
 
-def worth(number: int, worths: Mapping[int, int], least: int) -> int:
-    """The family of the sets that are worth that much.
-
-    Sums are made of all sets at once, digit by digit: each digit of a sum is a
-    family, that of the sets whose sum has it.
+def worth(number: int, worths: Mapping[int, int]) -> list[int]:
+    """What all sets are worth, at once.
 
     :param worths: what a set is worth that has one of these cells, or more.
+    :returns: the digits of the sums, the lowest first: each is a family, that of
+        the sets whose sum has it.
     """
     digits: list[int] = []
     for cells, value in worths.items():
         family = touching(number, cells)
-        for place in members(min(value, least)):
+        for place in members(value):
             _carry(digits, family, place)
-    return _at_least(digits, least, everything(number))
+    return digits
 
 
 def _carry(digits: list[int], family: int, place: int) -> None:
@@ -88,10 +87,14 @@ def _carry(digits: list[int], family: int, place: int) -> None:
         place += 1
 
 
-def _at_least(digits: Sequence[int], least: int, everything: int) -> int:
+def at_least(number: int, digits: Sequence[int], least: int) -> int:
+    """The family of the sets that are worth that much.
+
+    :param digits: what :func:`worth` has found.
+    """
     if least.bit_length() > len(digits):
         return 0
-    more, equal = 0, everything
+    more, equal = 0, everything(number)
     for place in reversed(range(len(digits))):
         if least >> place & 1:
             equal &= digits[place]
@@ -99,6 +102,27 @@ def _at_least(digits: Sequence[int], least: int, everything: int) -> int:
             more |= equal & digits[place]
             equal &= ~digits[place]
     return more | equal
+
+
+def too_narrow(family: int, bounds: Sequence[int]) -> list[int]:
+    """Places of those bounds that leave nothing of a family, between them.
+
+    All but any one of them leave something.
+
+    :param bounds: families of which all together leave nothing; the later, the
+        rather they are kept.
+    """
+    # For each place, what the bounds from there on leave of everything.
+    later = [-1]
+    for bound in reversed(bounds):
+        later.append(later[-1] & bound)
+    later.reverse()
+    found = []
+    for place, bound in enumerate(bounds):
+        if family & later[place + 1]:
+            found.append(place)
+            family &= bound
+    return found
 
 
 def at_hand(choices: Sequence[int]) -> list[int] | None:

@@ -27,6 +27,7 @@ from os_acc.numa.order import ordered
 from os_acc.numa.question import Question
 from os_acc.numa.reasons import Reason
 from os_acc.numa.seating import Seating
+from os_acc.numa.wants import Need, Wants, least
 from os_acc.objects.numa import InstanceNUMANetworks
 
 #: How many of the host's cells may be able to carry one of the guest's.
@@ -99,32 +100,39 @@ def fit_to_host(
     :raises FitTooHard: neither found nor ruled out within the budget.
     """
     if not question.guest.cells:
-        return _anywhere(question)
+        return _anywhere(question, explain)
     refusals = _refusals(question)
     order, choices = _choices(question, refusals)
     seating = Seating(question.host, order, choices, question.pools, budget)
     if crowded := seating.crowded():
         return Fit(False, refusals=refusals, unseated=crowded)
-    needs = _needs(question, order)
-    if found := seating.found(needs.values(), question.requests):
+    found = seating.found(Wants(_needs(question, order), question.requests))
+    if not isinstance(found, Wants):
         return Fit(True, found, refusals)
     if not explain:
         return Fit(False, refusals=refusals)
-    unmet, requests = seating.conflict(needs, question.requests)
-    physnets = frozenset(unmet) - {_TUNNELS}
+    conflict = seating.conflict(found)
+    unmet = frozenset(need.name for need in conflict.needs)
     return Fit(
         False,
         refusals=refusals,
-        networks=InstanceNUMANetworks(physnets, _TUNNELS in unmet),
-        requests=requests,
+        networks=InstanceNUMANetworks(unmet - {_TUNNELS}, _TUNNELS in unmet),
+        requests=tuple(each.name for each in conflict.requests),
     )
 
 
-def _anywhere(question: Question) -> Fit:
-    short = unserved(question.host, (), question.pools, question.requests)
-    names = frozenset[str]().union(*short)
-    asked = tuple(each.name for each in question.requests if each.name in names)
-    return Fit(not short, requests=asked)
+def _anywhere(question: Question, explain: bool) -> Fit:
+    def missing(wants: Wants) -> Wants | None:
+        short = unserved(question.host, (), question.pools, wants.requests)
+        names = frozenset[str]().union(*short)
+        asked = tuple(each for each in wants.requests if each.name in names)
+        return Wants(requests=asked) if short else None
+
+    conflict = missing(Wants(requests=question.requests))
+    if conflict is None or not explain:
+        return Fit(conflict is None)
+    asked = least(conflict, missing).requests
+    return Fit(False, requests=tuple(each.name for each in asked))
 
 
 def _choices(
@@ -166,7 +174,7 @@ def _places(order: Sequence[int], wanted: Collection[int]) -> int:
     return sum(1 << place for place, cell in enumerate(order) if cell in wanted)
 
 
-def _needs(question: Question, order: Sequence[int]) -> dict[str, int]:
+def _needs(question: Question, order: Sequence[int]) -> tuple[Need, ...]:
     """The places that lead to each network, where some do and others do not."""
     declared = {
         name: cells_of_physnet(question.host, name)
@@ -174,4 +182,4 @@ def _needs(question: Question, order: Sequence[int]) -> dict[str, int]:
     }
     if question.networks.tunneled:
         declared[_TUNNELS] = cells_of_tunnels(question.host)
-    return {name: _places(order, at) for name, at in declared.items() if at}
+    return tuple(Need(name, _places(order, at)) for name, at in declared.items() if at)

@@ -24,19 +24,27 @@ cells never hurt. So families of sets are computed with, not permutations
   that leads to too few for them is taken out, and the next way is tried.
 
 No group of requests comes up twice, so this ends; as a rule after one or two.
+
+Where there is no way, some of those families have nothing in common with one
+another, and what they are of cannot be had together. That is where the search
+for the least of it begins: to look at every network and request would be slow.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from os_acc import exception
 from os_acc.numa import families
-from os_acc.numa.affinity import Affinity, Guest, allows
+from os_acc.numa.affinity import Guest, allows
 from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
-from os_acc.objects.numa import NUMATopology
+from os_acc.numa.wants import Need, Wants, least
+from os_acc.objects.numa import NUMAPolicy, NUMATopology
+
+#: What requests have in common that can be served from the same devices.
+_Kind = tuple[frozenset[str], NUMAPolicy]
 
 
 class Seating:
@@ -64,9 +72,10 @@ class Seating:
         self._at_hand = families.at_hand(choices)
         self._pools = tuple(pools)
         self._budget = budget
-        #: Of requests that were left short, the sets that lead to enough.
-        self._enough: dict[frozenset[str], int] = {}
-        self._standing: dict[int | None, list[Affinity]] = {}
+        #: Of kinds of requests that were left short, how many devices the sets
+        #: lead to.
+        self._worth: dict[frozenset[_Kind], list[int]] = {}
+        self._leading: dict[tuple[int | None, frozenset[NUMAPolicy]], int] = {}
 
     def crowded(self) -> tuple[int, ...]:
         """Cells of the guest that have too few seats, and none too many of them."""
@@ -81,149 +90,136 @@ class Seating:
                 kept = rest
         return tuple(kept)
 
-    def found(
-        self, needs: Collection[int], requests: Sequence[DeviceRequest]
-    ) -> tuple[int, ...] | None:
+    def found(self, wants: Wants) -> tuple[int, ...] | Wants:
         """The first way to sit that has all of it: ids of the host's cells.
 
-        :param needs: sets of places of which one is needed.
+        :returns: where there is none, those wants that have ruled out the last.
         :raises FitTooHard: neither found nor ruled out within the budget.
         """
+        # Requests of a kind are served as one.
+        counts = Counter[_Kind]()
+        for request in wants.requests:
+            counts[_kind(request)] += request.count
+        kinds = tuple(counts)
+        asked = [
+            DeviceRequest(str(at), counts[kind], *kind) for at, kind in enumerate(kinds)
+        ]
         # Most guests sit at once, and then no family is made.
-        seats, allowed = self._at_hand, None
-        if seats is None or self._enough or not _meets(seats, needs):
-            allowed = self._allowed(needs, requests)
-            seats = self._first(allowed)
+        seats, bounds = self._at_hand, dict[Need | frozenset[_Kind], int]()
+        if seats is None or not _meets(seats, wants.needs):
+            bounds = self._known(wants.needs, counts)
+            seats = self._first(bounds.values())
         tried = 0
         while seats is not None:
             if tried == self._budget:
                 raise exception.FitTooHard(
                     f"{tried} ways to seat the guest on {len(self._order)} cells "
-                    f"leave some of {len(requests)} requests for devices short"
+                    f"leave some of {len(wants.requests)} requests for devices short"
                 )
             tried += 1
             cells = tuple(self._order[seat] for seat in seats)
-            short = unserved(self._topology, cells, self._pools, requests)
+            short = unserved(self._topology, cells, self._pools, asked)
             if not short:
                 return cells
-            if allowed is None:
-                allowed = self._allowed(needs, requests)
-            for group in short:
-                allowed &= self._leading_to_enough(group, requests)
-            seats = self._first(allowed)
-        return None
+            bounds = bounds or self._known(wants.needs, counts)
+            for names in short:
+                group = frozenset(kinds[int(name)] for name in names)
+                bounds[group] = self._leading_to_enough(group, counts)
+            seats = self._first(bounds.values())
+        return self._decisive(wants, bounds)
 
-    def conflict(
-        self, needs: Mapping[str, int], requests: Sequence[DeviceRequest]
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of needs and of requests that cannot be met together.
+    def conflict(self, wants: Wants) -> Wants:
+        """Of what has ruled out the last way, what cannot be had together.
 
-        Without any one of them the others can, unless the budget ends before
+        Without any one part of it the rest can, unless the budget ends before
         that is known.
         """
-        names, asked = self._shown(needs, requests)
-        for name in tuple(names):
-            fewer = {each: need for each, need in names.items() if each != name}
-            if not self._possible(fewer, asked):
-                names = fewer
-        for request in tuple(asked):
-            rest = [each for each in asked if each is not request]
-            if not self._possible(names, rest):
-                asked = rest
-        return tuple(names), tuple(request.name for request in asked)
 
-    def _shown(
-        self, needs: Mapping[str, int], requests: Sequence[DeviceRequest]
-    ) -> tuple[dict[str, int], list[DeviceRequest]]:
-        """Those of both that the families made so far already show to be too much.
+        def missing(fewer: Wants) -> Wants | None:
+            try:
+                found = self.found(fewer)
+            except exception.FitTooHard:
+                return None
+            return found if isinstance(found, Wants) else None
 
-        It spares seating the guest anew without each of the others.
-        """
-        asked = frozenset(request.name for request in requests)
-        shown: list[tuple[str | frozenset[str], int]] = [
-            (name, families.touching(len(self._order), need))
-            for name, need in needs.items()
-        ]
-        shown += [each for each in self._enough.items() if each[0] <= asked]
-        for one in tuple(shown):
-            rest = [each for each in shown if each is not one]
-            left = self._seated[0]
-            for _who, family in rest:
-                left &= family
-            if not left:
-                shown = rest
-        of_needs = {who for who, _family in shown if isinstance(who, str)}
-        groups = [who for who, _family in shown if isinstance(who, frozenset)]
-        short = frozenset[str]().union(*groups)
-        return (
-            {name: need for name, need in needs.items() if name in of_needs},
-            [request for request in requests if request.name in short],
+        return least(wants, missing)
+
+    def _decisive(
+        self, wants: Wants, bounds: Mapping[Need | frozenset[_Kind], int]
+    ) -> Wants:
+        """Those wants whose bounds leave no way to sit."""
+        origins = tuple(bounds)
+        kept = families.too_narrow(self._seated[0], tuple(bounds.values()))
+        needs, short = set[Need](), set[_Kind]()
+        for origin in (origins[place] for place in kept):
+            if isinstance(origin, Need):
+                needs.add(origin)
+            else:
+                short |= origin
+        return Wants(
+            tuple(each for each in wants.needs if each in needs),
+            tuple(each for each in wants.requests if _kind(each) in short),
         )
 
     @functools.cached_property
     def _seated(self) -> list[int]:
         return families.seats(len(self._order), self._choices)
 
-    def _allowed(self, needs: Iterable[int], requests: Iterable[DeviceRequest]) -> int:
-        """The family of the sets that the guest can sit on, and that meet needs.
+    def _known(
+        self, needs: Iterable[Need], counts: Mapping[_Kind, int]
+    ) -> dict[Need | frozenset[_Kind], int]:
+        """The families that meet each need, and what was learned of requests."""
+        found: dict[Need | frozenset[_Kind], int] = {
+            need: families.touching(len(self._order), need.cells) for need in needs
+        }
+        for group in self._worth:
+            if group <= counts.keys():
+                found[group] = self._leading_to_enough(group, counts)
+        return found
 
-        Without those that are known to lead to too few devices.
-        """
-        family = self._seated[0]
-        for need in needs:
-            family &= families.touching(len(self._order), need)
-        names = {request.name for request in requests}
-        for group, enough in self._enough.items():
-            if group <= names:
-                family &= enough
-        return family
-
-    def _first(self, allowed: int) -> list[int] | None:
+    def _first(self, bounds: Iterable[int]) -> list[int] | None:
+        allowed = self._seated[0]
+        for bound in bounds:
+            allowed &= bound
         if not allowed:
             return None
         return families.first(len(self._order), self._choices, self._seated, allowed)
 
-    def _possible(
-        self, needs: Mapping[str, int], requests: Sequence[DeviceRequest]
-    ) -> bool:
-        try:
-            return self.found(needs.values(), requests) is not None
-        except exception.FitTooHard:
-            return True
-
     def _leading_to_enough(
-        self, group: frozenset[str], requests: Sequence[DeviceRequest]
+        self, group: frozenset[_Kind], counts: Mapping[_Kind, int]
     ) -> int:
         """The family of the sets with as many devices as a group wants in all."""
-        if group not in self._enough:
-            asking = [each for each in requests if each.name in group]
+        number = len(self._order)
+        if group not in self._worth:
             worths = Counter[int]()
             for pool in self._pools:
-                worths[self._leading_to(pool, asking)] += pool.count
-            wanted = sum(each.count for each in asking)
-            self._enough[group] = families.worth(len(self._order), worths, wanted)
-        return self._enough[group]
+                worths[self._leading_to(pool, group)] += pool.count
+            self._worth[group] = families.worth(number, worths)
+        wanted = sum(counts[kind] for kind in group)
+        return families.at_least(number, self._worth[group], wanted)
 
-    def _leading_to(self, pool: DevicePool, asking: Iterable[DeviceRequest]) -> int:
+    def _leading_to(self, pool: DevicePool, group: Iterable[_Kind]) -> int:
         """The places of which one lets a pool serve one of the requests."""
-        if pool.node not in self._standing:
-            self._standing[pool.node] = [
-                Guest(self._topology, (cell,)).affinity(pool.node)
-                for cell in self._order
-            ]
-        policies = {each.policy for each in asking if pool.name in each.pools}
-        near_enough = {
-            affinity
-            for affinity in Affinity
-            if any(allows(policy, affinity) for policy in policies)
-        }
-        return sum(
-            1 << place
-            for place, affinity in enumerate(self._standing[pool.node])
-            if affinity in near_enough
-        )
+        policies = frozenset(policy for pools, policy in group if pool.name in pools)
+        key = pool.node, policies
+        if key not in self._leading:
+            self._leading[key] = sum(
+                1 << place
+                for place, cell in enumerate(self._order)
+                if _any_allows(policies, Guest(self._topology, (cell,)), pool)
+            )
+        return self._leading[key]
 
 
-def _meets(seats: Iterable[int], needs: Iterable[int]) -> bool:
+def _any_allows(policies: Iterable[NUMAPolicy], guest: Guest, pool: DevicePool) -> bool:
+    affinity = guest.affinity(pool.node)
+    return any(allows(policy, affinity) for policy in policies)
+
+
+def _kind(request: DeviceRequest) -> _Kind:
+    return request.pools, request.policy
+
+
+def _meets(seats: Iterable[int], needs: Iterable[Need]) -> bool:
     taken = sum(1 << seat for seat in seats)
-    return all(taken & need for need in needs)
+    return all(taken & need.cells for need in needs)

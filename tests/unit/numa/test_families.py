@@ -15,7 +15,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Iterable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,8 +60,24 @@ def test_what_a_set_is_worth_is_the_sum_of_what_it_touches(
     def worth(cells: int) -> int:
         return sum(value for touched, value in worths.items() if cells & touched)
 
-    family = families.worth(CELLS, worths, least)
+    digits = families.worth(CELLS, worths)
+    family = families.at_least(CELLS, digits, least)
     assert listed(family) == {each for each in every_set() if worth(each) >= least}
+
+
+@given(st.integers(0, 255), st.lists(st.integers(0, 255), max_size=6))
+def test_bounds_that_are_too_narrow_leave_nothing_and_something_without_any_one(
+    family: int, bounds: list[int]
+) -> None:
+    def left(places: Iterable[int]) -> int:
+        return functools.reduce(int.__and__, (bounds[at] for at in places), family)
+
+    # What is left in the end is what the last bound excludes.
+    bounds.append(~left(range(len(bounds))))
+    found = families.too_narrow(family, bounds)
+    assert not left(found)
+    for missing in found:
+        assert left(place for place in found if place != missing)
 
 
 def ways(choices: list[int]) -> list[tuple[int, ...]]:

@@ -252,8 +252,13 @@ def test_a_guest_without_cells_may_be_anywhere() -> None:
     )
     assert fit_to_host(question) == Fit(True)
     more = dataclasses.replace(far, name="s")
+    other = dataclasses.replace(far, name="t")
     refused = fit_to_host(dataclasses.replace(question, requests=(far, more)))
     assert refused == Fit(False, requests=("r", "s"))
+    # Two are too many, whichever they are.
+    thrice = dataclasses.replace(question, requests=(far, more, other))
+    assert len(fit_to_host(thrice).requests) == 2
+    assert fit_to_host(thrice, explain=False) == Fit(False)
 
 
 def test_what_is_not_in_a_cell_is_told_cell_by_cell() -> None:
