@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterator
 
 from os_acc.objects import pci
-from os_acc.testing import records
+from os_acc.testing import nodes, records
 from os_acc.testing.specs import ClassDevice, FunctionSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
@@ -117,6 +117,8 @@ def add(
     path = f"{_above(tree, function)}/{address}"
     for name, text in _attributes(function):
         tree.put(f"{path}/{name}", text)
+    if nodes.are_known(tree):
+        tree.put(f"{path}/numa_node", f"{function.numa_node}\n", 0o644)
     tree.put(f"{path}/driver_override", NO_OVERRIDE, 0o644)
     if function.reset_methods:
         tree.put(f"{path}/reset", "", 0o200)
@@ -138,6 +140,17 @@ def add(
         _join(tree, function, path, groups, group)
     # Last, so that nobody finds a function that is not there yet.
     tree.link(f"{DEVICES}/{address}", path)
+
+
+def set_node(tree: Transaction, address: str, text: str) -> None:
+    """numa_node_store() of drivers/pci/pci-sysfs.c.
+
+    :raises OSError: EINVAL, there is no such node, or it is offline.
+    """
+    path = place(tree, address)
+    if text.strip() not in {"-1", *map(str, nodes.online(tree))}:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), address)
+    tree.put(f"{path}/numa_node", f"{text.strip()}\n", 0o644)
 
 
 def remove(tree: Transaction, address: str) -> None:
@@ -171,7 +184,6 @@ def _attributes(function: FunctionSpec) -> Iterator[tuple[str, str]]:
     yield "subsystem_device", f"0x{function.subsystem_product:04x}\n"
     yield "class", f"0x{function.class_code:06x}\n"
     yield "revision", f"0x{function.revision:02x}\n"
-    yield "numa_node", f"{function.numa_node}\n"
     base, sub, interface = function.class_code.to_bytes(3, "big")
     yield (
         "modalias",

@@ -43,6 +43,16 @@ def boot(tree: Transaction, nodes: tuple[NodeSpec, ...]) -> None:
     _put_list(tree, f"{CPUS}/offline", ())
 
 
+def are_known(tree: Transaction) -> bool:
+    """Whether the kernel was built with NUMA."""
+    return tree.exists(NODES)
+
+
+def online(tree: Transaction) -> frozenset[int]:
+    """The nodes that are online."""
+    return _seen(tree, f"{NODES}/online")
+
+
 def reserve_huge_pages(
     tree: Transaction, node: int, size_kb: int, total: int, used: int = 0
 ) -> None:

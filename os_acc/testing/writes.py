@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Callable
 
-from os_acc.testing import boot, drivers, resets, sriov
+from os_acc.testing import boot, drivers, functions, resets, sriov
 from os_acc.testing.faults import Effect, Fault
 from os_acc.testing.tree import Transaction
 
@@ -169,6 +169,7 @@ def _hot_unplug(tree: Transaction, address: str, _text: str) -> None:
 
 
 _STORES: dict[str, Callable[[Transaction, str, str], None]] = {
+    "numa_node": functions.set_node,
     "driver_override": drivers.set_override,
     "sriov_numvfs": sriov.set_numvfs,
     "sriov_drivers_autoprobe": sriov.set_autoprobe,

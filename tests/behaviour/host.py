@@ -247,6 +247,13 @@ class HostUnderTest(abc.ABC):
         self._write(self.places.pf, "sriov_numvfs", str(count))
         self._write(self.places.pf, "sriov_drivers_autoprobe", "1")
 
+    def set_node(self, address: str, node: int) -> None:
+        """Correct what the kernel says of a function's NUMA node; -1: none.
+
+        Documentation/ABI/testing/sysfs-bus-pci: a way around faulty firmware.
+        """
+        self._write(address, "numa_node", str(node))
+
     @abc.abstractmethod
     def run_vfs(self) -> None:
         """Give the VFs that exist to the host's nvme driver."""

@@ -14,7 +14,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,10 +26,12 @@ from os_acc import exception
 from os_acc.objects.device import Provider
 
 from ..host import HostUnderTest
-from .common import flavor, instance, scenario, unplug
+from .common import FOUR_VFS, flavor, instance, only_provider, scenario, unplug, vfs
 
 #: Where the guest is.
 CELL = 0
+#: Of VFs in the order of their addresses: the nearest is not the first.
+VF_NODES = (1, None, 0, None)
 
 
 @scenario
@@ -88,6 +92,72 @@ def a_cell_that_the_host_does_not_have_is_refused(host: HostUnderTest) -> None:
     assert host.snapshot() == before
 
 
+@scenario
+def of_one_card_the_nearest_is_chosen(host: HostUnderTest) -> None:
+    host.start(vfs(host))
+    with _spread(host) as at:
+        before, guests = host.snapshot(), [instance() for _ in VF_NODES]
+        found = [
+            _plug(guest | {"numa_cells": [CELL]}, only_provider(), "preferred")
+            for guest in guests
+        ]
+        nodes = [entry["numa_node"] for (entry,) in found]
+        assert nodes == [0, None, None, 1]
+        for (entry,) in found:
+            assert entry["numa_affinity"] == _stands(host, entry["pci_id"])
+        assert found[0][0]["pci_id"] == at[0]
+        assert found[3][0]["pci_id"] == at[1]
+        assert [unplug(guest) for guest in guests] == [1] * len(guests)
+        assert host.snapshot() == before
+
+
+@scenario
+def several_of_one_card_are_those_that_the_policy_allows(host: HostUnderTest) -> None:
+    host.start(vfs(host))
+    with _spread(host):
+        before = host.snapshot()
+        for policy in ("required", "socket", "legacy", "preferred"):
+            guest = instance() | {"numa_cells": [CELL]}
+            allowed = [vf for vf in host.vfs() if _allowed(host, vf)[policy]]
+            entries = _plug(guest, only_provider(), policy, len(allowed))
+            assert sorted(each["pci_id"] for each in entries) == sorted(allowed)
+            assert unplug(guest) == len(allowed)
+            if len(allowed) < FOUR_VFS:
+                with pytest.raises(exception.NUMAPolicyUnmet):
+                    _plug(guest, only_provider(), policy, len(allowed) + 1)
+        assert host.snapshot() == before
+
+
+@scenario
+def a_guest_of_both_cells_gets_one_of_each_from_one_card(host: HostUnderTest) -> None:
+    host.start(vfs(host))
+    with _spread(host) as at:
+        guest = instance() | {"numa_cells": [0, 1]}
+        entries = _plug(guest, only_provider(), "preferred", 2)
+        assert {each["pci_id"] for each in entries} == {at[0], at[1]}
+        assert {each["numa_affinity"] for each in entries} == {"local"}
+        assert unplug(guest) == 2
+
+
+@contextlib.contextmanager
+def _spread(host: HostUnderTest) -> Iterator[dict[int | None, str]]:
+    """One VF on each node, and two on none; a VF of each."""
+    before = {vf: _node(host, vf) for vf in host.vfs()}
+    at = dict(zip(VF_NODES, before, strict=True))
+    try:
+        for vf, node in zip(before, VF_NODES, strict=True):
+            _move(host, vf, node)
+        yield at
+    finally:
+        for vf, node in before.items():
+            _move(host, vf, node)
+
+
+def _move(host: HostUnderTest, place: str, node: int | None) -> None:
+    host.set_node(place, -1 if node is None else node)
+    assert _node(host, place) == node
+
+
 def _places(host: HostUnderTest) -> tuple[str, str, str]:
     """A device on node 0, one on node 1, and one on none."""
     return host.places.near, host.places.single, host.places.slot
@@ -107,9 +177,9 @@ def _offering(address: str) -> Provider:
 
 
 def _plug(
-    guest: dict[str, Any], provider: Provider, policy: str
+    guest: dict[str, Any], provider: Provider, policy: str, amount: int = 1
 ) -> list[dict[str, Any]]:
-    specs = flavor(provider) | {"accel1:numa_policy": policy}
+    specs = flavor(provider, amount) | {"accel1:numa_policy": policy}
     return os_acc.plug(guest, {"uuid": provider.uuid}, specs)
 
 

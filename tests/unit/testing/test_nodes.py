@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from os_acc.host.numa import read_topology
 from os_acc.objects.numa import MemoryPages, NUMATopology
 from os_acc.testing import FakeKernel, HostSpec, NodeSpec, hosts, nodes
 from os_acc.testing.tree import Tree
+from tests.unit.testing.conftest import Attributes
 
 SPECS = (
     NodeSpec("0-1,4-5", 4096, threads=2, distances=(10, 21, 14)),
@@ -84,3 +87,33 @@ def test_nodes_are_there_again_after_a_reboot(tmp_path):
 def test_hosts_have_two_sockets_unless_told_otherwise(tmp_path):
     kernel = FakeKernel.build(tmp_path, hosts.two_socket_host())
     assert [cell.socket for cell in read_topology(kernel.root).cells] == [0, 1]
+
+
+GPU = "0000:17:00.0"
+
+
+def gpu_on(tmp_path: Path, **host: object) -> Attributes:
+    spec = HostSpec(tuple(hosts.gpu("0000:17", 1)), **host)
+    return Attributes(FakeKernel.build(tmp_path, spec))
+
+
+@pytest.mark.parametrize("node", ["0", "-1", "2"])
+def test_the_node_of_a_function_may_be_written(tmp_path, node):
+    sysfs = gpu_on(tmp_path, nodes=SPECS)
+    assert sysfs.get(GPU, "numa_node") == "1\n"
+    sysfs.set(GPU, "numa_node", f"{node}\n")
+    assert sysfs.get(GPU, "numa_node") == f"{node}\n"
+
+
+@pytest.mark.parametrize("node", ["3", "-2", "none"])
+def test_a_node_that_is_not_online_is_refused(tmp_path, node):
+    sysfs = gpu_on(tmp_path, nodes=SPECS)
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        sysfs.set(GPU, "numa_node", node)
+    assert sysfs.get(GPU, "numa_node") == "1\n"
+
+
+def test_a_kernel_without_numa_tells_no_node_of_a_function(tmp_path):
+    sysfs = gpu_on(tmp_path, nodes=())
+    with pytest.raises(FileNotFoundError):
+        sysfs.get(GPU, "numa_node")
