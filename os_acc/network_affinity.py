@@ -156,8 +156,8 @@ class NetworkAffinity:
     def on(self, host: NUMATopology) -> NUMATopology:
         """The cells of a host with the networks that leave it there.
 
-        Where the kernel knows of no cells nothing is near or far, and nothing
-        is refused, as in Nova.
+        Where no cells are known nothing is near or far, and nothing is refused,
+        as in Nova.
 
         :raises InvalidNetworkNUMAAffinity: a node is none of the host's.
         """

@@ -112,7 +112,7 @@ class Topology(base.Listing):
                 known = ", ".join(str(each.id) for each in topology.cells)
                 raise exception.InvalidInput(
                     f"this host has no cell {cell}",
-                    hint=f"its cells: {known}" if known else "it has no NUMA cells",
+                    hint=f"its cells: {known}" if known else "none are known",
                 )
         parents = buses.read_parents(root, look.stock.host.functions)
         return scene.of(look, self.settings.node_name, parents, topology, cells)

@@ -13,6 +13,8 @@
 
 """The host's NUMA topology, from ``/sys/devices/system/{node,cpu}``.
 
+Of a kernel without NUMA: one cell, from ``/proc/meminfo`` (proc_meminfo(5)).
+
 Documentation/ABI/stable/sysfs-devices-node,
 Documentation/ABI/stable/sysfs-devices-system-cpu,
 Documentation/admin-guide/cputopology.rst and
@@ -33,15 +35,21 @@ from os_acc.objects.numa import MemoryPages, NUMACell, NUMATopology
 
 NODES = "sys/devices/system/node"
 CPUS = "sys/devices/system/cpu"
+MEMINFO = "proc/meminfo"
 
-_MEM_TOTAL = re.compile(r"Node [0-9]+ MemTotal: +([0-9]{1,19}) kB", re.ASCII)
+_MEM_TOTAL = re.compile(r"(?:Node [0-9]+ )?MemTotal: +([0-9]{1,19}) kB", re.ASCII)
 _HUGE_PAGES = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
 _KIB_IN_MIB = 1024
 _SMALL_PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def read_topology(root: str) -> NUMATopology:
-    """The cells of the host as they are now; none of a kernel without NUMA.
+    """The cells of the host as they are now.
+
+    A kernel without NUMA has the one cell 0 that libvirt makes up
+    (virCapabilitiesHostNUMAInitFake()): all that is online, all memory, and
+    nothing known of pages and distances. There is none where not even that
+    can be said, as in a root without ``/proc``.
 
     Of each cell all CPUs that are online may be shared, and may be a guest's
     alone: which of them Nova uses how is said by its options. Pages are ``used``
@@ -54,6 +62,8 @@ def read_topology(root: str) -> NUMATopology:
     :raises HostStepFailed: something is there and cannot be read or understood.
     """
     numbers = sorted(_list(os.path.join(root, NODES, "online")))
+    if not numbers:
+        return NUMATopology(tuple(_without_numa(root)))
     nodes = [node for n in numbers if (node := _read_node(root, n)) is not None]
     # Last: a CPU that has gone offline meanwhile has no topology any more.
     online = _list(os.path.join(root, CPUS, "online"))
@@ -100,6 +110,18 @@ class _Node:
         huge_kb = sum(pages.size_kb * pages.total for pages in self.huge_pages)
         small = max(self.memory_kb - huge_kb, 0) // _SMALL_PAGE_KB
         return (MemoryPages(_SMALL_PAGE_KB, small), *self.huge_pages)
+
+
+def _without_numa(root: str) -> Iterator[NUMACell]:
+    path = os.path.join(root, MEMINFO)
+    meminfo = read_lines(path)
+    if not meminfo:
+        return
+    cores = tuple(_cores(root, _list(os.path.join(root, CPUS, "online"))))
+    whole = _Node(0, _memory_kb(path, meminfo), cores, (), ())
+    # As above: a CPU that has gone offline meanwhile has no topology any more.
+    cell = whole.cell([0], _list(os.path.join(root, CPUS, "online")))
+    yield dataclasses.replace(cell, mempages=())
 
 
 def _read_node(root: str, node: int) -> _Node | None:

@@ -23,6 +23,8 @@ from os_acc.testing.tree import Transaction
 
 NODES = "sys/devices/system/node"
 CPUS = "sys/devices/system/cpu"
+#: What a kernel without NUMA has, though it shows no node.
+_WHOLE = NodeSpec("0")
 
 
 def boot(tree: Transaction, nodes: tuple[NodeSpec, ...]) -> None:
@@ -37,7 +39,11 @@ def boot(tree: Transaction, nodes: tuple[NodeSpec, ...]) -> None:
         _put_list(tree, f"{NODES}/has_cpu", with_cpu)
         _put_list(tree, f"{NODES}/has_memory", with_memory)
         _put_list(tree, f"{NODES}/has_normal_memory", with_memory)
-    every = {cpu for node in nodes for cpu in number_list(node.cpus, "cpus")} or {0}
+    else:
+        _show_cores(tree, _WHOLE, number_list(_WHOLE.cpus, "cpus"))
+    some = nodes or (_WHOLE,)
+    every = {cpu for node in some for cpu in number_list(node.cpus, "cpus")} or {0}
+    _show_memory(tree, sum(node.memory for node in some))
     for name in ("online", "present", "possible"):
         _put_list(tree, f"{CPUS}/{name}", every)
     _put_list(tree, f"{CPUS}/offline", ())
@@ -90,11 +96,24 @@ def _show_node(tree: Transaction, number: int, node: NodeSpec, count: int) -> No
         reserve_huge_pages(tree, number, size_kb, total)
 
 
+def _show_memory(tree: Transaction, mib: int) -> None:
+    """fs/proc/meminfo.c, of the whole host."""
+    kib = mib * 1024
+    lines = (("MemTotal:", kib), ("MemFree:", kib // 2), ("MemAvailable:", kib // 2))
+    text = "".join(f"{name:<15} {value:8d} kB\n" for name, value in lines)
+    tree.put("proc/meminfo", text)
+
+
 def _show_cpus(
     tree: Transaction, number: int, node: NodeSpec, online: frozenset[int]
 ) -> None:
+    every = number_list(node.cpus, "cpus")
+    _put_list(tree, f"{NODES}/node{number}/cpulist", online & every)
+    _show_cores(tree, node, online)
+
+
+def _show_cores(tree: Transaction, node: NodeSpec, online: frozenset[int]) -> None:
     every = sorted(number_list(node.cpus, "cpus"))
-    _put_list(tree, f"{NODES}/node{number}/cpulist", online.intersection(every))
     cores = (
         every[first : first + node.threads]
         for first in range(0, len(every), node.threads)

@@ -277,7 +277,8 @@ class NodeSpec:
 class HostSpec:
     """A whole host.
 
-    :ivar nodes: its NUMA nodes; none: the kernel was built without NUMA.
+    :ivar nodes: its NUMA nodes; none: the kernel was built without NUMA,
+        and there are one CPU and 64 GiB.
     :ivar iommu: whether the IOMMU is on.
     :ivar vfio: whether vfio-pci is loaded.
     :ivar denylist: what vfio-pci refuses.

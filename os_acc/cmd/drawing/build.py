@@ -57,7 +57,7 @@ class _Artist:
 
     def _summary(self) -> Iterator[str]:
         if not self._scene.topology.cells:
-            yield "without NUMA"
+            yield "NUMA cells unknown"
         if self._scene.guest:
             yield f"for a guest in {words.cells(self._scene.guest.cells)}"
         counted = Counter(each.state for each in self._scene.states.values())

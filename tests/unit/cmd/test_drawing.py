@@ -206,12 +206,12 @@ def test_what_is_near_no_cell_has_a_branch_of_its_own() -> None:
     assert labels(line(drawing, "no NUMA node")) == [GPU]
 
 
-def test_a_host_without_numa_is_one_branch() -> None:
+def test_a_host_of_which_no_cells_are_known_is_one_branch() -> None:
     found = [function(GPU, None), function(PF, 0), function(PORT, None)]
     host = scene(found, [state(each) for each in found[:2]], topology=cells())
     drawing = build.draw(host)
     assert labels(drawing.host) == [GPU, PF, "other functions: 1"]
-    assert "without NUMA" in drawing.host.details
+    assert "NUMA cells unknown" in drawing.host.details
 
 
 def test_bridges_that_lead_to_one_place_are_one_line() -> None:
@@ -423,7 +423,7 @@ def test_what_is_not_free_counts_for_nobody() -> None:
     assert (supply.free, supply.choices) == (0, ())
 
 
-def test_without_numa_every_policy_allows_all() -> None:
+def test_where_no_cells_are_known_every_policy_allows_all() -> None:
     host = scene([], topology=cells(), accelerators=ONE_EACH)
     (supply,) = build.draw(host).supplies
     assert [(each.cells, each.free) for each in supply.choices] == [("any", (4,) * 4)]

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import re
 from collections.abc import Callable
@@ -146,15 +145,33 @@ def test_networks_that_are_not_rightly_told_leave_the_rest_to_be_drawn(
     assert "cell 1" in ran.out
 
 
-def test_a_kernel_without_numa_has_no_cells(
-    make_bench: Callable[..., Bench], tmp_path: Path
+@pytest.fixture
+def without_numa(make_bench: Callable[..., Bench], tmp_path: Path) -> Console:
+    return Console(
+        make_bench(HostSpec(tuple(hosts.gpu("0000:17")), nodes=())), tmp_path
+    )
+
+
+def test_a_kernel_without_numa_has_one_cell_and_its_devices_are_in_none(
+    without_numa: Console,
 ) -> None:
-    plain = [dataclasses.replace(each, numa_node=-1) for each in hosts.gpu("0000:17")]
-    console = Console(make_bench(HostSpec(tuple(plain), nodes=())), tmp_path)
-    ran = console.run("topology")
-    assert ran.out.startswith("host node1  without NUMA; ")
-    assert "cell " not in ran.out
-    assert console.run("topology", "--cells", "0").status == 1
+    rows = {row["Name"]: row for row in without_numa.json("topology", "--cells", "0")}
+    assert [name for name in rows if name.startswith("cell ")] == ["cell 0"]
+    assert (rows[GPU]["NUMA Node"], rows[GPU]["Affinity"]) == (None, "unknown")
+    shown = without_numa.run("topology", "--max-width", "200").out
+    cell, _, devices = shown.partition("no NUMA node")
+    assert "cell 0  CPUs 0; 64 GiB\n" in cell
+    assert GPU in devices
+    assert without_numa.run("topology", "--cells", "1").status == 1
+
+
+def test_networks_are_compared_with_that_cell(without_numa: Console) -> None:
+    without_numa.configure(more=NETWORKS)
+    ran = without_numa.run("topology")
+    assert ran.err.startswith("os-acc: [neutron_physnet_bar] numa_nodes has 1")
+    at_home = NETWORKS.replace("0,1", "0").replace("= 1", "= 0")
+    without_numa.configure(more=at_home)
+    assert "networks bar, foo; tunnels" in without_numa.run("topology").out
 
 
 def test_programs_are_told_what_is_where_and_whose(small: Console) -> None:

@@ -106,9 +106,44 @@ def test_nobody_is_told_of_guests_and_networks(two_sockets: Sysfs) -> None:
         assert not cell.network_info.physnets
 
 
-def test_a_kernel_without_numa_has_no_cells(sysfs: Sysfs) -> None:
-    sysfs.put(f"{CPUS}/online", "0-3")
-    assert read_topology(sysfs.root) == NUMATopology()
+@pytest.fixture
+def without_numa(sysfs: Sysfs) -> Sysfs:
+    """A core of two threads and one of one; one more CPU is offline."""
+    sysfs.put(f"{CPUS}/online", "0-2")
+    for cpu, siblings in enumerate(("0-1", "0-1", "2")):
+        put_cpu(sysfs, cpu, siblings=siblings)
+    lines = ("MemTotal:       65750840 kB", "MemFree:        12345678 kB")
+    sysfs.put("proc/meminfo", "\n".join(lines))
+    return sysfs
+
+
+def test_a_kernel_without_numa_has_the_cell_that_libvirt_makes_up(
+    without_numa: Sysfs,
+) -> None:
+    (cell,) = read_topology(without_numa.root).cells
+    assert cell.id == 0
+    assert cell.cpuset == cell.pcpuset == {0, 1, 2}
+    assert cell.siblings == ({0, 1}, {2})
+    assert cell.memory == 65750840 // 1024
+    assert cell.socket == 0
+    assert (cell.mempages, cell.distances) == ((), ())
+
+
+def test_that_cell_is_of_no_socket_where_there_are_two(without_numa: Sysfs) -> None:
+    put_cpu(without_numa, 2, package=1)
+    (cell,) = read_topology(without_numa.root).cells
+    assert cell.socket is None
+
+
+def test_without_memory_to_tell_of_there_is_no_cell(without_numa: Sysfs) -> None:
+    (without_numa.path / "proc/meminfo").unlink()
+    assert read_topology(without_numa.root) == NUMATopology()
+
+
+def test_memory_that_cannot_be_understood_is_told(without_numa: Sysfs) -> None:
+    without_numa.put("proc/meminfo", "MemTotal: much kB")
+    with pytest.raises(HostStepFailed, match="proc/meminfo"):
+        read_topology(without_numa.root)
 
 
 def test_numbers_of_nodes_may_have_gaps(sysfs: Sysfs) -> None:

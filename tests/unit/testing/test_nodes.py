@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.host.numa import read_topology
-from os_acc.objects.numa import MemoryPages, NUMATopology
+from os_acc.objects.numa import MemoryPages
 from os_acc.testing import FakeKernel, HostSpec, NodeSpec, hosts, nodes
 from os_acc.testing.tree import Tree
 from tests.unit.testing.conftest import Attributes
@@ -72,9 +72,18 @@ def test_a_cpu_goes_and_comes_back(root):
     assert read_topology(root) == before
 
 
-def test_a_kernel_without_numa_has_no_nodes(tmp_path):
+def test_a_kernel_without_numa_has_a_cpu_and_memory(tmp_path):
     kernel = FakeKernel.build(tmp_path, HostSpec(nodes=()))
-    assert read_topology(kernel.root) == NUMATopology()
+    (cell,) = read_topology(kernel.root).cells
+    assert (cell.id, cell.cpuset, cell.siblings) == (0, {0}, ({0},))
+    assert (cell.memory, cell.socket, cell.distances) == (65536, 0, ())
+    assert not os.path.exists(kernel.path("sys/devices/system/node"))
+
+
+def test_the_memory_of_the_host_is_that_of_its_nodes(root):
+    meminfo = Path(root, "proc/meminfo").read_text(encoding="ascii")
+    total = sum(node.memory for node in SPECS) * 1024
+    assert meminfo.splitlines()[0].split() == ["MemTotal:", str(total), "kB"]
 
 
 def test_nodes_are_there_again_after_a_reboot(tmp_path):
