@@ -226,6 +226,26 @@ def test_what_only_the_host_lacks_is_told_alone() -> None:
     assert (found.networks, found.requests) == (physnets(), ("many",))
 
 
+def test_alike_requests_want_as_much_as_one_that_wants_the_sum() -> None:
+    gpu = frozenset({"few", "gpu"})
+    alike = tuple(
+        DeviceRequest(name, 1, gpu, NUMAPolicy.REQUIRED) for name in ("a", "b", "c")
+    )
+    question = Question(
+        host(3),
+        guest(1),
+        pools=(DevicePool("few", 0, 1), DevicePool("gpu", 2, 2)),
+        requests=alike[:2],
+    )
+    assert fit_to_host(question).cells == (2,)
+    refused = fit_to_host(dataclasses.replace(question, requests=alike))
+    assert refused.requests == ("a", "b", "c")
+    more = dataclasses.replace(alike[0], name="more", count=2)
+    refused = fit_to_host(dataclasses.replace(question, requests=(*alike, more)))
+    # What is named last is kept.
+    assert refused.requests == ("c", "more")
+
+
 def test_cells_of_the_guest_that_have_too_few_seats_are_told() -> None:
     crowded = fit_to_host(Question(host(2), guest(1, 1, 1)))
     assert crowded.unseated == (0, 1, 2)
