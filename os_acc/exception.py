@@ -19,8 +19,8 @@ and whether the same call may succeed later without anybody's doing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 
 class OsAccError(Exception):
@@ -95,13 +95,27 @@ class AssignmentTooHard(InvalidSelectedProvider):
     default_hint = "pass the allocation request together with its 'mappings'"
 
 
-class FitTooLarge(InvalidInput):
+class FitUndecided(InvalidInput):
+    """Whether a guest fits a host's NUMA cells was not found out.
+
+    :ivar refusals: which of the guest's cells cannot be on which of the host's,
+        and why: all that is known (:class:`os_acc.numa.Refusal`).
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", refusals: Iterable[Any] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.refusals = tuple(refusals)
+
+
+class FitTooLarge(FitUndecided):
     """More NUMA cells of a host could carry a guest than can be chosen from."""
 
     default_hint = "leave out cells of the host that the guest is not to be on"
 
 
-class FitTooHard(InvalidInput):
+class FitTooHard(FitUndecided):
     """Whether a guest fits a host's NUMA cells was not found within the budget."""
 
     default_hint = "ask for the guest's devices in fewer requests, or allow more steps"

@@ -97,7 +97,8 @@ def fit_to_host(
         and takes as many times as long.
     :raises FitTooLarge: more than :data:`MAX_CELLS` cells of the host can carry
         a part of the guest.
-    :raises FitTooHard: neither found nor ruled out within the budget.
+    :raises FitTooHard: neither found nor ruled out within the budget. Either
+        error has the refusals.
     """
     if not question.guest.cells:
         return _anywhere(question, explain)
@@ -106,7 +107,11 @@ def fit_to_host(
     seating = Seating(question.host, order, choices, question.pools, budget)
     if crowded := seating.crowded():
         return Fit(False, refusals=refusals, unseated=crowded)
-    found = seating.found(Wants(_needs(question, order), question.requests))
+    wants = Wants(_needs(question, order), question.requests)
+    try:
+        found = seating.found(wants)
+    except exception.FitTooHard as error:
+        raise exception.FitTooHard(error.message, refusals=refusals) from error
     if not isinstance(found, Wants):
         return Fit(True, found, refusals)
     if not explain:
@@ -149,7 +154,8 @@ def _choices(
     if len(order) > MAX_CELLS:
         raise exception.FitTooLarge(
             f"{len(order)} cells of the host can carry a cell of the guest, and at "
-            f"most {MAX_CELLS} can be chosen from"
+            f"most {MAX_CELLS} can be chosen from",
+            refusals=refusals,
         )
     return order, [
         _places(order, [cell for cell in order if (cell, place) not in refused])

@@ -334,10 +334,11 @@ def test_a_host_may_have_more_cells_than_the_bound_if_few_can_carry_a_guest() ->
     cells = host(MAX_CELLS).cells
     found = fit_to_host(Question(NUMATopology((*bare, *cells)), guest(4)))
     assert found.cells == (0,)
-    with pytest.raises(exception.FitTooLarge, match=f"{MAX_CELLS + 1} cells"):
-        fit_to_host(
-            Question(NUMATopology((*bare, *host(MAX_CELLS + 1).cells)), guest(4))
-        )
+    large = Question(NUMATopology((*bare, *host(MAX_CELLS + 1).cells)), guest(4))
+    with pytest.raises(exception.FitTooLarge, match=f"{MAX_CELLS + 1} cells") as caught:
+        fit_to_host(large)
+    refused = [each.host_cell for each in caught.value.refusals]
+    assert refused == [cell.id for cell in bare]
 
 
 def test_the_budget_is_how_many_ways_are_tried() -> None:
@@ -362,6 +363,12 @@ def test_the_budget_is_how_many_ways_are_tried() -> None:
     with pytest.raises(exception.FitTooHard, match="1 ways") as caught:
         fit_to_host(apart, budget=1)
     assert not caught.value.retryable
+    assert caught.value.refusals == ()
+    full = NUMACell(9, socket=0)
+    larger = dataclasses.replace(apart, host=NUMATopology((*apart.host.cells, full)))
+    with pytest.raises(exception.FitUndecided) as caught:
+        fit_to_host(larger, budget=1)
+    assert {each.host_cell for each in caught.value.refusals} == {full.id}
     nowhere = dataclasses.replace(question, pools=(DevicePool("gpu", None, 1),))
     # That the last way is ruled out is known without another one.
     assert fit_to_host(nowhere, budget=1).requests == ("r",)
