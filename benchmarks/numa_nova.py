@@ -25,17 +25,11 @@ import logging
 import sys
 import time
 
-from nova import monkey_patch
+from nova import objects
+from nova.virt import hardware
 
-# Threads, as it has them in service: the environment says so. Before all else
-# of Nova's, which takes eventlet where nobody has said anything.
-monkey_patch.patch()
-
-from nova import objects  # noqa: E402
-from nova.virt import hardware  # noqa: E402
-
-from benchmarks.numa_cases import CASES  # noqa: E402
-from tests.functional.nova import numa_objects  # noqa: E402
+from benchmarks.numa_cases import CASES
+from tests.functional.nova import numa_objects
 
 
 def answered(case: str, cells: int) -> tuple[float, list[int] | None]:
