@@ -380,7 +380,7 @@ def test_a_large_host_is_decided_within_few_ways(seed: int) -> None:
     dice = random.Random(seed)
     names = [f"n{at}" for at in range(24)]
     everywhere = range(MAX_CELLS)
-    topology = host(MAX_CELLS, **{name: dice.sample(everywhere, 3) for name in names})
+    topology = host(MAX_CELLS, **{name: dice.sample(everywhere, 2) for name in names})
     pools = tuple(
         DevicePool(f"p{at}", dice.choice(everywhere), dice.randint(1, 4))
         for at in range(32)
@@ -392,22 +392,27 @@ def test_a_large_host_is_decided_within_few_ways(seed: int) -> None:
             frozenset(pool.name for pool in dice.sample(pools, 8)),
             dice.choice((NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET, NUMAPolicy.LEGACY)),
         )
-        for at in range(6)
+        for at in range(10)
     )
-    for wanted in (8, 16, 24):
+    verdicts = set()
+    for wanted, times in ((2, 1), (8, 1), (24, 1), (24, 4)):
         question = Question(
             topology,
             guest(*[1] * 8),
             networks=physnets(*names[:wanted]),
             pools=pools,
-            requests=requests,
+            requests=tuple(
+                dataclasses.replace(each, count=each.count * times) for each in requests
+            ),
         )
         found = fit_to_host(question, budget=40)
+        verdicts.add(found.fits)
         if found.fits:
             assert oracle.has_networks(question, found.cells)
-            assert oracle.all_served(topology, found.cells, pools, requests)
+            assert oracle.all_served(topology, found.cells, pools, question.requests)
         else:
             assert_none_can_be_spared(question, found)
+    assert verdicts == {True, False}
 
 
 def assert_none_can_be_spared(question: Question, refused: Fit) -> None:
