@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from os_acc.numa.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit import Fit, Refusal, fit_to_host
+from os_acc.numa.free import free_pools
 from os_acc.numa.lacks import Lacking, lacking
 from os_acc.numa.nova import fit_as_nova
 from os_acc.numa.question import Question
@@ -41,5 +42,6 @@ __all__ = [
     "Why",
     "fit_as_nova",
     "fit_to_host",
+    "free_pools",
     "lacking",
 ]
