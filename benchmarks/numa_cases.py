@@ -19,6 +19,7 @@ question. The cells are alike, so that no quirk of Nova's changes its answer.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 from os_acc.numa.devices import DevicePool, DeviceRequest
@@ -128,6 +129,22 @@ def _devices_everywhere(cells: int) -> Question:
     )
 
 
+def _crowd(cells: int) -> Question:
+    """24 requests, four each for six kinds of devices, all of which are needed."""
+    nodes = [at % cells for at in range(24)]
+    names = [f"vf:x{at % 6}:{at}" for at in range(24)]
+    pools = [DevicePool(*each, 1) for each in zip(names, nodes, strict=True)]
+    requests = [
+        DeviceRequest(
+            f"any:x{at % 6}:{at}", 1, frozenset(names[at % 6 :: 6]), NUMAPolicy.REQUIRED
+        )
+        for at in range(24)
+    ]
+    return dataclasses.replace(
+        _question(cells), pools=tuple(pools), requests=tuple(requests)
+    )
+
+
 #: Whether there is a way, and the question for so many cells of the host.
 CASES: dict[str, tuple[bool, Callable[[int], Question]]] = {
     "fits: anywhere": (True, _at_once),
@@ -136,4 +153,5 @@ CASES: dict[str, tuple[bool, Callable[[int], Question]]] = {
     "no: a network too many": (False, _one_network_too_many),
     "no: networks against a device": (False, _two_kinds),
     "no: devices on all cells": (False, _devices_everywhere),
+    "no: 24 requests": (False, _crowd),
 }

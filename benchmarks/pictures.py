@@ -26,7 +26,15 @@ from benchmarks.rows import Place, Row, Unit
 
 # A ground of its own: the page around it may be light or dark.
 _GROUND, _INK, _LINES = "#fbfbf8", "#1f2933", "#c9ced4"
-_COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f", "#7e22ce", "#b45309", "#be123c")
+_COLOURS = (
+    "#0b6e99",
+    "#c2410c",
+    "#4d7c0f",
+    "#7e22ce",
+    "#b45309",
+    "#be123c",
+    "#475569",
+)
 
 matplotlib.rcParams.update(
     {
