@@ -67,7 +67,14 @@ def main() -> None:
     del sys.argv[1:]
     application = importlib.import_module(module).application
     waitress.serve(
-        Recorded(application, log), host="127.0.0.1", port=int(port), threads=20
+        Recorded(application, log),
+        host="127.0.0.1",
+        port=int(port),
+        threads=20,
+        # Each of many hosts keeps its own open. Beyond the limit of 100, one more
+        # would have to wait until another has been idle for two minutes.
+        connection_limit=1000,
+        asyncore_use_poll=True,
     )
 
 
