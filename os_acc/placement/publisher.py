@@ -244,7 +244,9 @@ class Publisher:
                     for each in sorted(asked.providers)
                 }
             ),
-            self._elsewhere(asked, deadline) if thorough else MappingProxyType({}),
+            self._elsewhere(asked, tree.root.uuid, deadline)
+            if thorough
+            else MappingProxyType({}),
         )
         plan = difference.plan(goal, tree, answers, _kept(goal.told))
         return tree, plan
@@ -312,13 +314,19 @@ class Publisher:
             self._unknown |= {each for each in new - found if not each.is_custom}
         return frozenset(asked & self._known)
 
-    def _elsewhere(self, asked: Questions, deadline: float) -> Mapping[str, Node]:
+    def _elsewhere(
+        self, asked: Questions, root: str, deadline: float
+    ) -> Mapping[str, Node]:
         found = {}
         for uuid, name in asked.new:
-            if node := self._client.node(deadline, name=name):
-                found[name] = node
-            elif node := self._client.node(deadline, uuid=uuid):
-                found[uuid] = node
+            for by, value in (("name", name), ("uuid", uuid)):
+                node = self._client.node(deadline, **{by: value})
+                if node is None:
+                    continue
+                # Another service of this host's may have made it just now.
+                if not self._client.node(deadline, **{by: value, "in_tree": root}):
+                    found[value] = node
+                break
         return MappingProxyType(found)
 
     def _alone(self, deadline: float) -> contextlib.AbstractContextManager[None]:

@@ -213,7 +213,7 @@ class Double:
 
     def _listed(self, asked: dict[str, str]) -> list[dict[str, Any]]:
         tests: dict[str, Callable[[Provider, str], bool]] = {
-            "in_tree": lambda each, root: bool(self.providers.get(root)),
+            "in_tree": lambda each, root: self._top(each) == self._top_of(root),
             "name": lambda each, name: each.name == name,
             "uuid": lambda each, uuid: each.uuid == uuid,
         }
@@ -222,6 +222,14 @@ class Double:
             for each in self.providers.values()
             if all(tests[name](each, value) for name, value in asked.items())
         ]
+
+    def _top(self, of: Provider) -> str:
+        while of.parent in self.providers:
+            of = self.providers[of.parent]
+        return of.uuid
+
+    def _top_of(self, uuid: str) -> str | None:
+        return self._top(self.providers[uuid]) if uuid in self.providers else None
 
     def _create(self, body: dict[str, Any]) -> dict[str, Any]:
         uuid, name = body["uuid"], body["name"]

@@ -37,7 +37,7 @@ from os_acc.placement.client import Client
 from os_acc.placement.publisher import Published, Publisher
 from tests.unit.bench import uuid_of
 from tests.unit.placement import made
-from tests.unit.placement.double import NODE, Double
+from tests.unit.placement.double import NODE, Double, Provider
 from tests.unit.placement.made import CLASS, Ledger
 
 
@@ -489,3 +489,24 @@ def test_a_clock_that_is_put_back_keeps_no_name(double, service, clock):
     clock.pass_by(-10.0 * publisher.KEPT_SECONDS)
     service.sync(capacity(1, traits=()))
     assert "CUSTOM_FAST" not in double.traits
+
+
+# -- several services of one host ----------------------------------------------
+
+
+def test_what_another_service_has_just_made_is_in_no_other_tree(double, service):
+    """It is there between two reads: after the tree, before its name."""
+    stranger = Provider(uuid_of(77), ONE.provider.name, None)
+    double.providers[stranger.uuid] = stranger
+    assert kinds(service.sync(ONE)) == [exception.ProviderTaken]
+    del double.providers[stranger.uuid]
+
+    class Late(Client):
+        def tree(self, root, deadline):
+            found = super().tree(root, deadline)
+            Service(double, service.ledger).sync(ONE)
+            return found
+
+    service.publisher._client = Late(double.config())
+    assert service.sync(ONE).refused == ()
+    assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 4
