@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def cycles(placement: Placement, count: int, devices: int) -> Iterator[Cycle]:
     """Publish so many hosts, again and again."""
-    names = [f"host-{number}" for number in range(count)]
+    names = [f"host-{number}-with-{devices}" for number in range(count)]
     for name in names:
         placement.make(name)
     cloud = placement.cloud

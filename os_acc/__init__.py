@@ -87,7 +87,7 @@ def plug(
     :param selected_rp: ``{"uuid": RP}``; or an allocation request of
         Placement with ``allocations`` and, where they are known,
         ``mappings``; or None: make what is recorded for this instance ready
-        again, after a reboot.
+        again, after a reboot. No device profile is read for that.
     :param flavor_extra_specs: the flavor's extra specs.
     :returns: one entry for each accelerator: the specification's ``pci_id``
         and what Nova's libvirt driver reads of a bound accelerator request
@@ -102,6 +102,9 @@ def plug(
     :raises NoDeviceAvailable: too few of its devices are free;
         :class:`.NUMAPolicyUnmet` where they are too far from the guest.
     :raises LeaseNotFound: nothing is recorded, and nothing is selected.
+    :raises ProfileNotFound: the flavor names a device profile that there is not.
+    :raises ProfilesUnavailable: nobody answers who has it; or nobody has said where
+        it is, and accelerators of this host are allocated for it.
     :raises HostError: as the host refused a step; the subclass says which.
     :raises OsAccError: any other; nothing is left changed, or the error's
         notes say what could not be given back.
@@ -145,7 +148,14 @@ def rekey(consumer: str, new_consumer: str) -> int:
 def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
     """Whether a flavor asks for anything that this host's os_acc offers.
 
+    The groups of the device profile that it names count, unless nobody has said
+    where profiles are.
+
     :raises InvalidExtraSpec: as :func:`plug` would refuse them.
+    :raises ProfileNotFound: there is no device profile of that name.
+    :raises InvalidProfile: nobody can be served by it.
+    :raises ProfilesUnavailable: nobody answers who has it.
+    :raises HostStepFailed: the host cannot be looked at.
     """
     from os_acc.service import get
 
@@ -180,6 +190,7 @@ def create_requests(device_profile: str) -> list[dict[str, Any]]:
     group), and what a binding adds.
 
     :param device_profile: its name, or its uuid; see ``[os_acc_profiles]``.
+    :raises InvalidInput: that is no text.
     :raises ProfileNotFound: there is none.
     :raises InvalidProfile: nobody can be served by it.
     :raises ProfilesUnavailable: nobody answers who has the profiles.
@@ -224,6 +235,7 @@ def unbind_requests(uuids: Sequence[str]) -> int:
     """Give back what accelerator requests have; they may be bound again.
 
     :returns: how many of them had something.
+    :raises InvalidInput: that is no list of uuids, or an empty one.
     :raises RequestNotFound: one of them does not exist.
     :raises DevicesUnreleased: some could not be given back.
     """
@@ -252,6 +264,7 @@ def request_events(uuids: Sequence[str]) -> dict[str, Any]:
     An ``accelerator-request-bound`` for each that is resolved, ``completed``
     or ``failed``; whoever has told Nova's conductor to bind them sends it.
 
+    :raises InvalidInput: that is no list of uuids, or an empty one.
     :raises RequestNotFound: one of them does not exist.
     """
     return _requests().events(uuids)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import os_resource_classes  # type: ignore[import-untyped]
@@ -63,6 +63,18 @@ class Inventory:
     places: Mapping[str, Place] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+
+    @property
+    def classes(self) -> Mapping[str, str]:
+        """The resource class of each provider, by its uuid."""
+        return {
+            uuid: each.device.resource_class for uuid, each in self.providers.items()
+        }
+
+    @property
+    def plugins(self) -> Mapping[str, str]:
+        """The plugin of each provider, by its uuid."""
+        return {uuid: each.device.plugin for uuid, each in self.providers.items()}
 
     @property
     def has_unknown(self) -> bool:
@@ -138,13 +150,17 @@ def take_stock(
         in_parts=standing.leased_in_parts,
     )
     claims, refused = _claims(scene)
+    there = _still_there(standing.places, host)
     candidates = base.Candidates(
         claims,
         root,
         named=tuple(_named(scene, address) for address in sorted(named)),
-        places=_still_there(standing.places, host),
+        places=frozenset(there.values()),
     )
-    devices, unknown, set_aside = _discover(loaded, candidates, standing, deadline)
+    offered = _last_offered(standing.plugins, there)
+    devices, unknown, set_aside = _discover(
+        loaded, candidates, standing, offered, deadline
+    )
     devices = [
         regions.described(_with_faults(device, faults), standing) for device in devices
     ]
@@ -221,14 +237,25 @@ def _named(scene: eligibility.Scene, address: PciAddress) -> Named:
     return Named(function, _parent(scene.host, function), scene.named[address])
 
 
-def _still_there(places: Mapping[str, Place], host: Host) -> frozenset[PciAddress]:
-    """The functions after which a provider on record is named."""
-    return frozenset(
-        place.address
-        for place in places.values()
+def _still_there(places: Mapping[str, Place], host: Host) -> dict[str, PciAddress]:
+    """The functions after which a provider on record is named, by its uuid."""
+    return {
+        uuid: place.address
+        for uuid, place in places.items()
         if (function := host.functions.get(place.address)) is not None
         and place.is_of(function.identity, function.address)
-    )
+    }
+
+
+def _last_offered(
+    plugins: Mapping[str, str], there: Mapping[str, PciAddress]
+) -> dict[PciAddress, set[str]]:
+    """The plugins that are on record as having offered what is in a place."""
+    found: dict[PciAddress, set[str]] = {}
+    for uuid, name in plugins.items():
+        if uuid in there:
+            found.setdefault(there[uuid], set()).add(name)
+    return found
 
 
 def _claim(
@@ -275,12 +302,15 @@ def _discover(
     loaded: plugins.Plugins,
     candidates: base.Candidates,
     standing: Standing,
+    offered: Mapping[PciAddress, Collection[str]],
     deadline: float,
 ) -> tuple[list[Device], list[Refused], tuple[plugins.SetAside, ...]]:
     devices: list[Device] = []
     refused: list[Refused] = []
     aside: list[plugins.SetAside] = []
     left = candidates.claims
+    for idle in loaded.set_aside:
+        left = _keep(left, idle, offered, refused)
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
@@ -294,7 +324,8 @@ def _discover(
                 dataclasses.replace(candidates, claims=left, regions=recorded),
             )
         except exception.PluginFailed as error:
-            aside.append(plugins.SetAside(plugin.name, error.message))
+            aside.append(idle := plugins.SetAside(plugin.name, error.message))
+            left = _keep(left, idle, offered, refused)
             continue
         devices.extend(found)
         refused.extend(not_offered)
@@ -306,6 +337,28 @@ def _discover(
     reason = Refusal.PLUGIN_FAILED if aside else Refusal.NO_PLUGIN
     refused += [Refused(claim.function.address, reason, detail) for claim in left]
     return devices, refused, tuple(aside)
+
+
+def _keep(
+    claims: tuple[Claim, ...],
+    idle: plugins.SetAside,
+    offered: Mapping[PciAddress, Collection[str]],
+    refused: list[Refused],
+) -> tuple[Claim, ...]:
+    """Refuse to the others what an idle plugin has offered; return the rest.
+
+    A guest would get it under another class, without what that plugin prepares.
+    """
+    left: list[Claim] = []
+    for claim in claims:
+        address = claim.function.address
+        by = {*offered.get(address, ()), *offered.get(claim.parent.address, ())}
+        if idle.name in by:
+            detail = f"{idle.name} has offered it before: {idle.reason}"
+            refused.append(Refused(address, Refusal.PLUGIN_FAILED, detail))
+        else:
+            left.append(claim)
+    return tuple(left)
 
 
 def _take(

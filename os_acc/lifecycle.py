@@ -63,6 +63,18 @@ class Released:
     done: tuple[Lease, ...]
     failed: tuple[tuple[Lease, exception.OsAccError], ...]
 
+    def failure(self) -> exception.DevicesUnreleased:
+        """That some were not; its cause is why the first of them was not."""
+        whose = " and ".join(sorted({lease.consumer for lease, _ in self.failed}))
+        reasons = "; ".join(str(error) for _, error in self.failed)
+        error = exception.DevicesUnreleased(
+            f"{len(self.failed)} accelerator(s) of {whose} are not released: {reasons}",
+            released=[str(lease.address) for lease in self.done],
+            unreleased=[(str(lease.address), why) for lease, why in self.failed],
+        )
+        error.__cause__ = self.failed[0][1]
+        return error
+
 
 class Lifecycle:
     """Moves leases from one state to the next, on disk and on the host."""

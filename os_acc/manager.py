@@ -19,7 +19,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -50,6 +50,7 @@ from os_acc.objects.selection import Allocations, Selection, Wanted
 from os_acc.offering import Offering
 from os_acc.placement import publisher
 from os_acc.plugins import base
+from os_acc.profiles import folding
 from os_acc.profiles.choice import Profiles
 from os_acc.store.leases import AlreadyLeased, Store
 from os_acc.store.locks import Locks, consumer_lock
@@ -115,7 +116,11 @@ class Manager:
         deadline = time.monotonic() + self.settings.plug_timeout
         instance = InstanceInfo.from_api(instance_info)
         selection = selected_rp.parse(selected)
-        request = self._request(flavor_extra_specs, deadline)
+        if selection is None:
+            # Whoever has the profile may not be there yet, after a power cut.
+            request = extra_specs.parse(folding.of_its_own(flavor_extra_specs))
+        else:
+            request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = self._plug(instance, selection, request, deadline)
         return [entries.entry(lease) for lease in leases]
@@ -146,31 +151,11 @@ class Manager:
         if any(lease.programming for lease in leases):
             self.offering.tell_regions(deadline)
         if released.failed:
-            failure = _unreleased(released)
+            failure = released.failure()
             if why is not None:
                 failure.add_note(f"nor can the leases be counted: {why}")
             raise failure
         return len(released.done)
-
-    def settle_for_less(
-        self, consumer: str, kept: Collection[str], deadline: float
-    ) -> None:
-        """Let a consumer that has given back a part be whole with the rest.
-
-        The caller has the consumer's lock.
-
-        :param kept: the uuids of all leases that it is to have.
-        """
-        store = self.store.until(deadline)
-        rest = [
-            lease
-            for lease in store.leases(consumer)
-            if lease.uuid in kept and lease.request_size > len(kept)
-        ]
-        if rest:
-            store.replace(
-                dataclasses.replace(lease, request_size=len(kept)) for lease in rest
-            )
 
     def renew(self, consumer: str, deadline: float) -> None:
         """Make ready again what a consumer has; the caller has its lock."""
@@ -281,7 +266,9 @@ class Manager:
         """What a flavor asks for, with the device profile that it names."""
         whole = self.profiles.folded(flavor_extra_specs, deadline)
         request = extra_specs.parse(whole.specs)
-        return dataclasses.replace(request, profile=whole.profile)
+        return dataclasses.replace(
+            request, profile=whole.profile, unread_profile=whole.unread
+        )
 
     def _plug(
         self,
@@ -315,6 +302,10 @@ class Manager:
             return self._again(held, deadline)
         # What this process has not seen yet may be ours as well.
         look = self.offering.look(deadline)
+        is_same = bool(held) and self._confirms(held, request, selection)
+        if not is_same:
+            # What is held may be what the profile asks for: nobody can tell.
+            matching.check_promise(request, selection, self.offering.ours)
         wanted = matching.match_groups(
             request,
             selection,
@@ -336,7 +327,7 @@ class Manager:
                 profile=request.profile,
             )
             return self._fresh(drafter, look, deadline)
-        if not self._confirms(held, request, selection):
+        if not is_same:
             raise exception.ConsumerConflict(
                 f"instance {instance.uuid} already holds accelerators of another "
                 "request"
@@ -405,8 +396,7 @@ class Manager:
             )
         if any(lease.is_the_guests for lease in held):
             vfio.vfio_ready(self.root)
-        _check_complete(held)
-        return self.life.reestablish(held, deadline)
+        return self._again(held, deadline)
 
     def _again(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
         _check_complete(held)
@@ -488,15 +478,3 @@ def _check_complete(held: Sequence[Lease]) -> None:
                 hint="see 'os-acc device list' for the others: adopt them, or "
                 "unplug the instance",
             )
-
-
-def _unreleased(released: lifecycle.Released) -> exception.DevicesUnreleased:
-    whose = " and ".join(sorted({lease.consumer for lease, _ in released.failed}))
-    reasons = "; ".join(str(error) for _, error in released.failed)
-    error = exception.DevicesUnreleased(
-        f"{len(released.failed)} accelerator(s) of {whose} are not released: {reasons}",
-        released=[str(lease.address) for lease in released.done],
-        unreleased=[(str(lease.address), why) for lease, why in released.failed],
-    )
-    error.__cause__ = released.failed[0][1]
-    return error

@@ -20,11 +20,12 @@ under evacuation the source host's) and are ignored.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from os_acc import exception
+from os_acc import exception, hints
 from os_acc.assignment.knowledge import Known
 from os_acc.assignment.problem import Pins
 from os_acc.assignment.unmapped import without_mappings
@@ -79,6 +80,40 @@ def match_groups(
         _check_served_once(wanted)
     _check_isolation(request, wanted)
     return tuple(sorted(_with_wishes(request, wanted)))
+
+
+def check_promise(
+    request: FlavorRequest, selection: Selection, ours: Mapping[str, str]
+) -> None:
+    """Refuse what is allocated for a device profile that nobody has read.
+
+    What the flavor asks for itself is served, whoever serves its profile.
+
+    :param ours: see :func:`match_groups`.
+    :raises ProfilesUnavailable: accelerators of ours are for the profile, and
+        what a guest was promised of them is not known.
+    :raises InvalidSelectedProvider: see :func:`match_groups`.
+    """
+    if not request.unread_profile:
+        return
+    if isinstance(selection, SingleProvider):
+        # It serves the whole request, and the profile is a part of that.
+        is_theirs = selection.uuid in ours
+    else:
+        allocated: Counter[str] = Counter()
+        for provider, amount in _of_ours(selection, ours):
+            allocated[ours[provider]] += amount
+        own: Counter[str] = Counter()
+        for group in request.groups:
+            own.update(dict(group.resources))
+        is_theirs = not allocated <= own
+    if is_theirs:
+        raise exception.ProfilesUnavailable(
+            "accelerators of this host are allocated for device profile "
+            f"{hints.shown(request.unread_profile)}, and nobody has said where "
+            "device profiles are",
+            hint="set catalogue, or source, in [os_acc_profiles]",
+        )
 
 
 def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wanted]:

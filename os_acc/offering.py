@@ -37,8 +37,8 @@ class Offering:
 
     Thread-safe.
 
-    :ivar ours: all providers that this host ever offered: uuid to resource
-        class. A device that has vanished is known for ours by it.
+    :ivar ours: all providers that this host ever offered, as far as it is known:
+        uuid to resource class. A device that has vanished is known for ours by it.
     :ivar snapshots: what is offered, for those who cannot wait for sysfs.
     :ivar memory: what Placement was told.
     :ivar tree: who writes into Nova's provider tree.
@@ -64,7 +64,9 @@ class Offering:
         self.ours = store.providers()
         self.snapshots = snapshot.Snapshots(self.take_stock)
         self.memory = memory.Memory(store.told())
-        self.tree = tree.TreeWriter(node_name, self.memory)
+        self.tree = tree.TreeWriter(
+            node_name, self.memory, rules.named.resource_classes
+        )
 
     def forget_parent(self) -> None:
         """In a forked child: wait for none of the parent's threads."""
@@ -128,14 +130,18 @@ class Offering:
         self, stock: inventory.Inventory, standing: Standing, store: Store
     ) -> None:
         """Know every provider again whose device has vanished: it is ours."""
-        offered = {
-            each.uuid: each.device.resource_class for each in stock.providers.values()
-        }
-        is_known = stock.places.items() <= standing.places.items()
-        if not (is_known and offered.items() <= self.ours.items()):
-            store.remember_providers(offered, stock.places)
-            # In place: two threads that find a new card each keep both.
-            self.ours.update(offered)
+        recorded = store.providers()
+        # Another process may have found some, and a tree or Placement others.
+        known = {**self.ours, **recorded, **stock.classes}
+        new = dict(known.items() - recorded.items())
+        if (
+            new
+            or not stock.places.items() <= standing.places.items()
+            or not stock.plugins.items() <= standing.plugins.items()
+        ):
+            store.remember_providers(new, stock.places, stock.plugins)
+        # In place: two threads that find a new card each keep both.
+        self.ours.update(known)
         self.memory.tell(stock.providers.values(), store)
 
     def tell_regions(self, deadline: float) -> None:
@@ -193,11 +199,16 @@ class Offering:
 
     def write(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        self.tree.write(provider_tree, nodename, self.snapshots.newest(), self.ours)
+        newest = self.snapshots.newest()
+        recognized = self.tree.write(provider_tree, nodename, newest, self.ours)
+        # On record with the next look: whoever asks here does not wait for it.
+        self.ours.update(recognized)
 
     def publish(self, to: publisher.Publisher) -> publisher.Published:
         """See :func:`os_acc.sync_placement`."""
         deadline = to.deadline()
         self.look(deadline)
         record = self.memory.above(self._store.until(deadline))
-        return to.sync(self.snapshots.newest(), record, deadline)
+        found = to.sync(self.snapshots.newest(), record, deadline)
+        self.ours.update(found.recognized)
+        return found

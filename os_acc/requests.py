@@ -209,30 +209,13 @@ class Requests:
     def _unbind(self, found: Collection[AcceleratorRequest], deadline: float) -> int:
         store = self._manager.store.until(deadline)
         leases = [each.lease for each in found if each.lease]
-        try:
-            count = self._manager.give_back(leases, deadline) if leases else 0
-        finally:
-            self._settle_for_less(found, deadline)
+        count = self._manager.give_back(leases, deadline) if leases else 0
         store.change_requests(
             _with(each, recorded=RequestState.UNBOUND, reason="", lease=None)
             for each in found
             if each.is_made
         )
         return count
-
-    def _settle_for_less(
-        self, found: Iterable[AcceleratorRequest], deadline: float
-    ) -> None:
-        """Let instances that have given back a part be whole with the rest."""
-        consumers = {each.instance for each in found if each.instance}
-        made = self._manager.store.until(deadline).requests()
-        for consumer in consumers:
-            kept = {
-                each.uuid
-                for each in made
-                if each.instance == consumer and each.recorded is RequestState.INITIAL
-            }
-            self._manager.settle_for_less(consumer, kept, deadline)
 
     def delete(self, uuids: object = None, instance: object = None) -> int:
         """Forget requests; how many there were.
@@ -279,6 +262,8 @@ class Requests:
             uuid_from_api(uuid): Binding.from_api(uuid, each)
             for uuid, each in bindings.items()
         }
+        if len(asked) < len(bindings):
+            raise exception.InvalidInput("bindings name a request twice")
         for uuid, each in asked.items():
             self._check_host(uuid, each.hostname)
         return asked
@@ -286,7 +271,9 @@ class Requests:
     def _check_host(self, uuid: str, hostname: str) -> None:
         # Nova calls the host by its full name, or by the short one.
         mine = self._manager.settings.node_name
-        if hostname.partition(".")[0] != mine.partition(".")[0]:
+        if hostname not in (mine, mine.partition(".")[0]) and (
+            hostname.partition(".")[0] != mine
+        ):
             raise exception.InvalidInput(
                 f"request {uuid} is to be bound to {hints.shown(hostname)}, but this "
                 f"is {mine}"
@@ -296,7 +283,8 @@ class Requests:
         store = self._manager.store.until(deadline)
         found = store.requests(asked)
         if all(
-            each.state is RequestState.BOUND and each.binding == asked[each.uuid]
+            each.state is RequestState.BOUND
+            and _binding_of(each).is_same(asked[each.uuid])
             for each in found
         ):
             self._manager.renew(uuid, deadline)
@@ -410,7 +398,8 @@ def _groups(
 def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
     """Make sure that these are what one instance can be bound at once.
 
-    :raises InvalidInput: they are of several profiles, or a part of a group.
+    :raises InvalidInput: they are of several profiles, or of several versions of
+        one, or a part of a group.
     """
     profiles = sorted({each.profile for each in bound})
     if len(profiles) > 1:
@@ -424,6 +413,12 @@ def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
                 f"group {group.index} of {profiles[0]} asks for {group.accelerators} "
                 f"accelerators, but {len(requests)} of its requests are to be bound",
                 hint="bind all requests of a group together",
+            )
+        if any(each.properties != requests[0].properties for each in requests):
+            raise exception.InvalidInput(
+                f"the requests of group {group.index} of {profiles[0]} ask for "
+                "different things: the profile was changed between them",
+                hint="bind those together that were made together",
             )
         providers = sorted({_binding_of(each).device_rp_uuid for each in requests})
         if len(providers) > 1:

@@ -204,9 +204,8 @@ def new_publisher(
 
     :raises InvalidDeviceSpec: an entry cannot be read.
     """
-    named = device_spec.parse(settings.device_spec).entries
-    classes = [each.tags.resource_class for each in named if each.tags.resource_class]
-    return publisher.Publisher(config, settings.node_name, named=classes)
+    named = device_spec.parse(settings.device_spec).resource_classes
+    return publisher.Publisher(config, settings.node_name, named=named)
 
 
 def _part(deadline: float, share: float) -> float:

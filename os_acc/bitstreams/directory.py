@@ -36,7 +36,7 @@ from typing import Any
 
 from oslo_log import log
 
-from os_acc import exception, hints
+from os_acc import exception, hints, texts
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 from os_acc.objects.instance import canonical_uuid
@@ -240,7 +240,7 @@ def _image(fields: dict[str, Any], file: str, size: int) -> Image:
         raise _Unusable("its os_hidden is neither true nor false")
     fields.setdefault("name", file)
     for name, value in fields.items():
-        if not isinstance(value, str) or not _is_text(name + value):
+        if not isinstance(value, str) or not texts.is_encodable(name + value):
             raise _Unusable(f"its {hints.shown(name)} is {hints.shown(value)}, no text")
     image_id = canonical_uuid(fields.pop("id", ""))
     if image_id is None:
@@ -260,11 +260,3 @@ def _image(fields: dict[str, Any], file: str, size: int) -> Image:
         tags=frozenset(tags),
         properties=MappingProxyType(fields),
     )
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -24,6 +24,7 @@ from typing import Any
 from cliff import columns
 
 from os_acc.cmd import base
+from os_acc.cmd.drawing.words import plain
 from os_acc.objects.profile import DeviceProfile, ProfileGroup
 from os_acc.profiles import choice, folding
 from os_acc.profiles.flavors import Flavors
@@ -55,7 +56,7 @@ class ProfileList(base.Listing):
                 each.uuid,
                 len(each.groups),
                 each.accelerators,
-                each.description,
+                _Text(each.description),
             )
             for each in sorted(found, key=lambda each: each.name)
         ]
@@ -74,7 +75,7 @@ class ProfileShow(base.Showing):
         return ("Name", "UUID", "Description", "Groups", "Accelerators"), (
             found.name,
             found.uuid,
-            found.description,
+            _Text(found.description),
             _Groups(found.groups),
             found.accelerators,
         )
@@ -157,7 +158,7 @@ class ProfileApply(base.Showing):
         )
         if folding.lacks_policy(applied.properties):
             self.remark(_WITHOUT_POLICY)
-        if folding.KEY in applied.properties:
+        if folding.named(applied.properties):
             self.remark(
                 f"the flavor has {folding.KEY} as well: Nova asks Cyborg for it"
             )
@@ -166,6 +167,16 @@ class ProfileApply(base.Showing):
             _Properties(properties),
             list(applied.removed),
         )
+
+
+class _Text(columns.FormattableColumn[Any]):
+    """Somebody's text, which moves no cursor of a person's terminal."""
+
+    def human_readable(self) -> str:
+        return "\n".join(map(plain, self._value.splitlines()))
+
+    def machine_readable(self) -> str:
+        return str(self._value)
 
 
 class _Groups(columns.FormattableColumn[Any]):

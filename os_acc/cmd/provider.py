@@ -90,7 +90,11 @@ class ProviderSync(base.Listing):
             store = Store.open(
                 self.settings.state_path, service.STORE_SECONDS, deadline=deadline
             )
-            found = publisher.sync(wanted, store.until(deadline), deadline)
+            store = store.until(deadline)
+            stock = look.stock
+            store.remember_providers(stock.classes, stock.places, stock.plugins)
+            found = publisher.sync(wanted, store, deadline)
+            store.remember_providers(found.recognized)
             steps, refused = found.done, found.refused
         self.is_failed = bool(refused)
         for refusal in refused:

@@ -101,15 +101,14 @@ class RequestShow(base.Showing):
 
     def _folded(self, specs: Mapping[str, object]) -> object:
         """The same with the groups of the device profile that it names."""
-        profile = specs.get(folding.KEY)
-        if profile is None:
+        if not folding.named(specs):
             return specs
         self.os_acc.configure()
         deadline = time.monotonic() + self.settings.plug_timeout
         whole = choice.Profiles(self.os_acc.config).folded(specs, deadline)
-        if not whole.profile:
+        if whole.unread:
             self.remark(
-                f"not shown: the groups of device profile {hints.shown(profile)}, "
+                f"not shown: the groups of device profile {hints.shown(whole.unread)}, "
                 "which Nova adds: [os_acc_profiles] does not say where profiles are"
             )
         return whole.specs

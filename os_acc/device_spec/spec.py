@@ -78,6 +78,12 @@ class DeviceSpec:
         """Whether any entry asks for VFs to be made."""
         return any(entry.tags.num_vfs is not None for entry in self.entries)
 
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        """Those that entries give devices."""
+        found = (entry.tags.resource_class for entry in self.entries)
+        return frozenset(each for each in found if each)
+
     def match(
         self,
         function: PciFunction,

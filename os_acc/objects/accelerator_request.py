@@ -117,6 +117,10 @@ class Binding:
             consumer_uuid(given["instance_uuid"]),
         )
 
+    def is_same(self, other: Binding) -> bool:
+        """Whether it is the other one, whatever either calls this host."""
+        return dataclasses.replace(self, hostname=other.hostname) == other
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AcceleratorRequest:

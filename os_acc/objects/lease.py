@@ -148,12 +148,16 @@ class Standing:
     :ivar unreadable: functions that damaged records of leases claim.
     :ivar unknown_regions: of which nobody knows what they hold.
     :ivar places: of all providers that were ever offered, by uuid.
+    :ivar plugins: that offered each of them last, by uuid.
     """
 
     leases: tuple[Lease, ...] = ()
     unreadable: tuple[PciAddress, ...] = ()
     unknown_regions: Doubts = NO_DOUBTS
     places: Mapping[str, Place] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    plugins: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 

@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from os_acc.objects.pci import PciAddress, PciIdentity
+
+# Makes a name of that of the node and a key.
+_Kind: TypeAlias = Callable[[str, str], str]
 
 # Of all providers of os_acc.
 _PROVIDERS: Final = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
@@ -45,12 +47,15 @@ class Place:
     key: str
 
     def is_of(self, identity: PciIdentity, address: PciAddress) -> bool:
-        """Whether it is that of this function.
+        """Whether it may be that of this function.
 
-        Its serial number may have become readable since.
+        A serial number that could not be read, then or now, says nothing.
         """
-        keys = (key(identity, address), key_of_place(identity, address))
-        return self.address == address and self.key in keys
+        if self.address != address:
+            return False
+        if not identity.serial:
+            return self.key.startswith(_key(identity, ""))
+        return self.key in (key(identity, address), key_of_place(identity, address))
 
 
 #: Of no provider at all.
@@ -102,7 +107,8 @@ class Names:
     Cards whose serial number nobody has programmed all have the same. They are
     named by their places then; but who was named by it while there was no other
     stays so, and who had to be named by its place does, too: also where its own
-    serial number could not be read then.
+    serial number could not be read then. One that cannot be read now is that on
+    record, unless a card elsewhere shows it and has to be named by it.
 
     :param places: of the providers on record, by uuid.
     :param there: of everything that may have a serial number.
@@ -114,42 +120,87 @@ class Names:
         self._node_name = node_name
         self._places = places
         self._given: dict[str, Place] = {}
-        found = Counter(each.key for each in set(there))
-        self._shared = frozenset(key for key, times in found.items() if times > 1)
+        self._left: dict[str, Place] = {}
+        self._at: dict[PciAddress, list[str]] = {}
+        for provider, each in places.items():
+            self._at.setdefault(each.address, []).append(provider)
+        self._there: dict[str, set[PciAddress]] = {}
+        for each in there:
+            self._there.setdefault(each.key, set()).add(each.address)
 
     @property
     def given(self) -> Mapping[str, Place]:
-        """What the providers that have a name now are named after, by uuid."""
-        return MappingProxyType(self._given)
+        """What the providers that have a name now are named after, by uuid.
+
+        One on record in whose place another card has shown its serial number has
+        that card's key: it is not to be taken for this one again.
+        """
+        return MappingProxyType(self._left | self._given)
 
     def give(
-        self,
-        of: Callable[[str, str], str],
-        identity: PciIdentity,
-        address: PciAddress,
+        self, of: _Kind, identity: PciIdentity, address: PciAddress
     ) -> tuple[str, str]:
         """The uuid and the name of what is named after a function.
 
         :param of: :func:`of_device` or :func:`of_card`.
         """
         here = place(identity, address)
-        name = of(self._node_name, here.key)
         if identity.serial:
-            by_place = of(self._node_name, key_of_place(identity, address))
-            is_shared = here.key in self._shared
-            if self._is_on_record(by_place, identity, address) or (
-                is_shared and not self._is_on_record(name, identity, address)
-            ):
-                name = by_place
+            for provider, was in self._by_serial(of, identity, address):
+                if was != here:
+                    self._left[provider] = here
+        else:
+            here = self._last(of, identity, here)
+        name = of(self._node_name, here.key)
+        is_shared = len(self._there.get(here.key, ())) > 1
+        is_on_record = self._recorded(of, here.key, address) == here
+        if self._is_by_place(of, identity, here) or (is_shared and not is_on_record):
+            name = of(self._node_name, key_of_place(identity, address))
         given = uuid_of(name)
         self._given[given] = here
         return given, name
 
-    def _is_on_record(
-        self, name: str, identity: PciIdentity, address: PciAddress
-    ) -> bool:
-        recorded = self._places.get(uuid_of(name))
-        return recorded is not None and recorded.is_of(identity, address)
+    def _last(self, of: _Kind, identity: PciIdentity, here: Place) -> Place:
+        """What is on record of a function whose serial number cannot be read."""
+        by_place = self._recorded(of, here.key, here.address)
+        if by_place == here:
+            return here
+        for _, was in self._by_serial(of, identity, here.address):
+            if not self._is_elsewhere(of, identity, was):
+                return was
+        return by_place or here
+
+    def _is_elsewhere(self, of: _Kind, identity: PciIdentity, was: Place) -> bool:
+        """Whether a card elsewhere has to be named by a serial number on record."""
+        there = self._there.get(was.key, set()) - {was.address}
+        # Of several, none is.
+        return len(there) == 1 and not any(
+            self._is_by_place(of, identity, Place(each, was.key)) for each in there
+        )
+
+    def _by_serial(
+        self, of: _Kind, identity: PciIdentity, address: PciAddress
+    ) -> Iterator[tuple[str, Place]]:
+        """The providers on record in a place that are named by a serial number."""
+        unreadable = dataclasses.replace(identity, serial="")
+        for provider in self._at.get(address, ()):
+            was = self._places[provider]
+            if (
+                was.is_of(unreadable, address)
+                and was.key != key_of_place(identity, address)
+                and provider == uuid_of(of(self._node_name, was.key))
+            ):
+                yield provider, was
+
+    def _is_by_place(self, of: _Kind, identity: PciIdentity, here: Place) -> bool:
+        """Whether what is in a place is on record as named by it."""
+        by_place = key_of_place(identity, here.address)
+        recorded = self._recorded(of, by_place, here.address)
+        return recorded is not None and recorded.key in (here.key, by_place)
+
+    def _recorded(self, of: _Kind, of_key: str, address: PciAddress) -> Place | None:
+        recorded = self._places.get(uuid_of(of(self._node_name, of_key)))
+        return recorded if recorded and recorded.address == address else None
 
 
 def is_ours(node_name: str, name: str, provider_uuid: str) -> bool:

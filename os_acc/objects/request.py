@@ -87,7 +87,9 @@ class FlavorRequest:
     for: Nova asks for none of these on its own, not even VCPU.
     ``pci_numa_policy`` is ``hw:pci_numa_affinity_policy`` as it was given, for
     all devices of the guest.
-    ``profile`` is the name of the device profile that some of them are of, or ''.
+    ``profile`` is the name of the device profile that some of them are of, or '';
+    ``unread_profile`` that of one whose groups are missing, as nobody has said where
+    it is, or ''.
     """
 
     groups: tuple[RequestGroup, ...] = ()
@@ -95,3 +97,4 @@ class FlavorRequest:
     zeroed: frozenset[str] = frozenset()
     pci_numa_policy: object = None
     profile: str = ""
+    unread_profile: str = ""

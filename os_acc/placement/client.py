@@ -136,6 +136,14 @@ class Client:
             ),
         )
 
+    def aggregates(self, provider: str, deadline: float) -> frozenset[str]:
+        """The aggregates that a provider is in, by their uuids."""
+        return self._read(
+            f"/resource_providers/{provider}/aggregates",
+            deadline,
+            lambda told: frozenset(told["aggregates"]),
+        )
+
     def known(self, names: Collection[Name], deadline: float) -> frozenset[Name]:
         """Those of the names that Placement knows."""
         known: set[Name] = set()

@@ -26,13 +26,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-import os_resource_classes as orc  # type: ignore[import-untyped]
-
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import Card
 from os_acc.objects.told import Kind, Name, Told, classes, traits
-from os_acc.placement import regions
+from os_acc.placement import ownership, regions
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.known import EMPTY, Contents, Node, Record, record, withdrawn
 from os_acc.placement.steps import (
@@ -48,10 +46,6 @@ from os_acc.placement.steps import (
 )
 
 _NOTHING: Final[frozenset[str]] = frozenset()
-#: What a resource class of os_acc's own choice begins with, and those that
-#: operators choose who come from Cyborg.
-_PREFIX: Final = "CUSTOM_ACCELERATOR_"
-_OF_DEVICES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,13 +72,7 @@ class Goal:
     @property
     def classes(self) -> frozenset[str]:
         """The classes that are known to be, or to have been, what os_acc gives."""
-        given = (*self.given.given.values(), *self.told.given.values(), self.told.made)
-        return self.named | {
-            name.text
-            for names in given
-            for name in names
-            if name.kind is Kind.RESOURCE_CLASS
-        }
+        return ownership.given_classes(self.named, self.given | self.told)
 
     @property
     def given(self) -> Told:
@@ -115,6 +103,7 @@ class Answers:
 
     :ivar known: the names that there are.
     :ivar allocated: of which classes of a provider somebody has something.
+    :ivar gathered: the providers that are in an aggregate of somebody's.
     :ivar elsewhere: providers that are not in the tree, by a name or a uuid
         of ours.
     """
@@ -123,6 +112,7 @@ class Answers:
     allocated: Mapping[str, frozenset[str]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    gathered: frozenset[str] = _NOTHING
     elsewhere: Mapping[str, Node] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -134,11 +124,14 @@ class Questions:
 
     :ivar names: are they known?
     :ivar providers: is anything of them allocated?
+    :ivar leaving: those that are to be deleted, unless something of them is
+        allocated; is one in an aggregate?
     :ivar new: (uuid, name) of those to be made; has anybody else such a one?
     """
 
     names: frozenset[Name]
     providers: frozenset[str]
+    leaving: frozenset[str]
     new: tuple[tuple[str, str], ...]
 
 
@@ -174,12 +167,14 @@ def questions(goal: Goal, tree: Tree) -> Questions:
     for each in goal.wanted:
         have = tree.contents.get(each.uuid, EMPTY)
         names |= _names(each) - have.names
-        if _ended(each, have, goal.told):
+        if _ended(each, have, goal):
             asked.add(each.uuid)
-    for uuid in _leaving(goal, tree):
-        have = tree.contents[uuid]
-        if have.inventories and not _foreign(have, uuid, goal.told):
-            asked.add(uuid)
+    leaving = frozenset(
+        uuid
+        for uuid in _leaving(goal, tree)
+        if not _foreign(tree.contents[uuid], uuid, goal.told)
+    )
+    asked |= {uuid for uuid in leaving if tree.contents[uuid].inventories}
     places = [
         *((each.uuid, each.name) for each in goal.cards.values()),
         *((each.uuid, each.provider.name) for each in goal.wanted if each.provider),
@@ -187,6 +182,7 @@ def questions(goal: Goal, tree: Tree) -> Questions:
     return Questions(
         frozenset(names),
         frozenset(asked),
+        leaving,
         tuple(each for each in places if each[0] not in tree.nodes),
     )
 
@@ -290,11 +286,10 @@ class _Planning:
         self._unknown |= missing
         refused = frozenset(each.text for each in missing if not each.is_custom)
         if wanted.provider is not None:
-            mine = wanted.provider.device.traits
+            device = wanted.provider.device
             told = self._goal.told.texts(wanted.uuid, Kind.TRAIT)
-            if region := wanted.provider.device.region:
-                told |= regions.told_of(region, have.traits)
-            due = have.traits - (told - mine) | mine - refused
+            told |= regions.told_of(device, have.traits)
+            due = have.traits - (told - device.traits) | device.traits - refused
             if due != have.traits:
                 yield SetTraits(
                     wanted.uuid,
@@ -315,7 +310,7 @@ class _Planning:
             for name, units in wanted.units.items()
             if name not in refused
         }
-        ended = _ended(wanted, have, self._goal.told)
+        ended = _ended(wanted, have, self._goal)
         allocated = self._answers.allocated.get(wanted.uuid, _NOTHING)
         for name, before in have.inventories.items():
             if name in ended & allocated:
@@ -336,7 +331,7 @@ class _Planning:
                 self._removed.add(uuid)
                 yield Remove(uuid, node.name)
                 continue
-            ours = self._ours_of(uuid, have)
+            ours = _classes_of(uuid, self._goal, have)
             inventories = {
                 name: withdrawn(each) if name in ours else each
                 for name, each in have.inventories.items()
@@ -344,20 +339,8 @@ class _Planning:
             if inventories != have.inventories:
                 yield SetInventories(uuid, node.name, inventories, have.inventories)
 
-    def _ours_of(self, uuid: str, have: Contents) -> frozenset[str]:
-        """The classes of a provider that are ours to withdraw."""
-        if told := self._goal.told.texts(uuid, Kind.RESOURCE_CLASS):
-            return told
-        # The record is lost: those that it may have been of.
-        known = self._goal.classes | _OF_DEVICES
-        return frozenset(
-            name
-            for name in have.inventories
-            if name in known or name.startswith(_PREFIX)
-        )
-
     def _is_free(self, uuid: str, have: Contents) -> bool:
-        if _foreign(have, uuid, self._goal.told):
+        if _foreign(have, uuid, self._goal.told) or uuid in self._answers.gathered:
             return False
         return not have.inventories or self._answers.allocated.get(uuid) == _NOTHING
 
@@ -415,15 +398,37 @@ def _names(wanted: Capacity) -> frozenset[Name]:
     return classes(wanted.units) | traits(own)
 
 
-def _ended(wanted: Capacity, have: Contents, told: Told) -> frozenset[str]:
+def _ended(wanted: Capacity, have: Contents, goal: Goal) -> frozenset[str]:
     """Our classes of a provider that it is not to have any more."""
-    mine = told.texts(wanted.uuid, Kind.RESOURCE_CLASS)
-    return mine & have.inventories.keys() - wanted.units.keys()
+    mine = goal.told.texts(wanted.uuid, Kind.RESOURCE_CLASS)
+    left = have.inventories.keys() - wanted.units.keys()
+    if others := left - mine:
+        # It may have had another one before the record was lost.
+        mine |= ownership.classes_of(_NOTHING, others, goal.classes)
+    return mine & left
 
 
 def _foreign(have: Contents, uuid: str, told: Told) -> frozenset[Name]:
     """What others have added to a provider of ours."""
     return have.names - told.of(uuid)
+
+
+def recognized(goal: Goal, tree: Tree) -> Mapping[str, str]:
+    """Providers of ours that nothing but their names tells: they are not on record.
+
+    Each is told with one of its classes, by its uuid; the others have none.
+    """
+    found = {
+        uuid: _classes_of(uuid, goal, tree.contents[uuid])
+        for uuid in _leaving(goal, tree)
+        if uuid not in goal.told.given
+    }
+    return {uuid: min(names) for uuid, names in found.items() if names}
+
+
+def _classes_of(uuid: str, goal: Goal, have: Contents) -> frozenset[str]:
+    told = goal.told.texts(uuid, Kind.RESOURCE_CLASS)
+    return ownership.classes_of(told, have.inventories, goal.classes)
 
 
 def _leaving(goal: Goal, tree: Tree) -> list[str]:

@@ -47,8 +47,9 @@ LOG = log.getLogger(__name__)
 
 #: How often a change is planned anew that meets somebody else's.
 ROUNDS: Final = 8
-#: Seconds after which a name of our making that others use is tried again: it
-#: is one request in vain for each name, and nobody tells when they have done.
+#: Seconds after which a name of our making that others use is tried again, and a
+#: standard one that Placement does not know: it is one request in vain, and nobody
+#: tells when they have done, or when Placement is a newer one.
 KEPT_SECONDS: Final = 3600.0
 #: Seconds that are waited for at most before the second of them; then twice.
 _PAUSE: Final = 0.1
@@ -63,12 +64,17 @@ class Published:
     :ivar refused: those that were not; each carries its error.
     :ivar reads: requests that asked for something; ``writes`` those that
         were to change something.
+    :ivar recognized: providers that are ours by their names, and neither on
+        record nor wanted, with one of their resource classes.
     """
 
     done: tuple[Step, ...] = ()
     refused: tuple[Refusal, ...] = ()
     reads: int = 0
     writes: int = 0
+    recognized: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
 
 class Publisher:
@@ -95,7 +101,8 @@ class Publisher:
         self._root: Node | None = None
         self._confirmed: dict[str, Contents] = {}
         self._known: set[Name] = set()
-        self._unknown: set[Name] = set()
+        #: Standard names that Placement does not know, and when it has said so.
+        self._unknown: dict[Name, int] = {}
         #: Whether somebody else has a provider that is one of ours.
         self._contested = False
         self.forget()
@@ -160,18 +167,18 @@ class Publisher:
         with self._alone(deadline):
             count = self._client.count
             before = dataclasses.replace(count)
-            done, refused = self._rounds(wanted, ledger, deadline)
-            return Published(
-                tuple(done),
-                tuple(refused),
-                count.reads - before.reads,
-                count.writes - before.writes,
+            found = self._rounds(wanted, ledger, deadline)
+            return dataclasses.replace(
+                found,
+                reads=count.reads - before.reads,
+                writes=count.writes - before.writes,
             )
 
     def _rounds(
         self, wanted: Sequence[Capacity], ledger: Ledger, deadline: float
-    ) -> tuple[list[Step], list[Refusal]]:
+    ) -> Published:
         done: list[Step] = []
+        recognized: Mapping[str, str] = {}
         refused: dict[str, Refusal] = {}
         again: list[Refusal] = []
         for number in range(ROUNDS):
@@ -181,6 +188,7 @@ class Publisher:
             tree, plan = self._plan(
                 goal, deadline, thorough=bool(again) or self._contested
             )
+            recognized = difference.recognized(goal, tree)
             applied = self._apply(
                 goal, tree, plan, ledger, deadline, frozenset(refused)
             )
@@ -195,7 +203,7 @@ class Publisher:
         refused |= {each.what: each for each in again}
         for each in refused.values():
             LOG.warning("Placement does not hold all that is offered: %s", each)
-        return done, list(refused.values())
+        return Published(tuple(done), tuple(refused.values()), recognized=recognized)
 
     def _apply(
         self,
@@ -215,6 +223,7 @@ class Publisher:
             applied.apply(plan, skipped)
         finally:
             self._confirmed |= applied.contents
+            self._known -= applied.gone.made
             self._known |= applied.made
             if applied.gone or applied.kept:
                 kept = Told(kept=dict.fromkeys(applied.kept, int(_now())))
@@ -236,19 +245,23 @@ class Publisher:
         """
         tree = self._tree(goal, deadline)
         asked = difference.questions(goal, tree)
+        allocated = {
+            each: self._client.allocated(each, deadline)
+            for each in sorted(asked.providers)
+        }
         answers = Answers(
             self._names(asked.names, deadline),
-            MappingProxyType(
-                {
-                    each: self._client.allocated(each, deadline)
-                    for each in sorted(asked.providers)
-                }
+            MappingProxyType(allocated),
+            frozenset(
+                each
+                for each in sorted(asked.leaving)
+                if not allocated.get(each) and self._client.aggregates(each, deadline)
             ),
             self._elsewhere(asked, tree.root.uuid, deadline)
             if thorough
             else MappingProxyType({}),
         )
-        plan = difference.plan(goal, tree, answers, _kept(goal.told))
+        plan = difference.plan(goal, tree, answers, _recent(goal.told.kept))
         return tree, plan
 
     def _tree(self, goal: Goal, deadline: float) -> Tree:
@@ -306,12 +319,16 @@ class Publisher:
         return Contents(generation, inventories, traits)
 
     def _names(self, asked: frozenset[Name], deadline: float) -> frozenset[Name]:
-        """Those of the names that Placement knows; each is asked for once."""
-        new = asked - self._known - self._unknown
+        """Those of the names that Placement knows; each is asked for once.
+
+        A standard one that it does not know is asked for again in a while.
+        """
+        new = asked - self._known - _recent(self._unknown)
         if new:
             found = self._client.known(new, deadline)
             self._known |= found
-            self._unknown |= {each for each in new - found if not each.is_custom}
+            missing = (each for each in new - found if not each.is_custom)
+            self._unknown |= dict.fromkeys(missing, int(_now()))
         return frozenset(asked & self._known)
 
     def _elsewhere(
@@ -339,13 +356,11 @@ def _now() -> float:
     return time.time()
 
 
-def _kept(told: Told) -> frozenset[Name]:
-    """The names that others have been found to use, not long ago."""
+def _recent(names: Mapping[Name, int]) -> frozenset[Name]:
+    """Those of which something was found out not long ago."""
     now = int(_now())
     # A clock that was put back must not keep them for years.
-    return frozenset(
-        name for name, at in told.kept.items() if 0 <= now - at < KEPT_SECONDS
-    )
+    return frozenset(name for name, at in names.items() if 0 <= now - at < KEPT_SECONDS)
 
 
 def _paused(number: int, deadline: float) -> bool:

@@ -61,19 +61,24 @@ def may_change(trait: str) -> bool:
     )
 
 
-def told_of(region: Region, traits: Iterable[str]) -> frozenset[str]:
-    """Those of a provider's traits that say what this region holds, and for whom.
+def told_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
+    """Those of a provider's traits that say what its region holds, and for whom.
 
-    They are os_acc's, whatever is on record: nobody else knows.
+    They are os_acc's, whatever is on record: nobody else knows. What it cannot
+    say of this region, it never has: all of that is somebody else's.
     """
+    region = device.region
+    if region is None or (region.interface_id is None and region.function_id is None):
+        return frozenset()
     vendor = vendor_name(region.identity.vendor)
     function = re.compile(
         rf"CUSTOM_FPGA_{vendor}_FUNCTION_{_NAME}"
         rf"|CUSTOM_FPGA_FUNCTION_ID_{vendor}_[0-9A-F]{{32}}"
     )
-    return frozenset(
-        each for each in traits if each == PROGRAMMABLE or function.fullmatch(each)
-    )
+    found = frozenset(each for each in traits if function.fullmatch(each))
+    if region.interface_id is None:
+        return found
+    return found | frozenset({PROGRAMMABLE}.intersection(traits))
 
 
 def function_traits(region: Region, functions: Iterable[str]) -> frozenset[str]:

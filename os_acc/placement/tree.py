@@ -22,7 +22,9 @@ from typing import Any, Protocol, runtime_checkable
 from oslo_log import log
 
 from os_acc import exception, hints
+from os_acc.objects import naming
 from os_acc.objects.told import Kind
+from os_acc.placement import ownership, regions
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.known import record, withdrawn
 from os_acc.placement.memory import Memory
@@ -34,6 +36,10 @@ _Inventory = dict[str, dict[str, Any]]
 
 class ProviderData(Protocol):
     """What is read of one provider; a copy."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
 
     @property
     def inventory(self) -> _Inventory:
@@ -78,11 +84,15 @@ class TreeWriter:
 
     :param node_name: of which the names of our providers are made.
     :param memory: what was told before, by whoever it was.
+    :param named: the resource classes that the operator has given devices.
     """
 
-    def __init__(self, node_name: str, memory: Memory) -> None:
+    def __init__(
+        self, node_name: str, memory: Memory, named: Collection[str] = ()
+    ) -> None:
         self._node_name = node_name
         self._memory = memory
+        self._named = frozenset(named)
         self._heard: Mapping[str, frozenset[str]] = MappingProxyType({})
         self._told: set[str] = set()
         self.forget()
@@ -103,11 +113,13 @@ class TreeWriter:
         nodename: object,
         wanted: Sequence[Capacity],
         ours: Mapping[str, str],
-    ) -> None:
+    ) -> Mapping[str, str]:
         """Make a tree hold what is wanted; what it holds already stays.
 
         :param ours: every provider that was ever offered, with its resource
             class.
+        :returns: the providers that are ours by their names and not among these,
+            with one of their classes.
         :raises InvalidInput: that is no tree, or no name.
         :raises NodeNotFound: the tree has no such node.
         """
@@ -125,16 +137,36 @@ class TreeWriter:
             )
         with self._lock:
             self._compare(nodename)
-            known = set(tree.get_provider_uuids())
+            known = {uuid: tree.data(uuid) for uuid in tree.get_provider_uuids()}
             self._heard = MappingProxyType(
-                {uuid: frozenset(tree.data(uuid).traits) for uuid in known}
+                {uuid: frozenset(found.traits) for uuid, found in known.items()}
             )
+            given = ownership.given_classes(self._named, self._memory.told)
             for each in wanted:
                 if each.uuid in known or self._create(tree, nodename, each):
-                    self._update(tree, each)
-            known.difference_update(each.uuid for each in wanted)
-            for uuid in sorted(known & ours.keys()):
-                self._withdraw(tree, uuid, ours[uuid])
+                    self._update(tree, each, given)
+            left = known.keys() - {each.uuid for each in wanted}
+            named = self._recognized({uuid: known[uuid] for uuid in left}, given)
+            for uuid in sorted(left & (ours.keys() | named.keys())):
+                # One of its classes is on record, if any: it may have had several.
+                also = {ours[uuid]} if uuid in ours else set()
+                classes = self._classes(uuid) | named.get(uuid, frozenset()) | also
+                self._withdraw(tree, uuid, classes)
+            return {uuid: min(named[uuid]) for uuid in named.keys() - ours.keys()}
+
+    def _recognized(
+        self, left: Mapping[str, ProviderData], given: Collection[str]
+    ) -> dict[str, frozenset[str]]:
+        """Which providers are ours by their names, and what of them.
+
+        That is all there is to go by after the loss of the record.
+        """
+        found = {
+            uuid: ownership.classes_of(self._classes(uuid), each.inventory, given)
+            for uuid, each in left.items()
+            if naming.is_ours(self._node_name, each.name, uuid)
+        }
+        return {uuid: classes for uuid, classes in found.items() if classes}
 
     def _create(self, tree: ProviderTree, nodename: str, wanted: Capacity) -> bool:
         if wanted.provider is None:
@@ -156,34 +188,45 @@ class TreeWriter:
         tree.new_child(name, parent, uuid=uuid)
         return True
 
-    def _update(self, tree: ProviderTree, wanted: Capacity) -> None:
-        had = self._memory.told.texts(wanted.uuid, Kind.RESOURCE_CLASS)
+    def _update(
+        self, tree: ProviderTree, wanted: Capacity, given: Collection[str]
+    ) -> None:
+        there = tree.data(wanted.uuid).inventory
+        # It may have had another class before the record was lost.
+        classes = self._classes(wanted.uuid) | ownership.classes_of(
+            frozenset(), there, given
+        )
         _set_inventory(
             tree,
             wanted.uuid,
-            _withdrawn(tree, wanted.uuid, had)
+            _withdrawn(tree, wanted.uuid, classes)
             | {name: record(units) for name, units in wanted.units.items()},
         )
         if wanted.provider is None:
             return
-        traits, there = wanted.provider.device.traits, tree.data(wanted.uuid).traits
-        if new := traits - there:
+        device, has = wanted.provider.device, tree.data(wanted.uuid).traits
+        if new := device.traits - has:
             tree.add_traits(wanted.uuid, *sorted(new))
-        before = self._memory.told.texts(wanted.uuid, Kind.TRAIT) - traits
-        if gone := before & there:
+        told = self._memory.told.texts(wanted.uuid, Kind.TRAIT)
+        before = (told | regions.told_of(device, has)) - device.traits
+        if gone := before & has:
             tree.remove_traits(wanted.uuid, *sorted(gone))
         # Ours until a tree comes without them: Nova may fail to pass on the change.
-        if ended := before - there:
+        if ended := before - has:
             self._memory.end(wanted.uuid, ended)
 
-    def _withdraw(self, tree: ProviderTree, uuid: str, resource_class: str) -> None:
+    def _classes(self, uuid: str) -> frozenset[str]:
+        return self._memory.told.texts(uuid, Kind.RESOURCE_CLASS)
+
+    def _withdraw(
+        self, tree: ProviderTree, uuid: str, classes: Collection[str]
+    ) -> None:
         """Let nobody be given anything of a provider that is not offered.
 
         It stays: only Placement knows whether something of it is allocated, and
         where it is, removing it would make Nova's whole update fail.
         """
-        before = self._memory.told.texts(uuid, Kind.RESOURCE_CLASS)
-        inventory = _withdrawn(tree, uuid, before | {resource_class})
+        inventory = _withdrawn(tree, uuid, classes)
         if inventory:
             _set_inventory(tree, uuid, inventory)
 

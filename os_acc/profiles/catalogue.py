@@ -24,12 +24,15 @@
         accel:bitstream_id: d5ca2f11-3108-4426-a11c-a959987565df
 
 That is what Cyborg's API answers, so what it has answered can be used as it
-is (JSON is YAML, too).
+is. JSON is read as JSON: to YAML, a pair of surrogates is two characters, and
+a tab no indentation.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -42,8 +45,14 @@ from os_acc.profiles import reading
 from os_acc.profiles.source import Judged
 
 _SUFFIX: Final = ".yaml"
-#: Bytes: thousands of profiles.
-_LARGEST: Final = 1 << 22
+#: Bytes: hundreds of profiles. No deadline is looked at within a file, and PyYAML
+#: takes some seconds for a megabyte.
+_LARGEST: Final = 1 << 18
+#: Pairs of all mappings, each time that they are merged into others (``<<``): more
+#: than a file can have, but merges of merges multiply them.
+_MOST_PAIRS: Final = 1 << 17
+# O_NONBLOCK: what is no file must not make anybody wait.
+_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Catalogue:
@@ -64,6 +73,7 @@ class Catalogue:
         """
         found, errors = [], []
         for where, entry in self._entries(deadline):
+            deadlines.left(deadline)
             if isinstance(entry, exception.OsAccError):
                 errors.append(entry)
             elif reading.is_called(entry, name):
@@ -93,6 +103,7 @@ class Catalogue:
             for each in reading.called(entry)
         )
         for where, entry in entries:
+            deadlines.left(deadline)
             if isinstance(entry, exception.OsAccError):
                 yield where, entry
                 continue
@@ -140,7 +151,7 @@ class Catalogue:
         try:
             names = sorted(os.listdir(self._path))
         except OSError as error:
-            raise _unreadable(self._path, error) from error
+            raise _unreadable(self._path, error.strerror) from error
         return [
             os.path.join(self._path, name) for name in names if name.endswith(_SUFFIX)
         ]
@@ -148,6 +159,25 @@ class Catalogue:
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML in which no mapping has a key twice: the last would win, unseen."""
+
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self._pairs = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """See PyYAML: it puts what is merged into the mapping.
+
+        :raises yaml.YAMLError: that is more than anybody has written.
+        """
+        super().flatten_mapping(node)
+        self._pairs += len(node.value)
+        if self._pairs > _MOST_PAIRS:
+            raise yaml.constructor.ConstructorError(
+                "while mappings were merged",
+                node.start_mark,
+                f"found more than {_MOST_PAIRS} pairs",
+                node.start_mark,
+            )
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         """See PyYAML; what is merged (``<<``) may be overridden.
@@ -170,21 +200,68 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
 
-def _listed(path: str) -> list[Any]:
+class _Twice(Exception):
+    """A key is in a mapping a second time."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of JSON.
+
+    :raises _Twice: a key is there twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twice(f"found the key {hints.shown(key)} a second time")
+        found[key] = value
+    return found
+
+
+def _parsed(path: str, text: bytes) -> object:
+    """What a file says, in JSON or else in YAML.
+
+    :raises InvalidProfile: it is neither.
+    """
     try:
-        with open(path, "rb") as file:
-            text = file.read(_LARGEST + 1)
+        return json.loads(text, object_pairs_hook=_unique)
+    except _Twice as error:
+        raise exception.InvalidProfile(f"{path}: {error}") from error
+    except (ValueError, RecursionError):
+        # It is no JSON.
+        pass
+    try:
+        # It is a safe loader.
+        return yaml.load(text, _Loader)
+    except (
+        yaml.YAMLError,
+        # A value that is not what its tag says, or more than there can be.
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error
+
+
+def _text(path: str) -> bytes:
+    try:
+        with open(path, "rb", opener=lambda name, _: os.open(name, _FLAGS)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _unreadable(path, "it is no file")
+            return file.read(_LARGEST + 1)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, error.strerror) from error
+
+
+def _listed(path: str) -> list[Any]:
+    text = _text(path)
     if len(text) > _LARGEST:
         raise exception.InvalidProfile(
             f"{path} has more than {_LARGEST} bytes", hint="use several files"
         )
-    try:
-        # It is a safe loader.
-        found = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error
+    found = _parsed(path, text)
     listed = found.get("device_profiles") if isinstance(found, Mapping) else found
     if not isinstance(listed, list):
         raise exception.InvalidProfile(
@@ -194,8 +271,8 @@ def _listed(path: str) -> list[Any]:
     return listed
 
 
-def _unreadable(path: str, error: OSError) -> exception.ProfilesUnavailable:
+def _unreadable(path: str, why: str | None) -> exception.ProfilesUnavailable:
     return exception.ProfilesUnavailable(
-        f"the device profiles in {path} cannot be read: {error.strerror}",
+        f"the device profiles in {path} cannot be read: {why}",
         hint="see [os_acc_profiles] in the configuration",
     )

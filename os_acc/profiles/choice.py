@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from oslo_config import cfg
 
@@ -43,13 +42,23 @@ class Profiles:
     def folded(self, specs: object, deadline: float) -> folding.Folded:
         """See :func:`os_acc.profiles.folding.folded`.
 
-        Where nobody has said where profiles are, one that a flavor names is
-        between Nova and Cyborg, as it is without os_acc.
+        Where nobody has said where profiles are, one that a flavor names may be
+        between Nova and Cyborg, as it is without os_acc: it is left unread.
         """
-        if not isinstance(specs, Mapping) or folding.KEY not in specs:
-            return folding.Folded(specs)
-        if self._settings.source == "catalogue" and not os.path.exists(
-            self._settings.catalogue
-        ):
-            return folding.Folded(specs)
+        if (name := folding.named(specs)) and self._are_nowhere():
+            return folding.Folded(specs, unread=name)
         return folding.folded(specs, self.source, deadline)
+
+    def _are_nowhere(self) -> bool:
+        """Whether nobody has said where profiles are, nor put any there."""
+        if self._settings.source != "catalogue" or self._settings.is_set:
+            return False
+        try:
+            # A link that leads nowhere was made by somebody.
+            os.lstat(self._settings.catalogue)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            # Reading it tells why that cannot be done.
+            return False
+        return False

@@ -30,8 +30,8 @@ from typing import Any, Final
 
 from os_acc import exception, hints
 from os_acc.extra_specs import granular, own_keys
-from os_acc.objects.profile import DeviceProfile
-from os_acc.objects.request import NUMBERED_SUFFIX
+from os_acc.objects.profile import DeviceProfile, index_of
+from os_acc.objects.request import NUMBERED_SUFFIX, GroupPolicy
 from os_acc.profiles.source import Source
 
 #: The key by which a flavor names its profile. There is one in a request.
@@ -47,28 +47,39 @@ class Folded:
 
     :ivar specs: whatever else was passed is returned as it is.
     :ivar profile: the name of the profile; '' where there is none.
+    :ivar unread: the name of one whose groups are missing, as nobody has said where
+        it is; or ''.
     """
 
     specs: object
     profile: str = ""
+    unread: str = ""
+
+
+def named(specs: object) -> str:
+    """The device profile that a flavor names; '' where it names none, as in Nova."""
+    name = specs.get(KEY) if isinstance(specs, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 def folded(specs: object, source: Source, deadline: float) -> Folded:
     """A flavor's extra specs with the groups of the profile that they name.
 
-    The flavor's ``group_policy`` governs all of them. Where it has none and
-    no more than one numbered group of its own, it is ``none``, as in Nova.
+    The flavor's ``group_policy`` governs all of them. Where there are several, no
+    more than one of them the flavor's own, one that is missing or invalid is
+    ``none``, as in Nova.
 
     :param specs: as they were passed to us; whatever else it may be, it is
         judged by whoever reads it.
-    :raises InvalidExtraSpec: a group has the suffix of one of the profile's.
+    :raises InvalidExtraSpec: a group has the suffix of one of the profile's; a key
+        says another thing of a group than the profile; the policy is no text.
     :raises ProfileNotFound: there is none of that name.
     :raises InvalidProfile: nobody can be served by it.
     :raises ProfilesUnavailable: nobody answers who has the profiles.
     """
-    if not isinstance(specs, Mapping) or not isinstance(specs.get(KEY), str):
+    if not isinstance(specs, Mapping) or not (name := named(specs)):
         return Folded(specs)
-    profile = source.profile(specs[KEY], deadline)
+    profile = source.profile(name, deadline)
     own = _numbered(specs)
     whole: dict[Any, Any] = {key: specs[key] for key in specs if key != KEY}
     for group in profile.groups:
@@ -78,10 +89,44 @@ def folded(specs: object, source: Source, deadline: float) -> Folded:
                 f"its device profile {profile.name} is called",
                 hint="give the flavor's group another suffix",
             )
-        whole |= group.extra_specs(group.suffix, _NAMESPACE)
-    if len(own) <= 1:
-        whole.setdefault(granular.GROUP_POLICY, "none")
+        for key, value in group.extra_specs(group.suffix, _NAMESPACE):
+            _check_same(specs, key, value, profile)
+            whole[key] = value
+    if len(own) <= 1 < len(own) + len(profile.groups) and not _has_policy(specs):
+        whole[granular.GROUP_POLICY] = GroupPolicy.NONE.value
     return Folded(whole, profile.name)
+
+
+def _check_same(
+    specs: Mapping[Any, object], key: str, value: str, profile: DeviceProfile
+) -> None:
+    """Nobody could say which of the two a guest was promised."""
+    own = own_keys.find(key)
+    if own is None or key not in specs:
+        return
+    if own_keys.read(own, specs[key]) != own_keys.read(own, value):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {key} is {hints.shown(specs[key])}, and the flavor's device "
+            f"profile {profile.name} has {hints.shown(value)} there",
+            hint="take the key out of the flavor, or use another profile",
+        )
+
+
+def of_its_own(specs: object) -> object:
+    """A flavor's extra specs without what they say of the groups of its profile.
+
+    For those to whom the profile's groups do not matter: nobody is asked for it.
+
+    :param specs: see :func:`folded`.
+    """
+    if not isinstance(specs, Mapping) or not named(specs):
+        return specs
+    return {key: specs[key] for key in specs if not _is_of_profile(key)}
+
+
+def _is_of_profile(key: object) -> bool:
+    own = own_keys.find(key) if isinstance(key, str) else None
+    return key == KEY or (own is not None and index_of(own.suffix) is not None)
 
 
 def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
@@ -118,7 +163,15 @@ def default_prefix(profile: DeviceProfile) -> str:
 
 def lacks_policy(specs: Mapping[str, str]) -> bool:
     """Whether Placement refuses a flavor's groups for want of ``group_policy``."""
-    return len(_numbered(specs)) > 1 and granular.GROUP_POLICY not in specs
+    return len(_numbered(specs)) > 1 and not _has_policy(specs)
+
+
+def _has_policy(specs: Mapping[Any, object]) -> bool:
+    """Whether a flavor has a policy that counts; one that does not is warned of."""
+    return (
+        granular.GROUP_POLICY in specs
+        and granular.policy(specs[granular.GROUP_POLICY]) is not None
+    )
 
 
 def _numbered(specs: Mapping[Any, object]) -> set[str]:

@@ -66,17 +66,23 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         default="/etc/os_acc/device_profiles.yaml",
         help="The YAML file with the device profiles, or a directory with several "
         "that end in .yaml, where source is catalogue. What has been changed "
-        "there is used at once.",
+        "there is used at once. Once this is set, it has to be there.",
     ),
 )
+#: Where a value comes from that no operator has given.
+_DEFAULTS: Final = frozenset({cfg.Locations.opt_default, cfg.Locations.set_default})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """The options as typed values."""
+    """The options as typed values.
+
+    :ivar is_set: whether somebody has said where the catalogue is.
+    """
 
     source: str
     catalogue: str
+    is_set: bool
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -87,7 +93,9 @@ class Settings:
         register(conf)
         try:
             group = conf[GROUP.name]
-            settings = cls(group.source, group.catalogue)
+            where = conf.get_location("catalogue", GROUP.name)
+            is_set = where is not None and where.location not in _DEFAULTS
+            settings = cls(group.source, group.catalogue, is_set)
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
         if not settings.catalogue or not os.path.isabs(settings.catalogue):

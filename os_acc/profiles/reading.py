@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import os_resource_classes as orc  # type: ignore[import-untyped]
 
-from os_acc import exception, extra_specs, hints
+from os_acc import exception, extra_specs, hints, texts
 from os_acc.extra_specs import own_keys
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.profile import DeviceProfile, ProfileGroup, suffix_of
@@ -83,7 +83,7 @@ def read(found: object) -> DeviceProfile:
 def called(found: Mapping[str, Any]) -> frozenset[str]:
     """The name and the uuid of a profile, which may be wrong and have neither."""
     name, given = found.get("name"), found.get("uuid")
-    if given is None and isinstance(name, str):
+    if given is None and isinstance(name, str) and _NAME.fullmatch(name):
         given = _made_up(name)
     uuid = canonical_uuid(given)
     return frozenset(each for each in (name, uuid) if isinstance(each, str))
@@ -112,7 +112,7 @@ def _uuid(name: str, given: object) -> str:
 def _description(name: str, given: object) -> str:
     if given is None:
         return ""
-    if not isinstance(given, str):
+    if not isinstance(given, str) or not texts.is_encodable(given):
         raise exception.InvalidProfile(
             f"device profile {name}: its description {hints.shown(given)} is no text"
         )
@@ -154,12 +154,13 @@ def group(name: str, index: int, given: object) -> ProfileGroup:
 
 def _property(where: str, key: object, value: object) -> tuple[str, str]:
     kind, colon, name = key.partition(":") if isinstance(key, str) else ("", "", "")
-    if kind not in _KINDS or not colon or not name:
+    if kind not in _KINDS or not colon or not name.isprintable() or not name:
         raise exception.InvalidProfile(
             f"{where}: {hints.shown(key)} is no key of a group",
             hint="a key begins with resources:, trait: or accel:",
         )
-    if kind == "resources" and type(value) is int:
+    # str() raises ValueError for integers of more than 4300 digits.
+    if kind == "resources" and type(value) is int and value.bit_length() <= 64:
         value = str(value)
     if not isinstance(value, str):
         raise exception.InvalidProfile(
@@ -173,6 +174,13 @@ def _request(where: str, group: ProfileGroup) -> RequestGroup:
     """What a group means; what a flavor is warned of is an error here."""
     for key, value in group.properties:
         _check(where, key, value)
+    asked = {key for key, _value in group.properties if key.startswith("resources:")}
+    if len(asked) > 1:
+        # A provider has accelerators of one class, and one provider serves a group.
+        raise exception.InvalidProfile(
+            f"{where} asks for {' and '.join(sorted(asked))}: no provider has both",
+            hint=f"write {len(asked)} groups",
+        )
     keys: Mapping[str, Any] = dict(group.extra_specs(group.suffix, "accel"))
     try:
         request = extra_specs.parse(keys)
@@ -180,14 +188,13 @@ def _request(where: str, group: ProfileGroup) -> RequestGroup:
         raise exception.InvalidProfile(
             f"{where}: {error.message}", hint=error.hint
         ) from error
-    asked = {key for key, _value in group.properties if key.startswith("resources:")}
     for each in request.groups:
         if len(each.resources) == len(asked):
             return each
     raise exception.InvalidProfile(
         f"{where} asks for no accelerator that there could be"
         f"{': ' if asked else ''}{', '.join(sorted(asked))}",
-        hint="it has resources: of at least one class, each with a number from 1 on",
+        hint="it has resources: of one class, with a number from 1 on",
     )
 
 

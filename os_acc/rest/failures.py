@@ -31,7 +31,14 @@ _NETWORK: tuple[type[BaseException], ...] = (
     requests.exceptions.ChunkedEncodingError,
 )
 #: What is raised on the way through an answer that is not the service's.
-NOT_THEIRS = (AttributeError, LookupError, TypeError, ValueError)
+NOT_THEIRS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
 
 

@@ -21,7 +21,9 @@ import dataclasses
 import math
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Self
 
 from oslo_log import log
@@ -32,7 +34,7 @@ from os_acc.objects.lease import Lease, LeaseState, Standing
 from os_acc.objects.naming import NOWHERE, Place
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.told import NOTHING, Told
-from os_acc.store import codec, doubts, journal, places, requests, rows, told
+from os_acc.store import codec, doubts, journal, offers, places, requests, rows, told
 from os_acc.store.database import Database, StoreDamaged
 from os_acc.store.journal import Event, Operation
 
@@ -165,6 +167,9 @@ class Store:
     def delete(self, leases: Iterable[Lease]) -> None:
         """Forget leases, all or none.
 
+        What is left of a consumer's accelerator requests is whole from then on: each
+        of them is unbound by itself.
+
         :param leases: with the epoch with which they were read.
         :raises LeaseNotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed by somebody else.
@@ -175,6 +180,25 @@ class Store:
                 rows.delete(connection, self._current(connection, lease))
                 self._record(connection, Operation.DELETE, lease)
             requests.unbind(connection, [lease.uuid for lease in gone])
+            for consumer, count in Counter(lease.consumer for lease in gone).items():
+                self._settle_for_less(connection, consumer, count)
+
+    def _settle_for_less(
+        self, connection: sqlite3.Connection, consumer: str, count: int
+    ) -> None:
+        rest = self._of(connection, consumer)
+        # One that waits in quarantine may be of something earlier: then what is
+        # there has lost nothing with it, nor is it a part of that.
+        ready = sum(lease.state is not LeaseState.QUARANTINED for lease in rest)
+        for lease in rest:
+            is_request = bool(requests.select(connection, "uuid = ?", lease.uuid))
+            # Not simply what is left: one whose record is damaged is not given back.
+            size = max(lease.request_size - count, ready)
+            if is_request and lease.request_size > size:
+                # Of the same epoch: whoever has read it may be giving it back.
+                less = dataclasses.replace(lease, request_size=size)
+                (row,) = rows.select(connection, "uuid = ?", lease.uuid)
+                rows.update(connection, row, less)
 
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
         """Give all leases of one consumer to another; they return changed.
@@ -223,17 +247,22 @@ class Store:
             )
 
     def remember_providers(
-        self, offered: Mapping[str, str], where: Mapping[str, Place] = NOWHERE
+        self,
+        offered: Mapping[str, str],
+        where: Mapping[str, Place] = NOWHERE,
+        by: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Record what is offered, uuid to resource class, for ever.
 
         :param where: what providers, and those of cards, are named after.
+        :param by: the names of the plugins that offer them.
         """
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO providers VALUES (?, ?)", offered.items()
             )
             places.keep(connection, where)
+            offers.keep(connection, by)
 
     def told(self) -> Told:
         """What Placement was told under our name."""
@@ -328,6 +357,7 @@ class Store:
                 tuple(sorted(rows.orphans(connection))),
                 doubts.read(connection),
                 places.read(connection),
+                offers.read(connection),
             )
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:

@@ -36,7 +36,17 @@ from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import NO_DOUBTS, Doubts
 from os_acc.objects.told import NOTHING, Told
-from os_acc.store import codec, doubts, places, refusals, requests, rows, schema, told
+from os_acc.store import (
+    codec,
+    doubts,
+    offers,
+    places,
+    refusals,
+    requests,
+    rows,
+    schema,
+    told,
+)
 from os_acc.store.database import Database, StoreDamaged, has_strange_log
 
 
@@ -49,6 +59,7 @@ class Recorded:
     :ivar told: what Placement was told under our name.
     :ivar requests: that were made of device profiles, with their leases.
     :ivar places: what providers are named after, by uuid.
+    :ivar plugins: that offered each of them last, by uuid.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -60,12 +71,19 @@ class Recorded:
     places: Mapping[str, Place] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    plugins: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def standing(self) -> Standing:
         """The same as somebody has it who may write."""
         return Standing(
-            self.leases, self.damaged_claims, self.unknown_regions, self.places
+            self.leases,
+            self.damaged_claims,
+            self.unknown_regions,
+            self.places,
+            self.plugins,
         )
 
 
@@ -163,6 +181,7 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
             told=told.read(connection),
             requests=requests.joined(requests.select(connection), leases),
             places=places.read(connection),
+            plugins=offers.read(connection),
         )
 
 

@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.store import codec, doubts, places, refusals, requests, rows, told
+from os_acc.store import codec, doubts, offers, places, refusals, requests, rows, told
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
 
@@ -37,6 +37,7 @@ class Remains:
     epoch: int = 0
     providers: tuple[tuple[str, ...], ...] = ()
     places: tuple[tuple[str, ...], ...] = ()
+    plugins: tuple[tuple[str, ...], ...] = ()
     regions: tuple[doubts.Row, ...] = ()
     regions_are_whole: bool = False
     told: tuple[tuple[str, ...], ...] = ()
@@ -70,6 +71,7 @@ def read(connection: sqlite3.Connection) -> Remains:
         ),
         providers=tuple(_texts(connection, "providers", "uuid, resource_class")),
         places=tuple(_texts(connection, "places", places.COLUMNS)),
+        plugins=tuple(_texts(connection, "offered_by", offers.COLUMNS)),
         regions=tuple(
             row
             for _, *found in _scan(connection, "unknown_regions", doubts.COLUMNS)
@@ -111,6 +113,9 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     )
     connection.executemany(
         "INSERT OR IGNORE INTO places VALUES (?, ?, ?)", remains.places
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO offered_by VALUES (?, ?)", remains.plugins
     )
     connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", remains.told)
     connection.executemany(

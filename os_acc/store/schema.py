@@ -88,6 +88,12 @@ STEPS: tuple[tuple[str, ...], ...] = (
         # When Placement last refused to delete a name, because others use it.
         "ALTER TABLE made_names ADD COLUMN kept INTEGER NOT NULL DEFAULT 0",
     ),
+    (
+        # Which plugin has offered a provider last: no other is to offer it while
+        # that one fails.
+        "CREATE TABLE offered_by (provider TEXT NOT NULL PRIMARY KEY,"
+        " plugin TEXT NOT NULL)",
+    ),
 )
 
 #: The first version that has the table of unknown regions, and the first of
@@ -99,6 +105,8 @@ WITH_TOLD, WITH_REQUESTS = 4, 5
 WITH_PLACES = 6
 #: The first that knows which names others have kept from being deleted.
 WITH_KEPT = 7
+#: The first that knows by which plugin a provider was offered.
+WITH_PLUGINS = 8
 
 
 def version_of(connection: sqlite3.Connection) -> int:

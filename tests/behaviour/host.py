@@ -34,7 +34,7 @@ from os_acc.objects.pci import PciAddress
 from . import library
 from .processes import AnotherProcess, helpers
 
-_PATIENCE = 120.0
+_PATIENCE = 240.0
 _DEVICES = "sys/bus/pci/devices"
 
 
@@ -159,7 +159,11 @@ class HostUnderTest(abc.ABC):
     @staticmethod
     @contextlib.contextmanager
     def once_found_free(action: Callable[[], object]) -> Iterator[None]:
-        """Do something right after the library has found a device unused."""
+        """Do something right after the library has found a device unused.
+
+        What is expected to be raised goes around it: what was raised instead
+        tells why no device was ever found unused.
+        """
         real, actions = helper.Helper.check_free, [action]
 
         def check_free(*args: Any, **options: Any) -> None:
@@ -168,7 +172,12 @@ class HostUnderTest(abc.ABC):
                 actions.pop()()
 
         with mock.patch.object(helper.Helper, "check_free", check_free):
-            yield
+            try:
+                yield
+            except exception.OsAccError as error:
+                if actions:
+                    raise AssertionError("nothing was ever found unused") from error
+                raise
         assert not actions
 
     # -- what can be seen ----------------------------------------------------

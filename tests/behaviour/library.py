@@ -48,6 +48,7 @@ class Options:
     nova: tuple[str, ...] = ()
     write_timeout: float = 60.0
     unplug_timeout: float = 120.0
+    initialize_timeout: float = 60.0
     helper_command: str = ""
 
     def dump(self) -> str:
@@ -97,6 +98,7 @@ _OVERRIDDEN = (
     ("os_acc", "device_spec"),
     ("os_acc", "write_timeout"),
     ("os_acc", "unplug_timeout"),
+    ("os_acc", "initialize_timeout"),
     ("pci", "device_spec"),
     *((section, "helper_command") for section in conf.PRIVSEP_GROUPS),
 )
@@ -111,6 +113,7 @@ def _configure(config: cfg.ConfigOpts, options: Options) -> None:
         list(options.device_spec),
         options.write_timeout,
         options.unplug_timeout,
+        options.initialize_timeout,
         list(options.nova),
         *(options.helper_command for _ in conf.PRIVSEP_GROUPS),
     )

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from os_acc import connection
 from tests.functional.kernel.accounts import OrdinaryUser
 
 from . import another_process, library, reachable
@@ -40,7 +41,10 @@ from .real_host import SUDO, RealHost
 from .root_side import RootSide
 
 Job = Callable[[RealHost], None]
-_PATIENCE = 300.0
+_PATIENCE = 600.0
+#: Seconds for three helpers that start at once, in software emulation and on a
+#: machine that others use.
+_START = 240.0
 _TIME_TO_END = 60.0
 _PR_SET_DUMPABLE = 4
 
@@ -72,6 +76,7 @@ class OrdinaryProcess:
         if self._pid == 0:
             self._pipe.close()
             _become(user)
+            connection.START_SECONDS = _START
             others = [AnotherProcess.fork(another_process.main) for _ in range(spares)]
 
             def host() -> RealHost:

@@ -23,7 +23,7 @@ from typing import TypeVar
 _Result = TypeVar("_Result")
 
 
-def in_time(call: Callable[[], _Result], seconds: float = 120.0) -> _Result:
+def in_time(call: Callable[[], _Result], seconds: float = 240.0) -> _Result:
     """What a call returns or raises.
 
     :param seconds: many times what it needs where nothing hangs.

@@ -52,7 +52,7 @@ class RealHost(HostUnderTest):
     """This machine; root's part in it is played by somebody else."""
 
     # One start of a process alone takes seconds in software emulation.
-    short_write_timeout = 10.0
+    short_write_timeout = 30.0
 
     def __init__(
         self,
@@ -65,7 +65,9 @@ class RealHost(HostUnderTest):
         self.root_side = root_side
         self._command = command
         self._spares = [] if spares is None else spares
-        super().__init__(places, library.Options("/", str(state_path)))
+        super().__init__(
+            places, library.Options("/", str(state_path), initialize_timeout=240.0)
+        )
 
     def helper_command(self, *, needed: bool) -> str:
         return self._command

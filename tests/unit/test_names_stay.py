@@ -265,3 +265,119 @@ def test_the_provider_above_regions_keeps_its_name_as_well(make_bench):
         "node1_accel_card_8086_0b2b_0000_05_00_0",
     }
     assert before.uuid in {each.uuid for each in bench.manager.providers()}
+
+
+# -- serial numbers that cannot be read for a time ---------------------------------
+
+
+HIDDEN = ""
+FIRST, SECOND = "node1_accel_10ee_5000_00_1b", "node1_accel_10ee_5000_00_1c"
+BOTH_BY_PLACE = {bus: by_place(bus) for bus in ("05", "06")}
+OTHER_MODEL = dataclasses.replace(card("05", HIDDEN), product=0x5004)
+OTHER_NAME = "node1_accel_10ee_5004_0000_05_00_0"
+
+
+def put(bench: Bench, bus: str, new: str | FunctionSpec | None) -> None:
+    """What is in a slot from now on; a text: a card that shows this serial number."""
+    address = f"0000:{bus}:00.0"
+    if pathlib.Path(bench.kernel.path("sys/bus/pci/devices", address)).exists():
+        bench.kernel.hot_unplug(address)
+    if new is not None:
+        bench.kernel.hot_plug(card(bus, new) if isinstance(new, str) else new)
+
+
+#: Of each step what comes into slots, and what is called how then.
+HISTORIES = {
+    "it-is-readable-again": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"05": "00-1b"}, {"05": FIRST}),
+    ],
+    "another-card-has-the-same": [
+        ({"05": "00-00"}, {"05": BY_SERIAL}),
+        ({"06": "00-00"}, {"05": BY_SERIAL, "06": by_place("06")}),
+        ({"05": HIDDEN}, {"05": BY_SERIAL, "06": by_place("06")}),
+        ({"06": HIDDEN}, {"05": BY_SERIAL, "06": by_place("06")}),
+        ({"05": "00-00"}, {"05": BY_SERIAL, "06": by_place("06")}),
+    ],
+    "the-last-card-that-showed-one-counts": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": "00-1c"}, {"05": SECOND}),
+        ({"05": HIDDEN}, {"05": SECOND}),
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+    ],
+    "it-was-another-card": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"05": "00-1c"}, {"05": SECOND}),
+    ],
+    "it-turns-up-elsewhere": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"06": "00-1b"}, {"05": by_place("05"), "06": FIRST}),
+        ({"05": "00-1c"}, {"05": by_place("05"), "06": FIRST}),
+    ],
+    "it-has-moved": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"05": None, "06": "00-1b"}, {"06": FIRST}),
+        ({"05": HIDDEN}, {"05": by_place("05"), "06": FIRST}),
+    ],
+    "after-one-that-was-named-by-its-place": [
+        ({"05": "00-00", "06": "00-00"}, BOTH_BY_PLACE),
+        ({"05": HIDDEN}, BOTH_BY_PLACE),
+        ({"05": "00-1b"}, {"05": FIRST, "06": by_place("06")}),
+        ({"05": HIDDEN}, {"05": FIRST, "06": by_place("06")}),
+        ({"05": "00-00"}, BOTH_BY_PLACE),
+        ({"05": HIDDEN}, BOTH_BY_PLACE),
+    ],
+    "another-model": [
+        ({"05": "00-1b"}, {"05": FIRST}),
+        ({"05": HIDDEN}, {"05": FIRST}),
+        ({"05": OTHER_MODEL}, {"05": OTHER_NAME}),
+    ],
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_a_serial_number_that_cannot_be_read_is_the_last_one(make_bench, history):
+    """It was read before: the kernel is an older one, or the card is in reset."""
+    bench = make_bench(HostSpec(()))
+    for changes, expected in history:
+        for bus, new in changes.items():
+            put(bench, bus, new)
+        for _ in range(2):
+            assert cards(bench) == expected
+            bench.restart()
+
+
+def test_vfs_keep_their_names_when_that_of_their_card_cannot_be_read(make_bench):
+    nic = hosts.nic("0000:3b", name="ens1f0")
+    shown = dataclasses.replace(nic, attributes=(("serial_number", "00-1b\n"),))
+    bench = make_bench(
+        HostSpec((shown,)), device_spec=tagged(CUSTOM_FAST=2, CUSTOM_SLOW=2)
+    )
+    set_vfs(bench, 2)
+    before = names(bench)
+    assert before == {FAST: "node1_accel_8086_1592_00_1b"}
+    for now in (nic, shown):
+        set_vfs(bench, 0)
+        bench.kernel.hot_unplug(NIC)
+        bench.kernel.hot_plug(now)
+        set_vfs(bench, 4)
+        assert names(bench) == before | {SLOW: on_vf(2)}
+
+
+def test_so_does_the_provider_above_regions(make_bench):
+    hidden = hosts.dfl("0000:06")
+    shown = dataclasses.replace(hidden, attributes=(("serial_number", "00-1b\n"),))
+    bench = make_bench(HostSpec((shown,)))
+    (before,) = bench.manager.providers()
+    assert before.card is not None
+    assert before.card.name == "node1_accel_card_8086_0b2b_00_1b"
+    for now in (hidden, shown):
+        bench.kernel.hot_unplug("0000:06:00.0")
+        bench.kernel.hot_plug(now)
+        (found,) = bench.manager.providers()
+        assert (found.name, found.card) == (before.name, before.card)

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -22,8 +23,9 @@ from stevedore import ExtensionManager
 from os_acc import conf, exception, plugins
 from os_acc.objects.device import Refusal
 from os_acc.objects.lease import LeaseState
+from os_acc.testing import hosts
 from tests.unit import acme
-from tests.unit.bench import uuid_of
+from tests.unit.bench import instance, request, uuid_of
 
 CARDS = ["0000:5e:00.0", "0000:e3:00.0"]
 GPU = "0000:17:00.0"
@@ -156,6 +158,66 @@ def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(make_bench, i
     refused = bench.refused(CARDS[0])
     assert refused.reason is Refusal.PLUGIN_FAILED
     assert "firmware is too old" in refused.detail
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("tests.unit.acme:FailsToDiscover", "firmware is too old"),
+        ("tests.unit.acme:FailsToStart", "no licence"),
+        ("tests.unit.no_such_module:Acme", "does not import"),
+    ],
+)
+def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
+    make_bench, install, where, why
+):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    bench.plug(1, CARDS[0])
+    before = {each.uuid for each in bench.manager.providers()}
+    another = bench.provider(CARDS[1])
+
+    install(acme=where)
+    bench.restart()
+    for card in CARDS:
+        refused = bench.refused(card)
+        assert refused.reason is Refusal.PLUGIN_FAILED
+        assert why in refused.detail
+    # What it never offered goes on.
+    assert offered(bench.manager)[GPU] == "pci"
+    with pytest.raises(exception.DeviceGone):
+        bench.manager.plug(instance(2), *request(another))
+
+    install(acme="tests.unit.acme:Acme")
+    bench.restart()
+    assert {each.uuid for each in bench.manager.providers()} == before
+    assert {offered(bench.manager)[card] for card in CARDS} == {"acme"}
+    assert bench.unplug(1) == 1
+
+
+def test_what_a_plugin_has_offered_is_the_others_once_it_is_gone(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"acme"}
+    install()
+    bench.restart()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
+    # The generic plugin has offered them since.
+    install(acme="tests.unit.acme:FailsToDiscover")
+    bench.restart()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
+
+
+def test_another_card_in_the_place_waits_for_nobody(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    assert offered(bench.manager)[CARDS[0]] == "acme"
+    install(acme="tests.unit.acme:FailsToDiscover")
+    bench.kernel.hot_unplug(CARDS[0])
+    bench.kernel.hot_plug(dataclasses.replace(hosts.fpga("0000:5e"), product=0x5004))
+    bench.restart()
+    assert offered(bench.manager)[CARDS[0]] == "pci"
+    assert bench.refused(CARDS[1]).reason is Refusal.PLUGIN_FAILED
 
 
 def test_what_no_plugin_knows_is_refused(make_bench, install):

@@ -31,8 +31,9 @@ Scenario = Callable[[HostUnderTest], None]
 #: Every scenario, in the order of the files.
 ALL: list[Scenario] = []
 FOUR_VFS = 4
-#: Seconds; far below what :func:`unplug` waits for an unplug that hangs.
-UNPLUG_TIMEOUT = 30.0
+#: Seconds; far below what :func:`unplug` waits for an unplug that hangs, and far
+#: above what a machine that stands still for a while needs.
+UNPLUG_TIMEOUT = 90.0
 
 
 def scenario(function: Scenario) -> Scenario:

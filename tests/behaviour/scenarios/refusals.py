@@ -115,8 +115,8 @@ def a_driver_that_refuses_the_device_is_told_and_undone(host: HostUnderTest) -> 
     host.start({"address": address})
     before, guest = host.snapshot(), instance()
     with (
-        host.once_found_free(lambda: host.make_vfs(1)),
         pytest.raises(exception.BindRefused) as refused,
+        host.once_found_free(lambda: host.make_vfs(1)),
     ):
         plug(guest)
     assert refused.value.address == address
@@ -146,8 +146,8 @@ def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
         f"resources2:{other.device.resource_class}": "1",
     }
     with (
-        host.once_found_free(lambda: host.make_vfs(1)),
         pytest.raises(exception.BindRefused),
+        host.once_found_free(lambda: host.make_vfs(1)),
     ):
         os_acc.plug(guest, selected, request)
     host.make_vfs(0)

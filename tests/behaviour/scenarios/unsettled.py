@@ -94,8 +94,8 @@ def a_write_that_does_not_return_stops_nobody_else(host: HostUnderTest) -> None:
     (held,) = devices(plug(guest))
     host.hand_over(held)
     with (
-        host.once_found_free(lambda: host.hold(held)),
         pytest.raises(exception.DevicesUnreleased) as left,
+        host.once_found_free(lambda: host.hold(held)),
     ):
         unplug(guest)
     ((address, reason),) = left.value.unreleased

@@ -32,7 +32,7 @@ from . import sysfs
 #: Seconds between two looks of the hardware at its registers, and how long
 #: something may take to come about.
 _TICK = 0.001
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 _PR, _PORT, _PORTS_APART, _AFU = 0x1000, 0x40000, 0x40000, 0x1000
 _TYPE_AFU, _TYPE_PRIVATE, _TYPE_FIU = 1, 3, 4

@@ -48,7 +48,7 @@ FIGURES = CHECKOUT / "build" / "figures" / "kernel.json"
 
 #: Seconds until pytest begins, and until it has ended, on a slow machine.
 BOOT_DEADLINE = 300.0
-TESTS_DEADLINE = 2400.0
+TESTS_DEADLINE = 3300.0
 POWEROFF_DEADLINE = 60.0
 #: EX_SOFTWARE of sysexits.h: no test failed, the lane did.
 NO_RESULT = 70

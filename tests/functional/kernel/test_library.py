@@ -36,6 +36,7 @@ from tests.behaviour.patience import in_time  # noqa: E402
 from tests.behaviour.processes import helpers  # noqa: E402
 from tests.behaviour.real_host import SUDO, RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
+from tests.behaviour.scenarios.common import UNPLUG_TIMEOUT  # noqa: E402
 
 from . import lane, privileges  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402
@@ -100,7 +101,7 @@ def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
     assert os.getuid() != 0
     assert capabilities("self") == 0
     assert host.vfs() == ()
-    host.start({"address": host.places.pf, "num_vfs": 4}, unplug_timeout=30.0)
+    host.start({"address": host.places.pf, "num_vfs": 4}, unplug_timeout=UNPLUG_TIMEOUT)
     assert len(host.vfs()) == 4
     (provider,) = os_acc.providers()
     assert provider.device.resource_class == CLASS
@@ -175,8 +176,8 @@ def a_stuck_worker_has_no_more_than_its_helper(host: RealHost) -> None:
     host.root_side.hand_over(f"/dev/vfio/{os.path.basename(group)}")
     # A guest starts after the last look, so that the unbind blocks.
     with (
-        host.once_found_free(lambda: host.root_side.hold(held)),
         pytest.raises(exception.DevicesUnreleased),
+        host.once_found_free(lambda: host.root_side.hold(held)),
     ):
         in_time(lambda: os_acc.unplug(guest))
     (worker,) = helpers(host.options, "base") - {helper}

@@ -14,17 +14,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib import parse
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nova import objects
+from nova.accelerator import cyborg
 from nova.scheduler import utils
 from nova.scheduler.client import report
 
 from os_acc import allocation_candidates, exception, extra_specs
+from os_acc.objects.profile import DeviceProfile
+from os_acc.profiles import folding, reading
 
 VCPUS, RAM, ROOT, EPHEMERAL, SWAP = 2, 512, 10, 3, 1025
 DISK = ROOT + EPHEMERAL + 2
@@ -43,6 +48,29 @@ traits = st.dictionaries(
     st.sampled_from(("required", "forbidden", "preferred", "")),
     max_size=5,
 )
+#: A flavor that names a device profile, and has little besides.
+named = st.fixed_dictionaries(
+    {folding.KEY: st.just("one")},
+    optional={
+        "resources:VCPU": st.just("2"),
+        "resources1:FPGA": st.just("1"),
+        "trait1:CUSTOM_B": st.sampled_from(("required", "preferred")),
+        "resources_2:NO_SUCH": st.just("1"),
+        "group_policy": st.sampled_from(("none", "isolate", "None", "")),
+    },
+)
+#: Its groups. Of one alone os_acc may say a policy where Nova says none: beside a
+#: group of the flavor's own of which Nova drops everything. Placement does not care.
+profiles = st.lists(
+    st.sampled_from(
+        (
+            {"resources:FPGA": "1", "trait:CUSTOM_A": "required"},
+            {"resources:CUSTOM_A": "2", "trait:CUSTOM_B": "forbidden"},
+        )
+    ),
+    min_size=2,
+    max_size=3,
+)
 others = st.dictionaries(
     st.sampled_from(("group_policy", "in_tree", "same_subtree", "hw:foo", "os:bar")),
     st.sampled_from(("none", "isolate", "None", "")),
@@ -56,8 +84,11 @@ def registered() -> None:
     objects.register_all()
 
 
-def nova_s(flavor: Mapping[str, str]) -> str:
-    """What Nova's scheduler makes of a flavor with these extra specs."""
+def nova_s(flavor: Mapping[str, str], profile: Sequence[Mapping[str, str]] = ()) -> str:
+    """What Nova's scheduler makes of a flavor with these extra specs.
+
+    :param profile: the groups of the device profile that it names.
+    """
     spec = objects.RequestSpec(
         flavor=objects.Flavor(
             vcpus=VCPUS,
@@ -69,10 +100,13 @@ def nova_s(flavor: Mapping[str, str]) -> str:
         ),
         image=objects.ImageMeta(properties=objects.ImageMetaProps()),
         is_bfv=False,
-        requested_resources=[],
+        requested_resources=cyborg.get_client(None).get_device_request_groups(
+            profile, owner=None
+        ),
         request_level_params=objects.RequestLevelParams(),
+        scheduler_hints={},
     )
-    query: str = utils.ResourceRequest.from_request_spec(spec).to_querystring()
+    query: str = utils.resources_from_request_spec(None, spec, None).to_querystring()
     return query
 
 
@@ -96,6 +130,30 @@ def test_whatever_can_be_asked_for_is_asked_for_as_nova_does(
         assert refused_by_placement(nova_s(flavor))
     else:
         assert query == nova_s(flavor)
+
+
+class Cyborg:
+    """Who has the one profile that a flavor names."""
+
+    def __init__(self, groups: Sequence[Mapping[str, str]]) -> None:
+        self._found = reading.read({"name": "one", "groups": groups})
+
+    def profile(self, name: str, deadline: float) -> DeviceProfile:
+        return self._found
+
+
+@settings(deadline=None)
+@given(named, profiles)
+def test_what_a_device_profile_adds_is_asked_for_as_nova_does(
+    flavor: dict[str, str], profile: list[dict[str, str]]
+) -> None:
+    try:
+        whole: Any = folding.folded(flavor, Cyborg(profile), math.inf).specs
+        query = os_acc_s(whole)
+    except exception.InvalidExtraSpec:
+        assert refused_by_placement(nova_s(flavor, profile))
+    else:
+        assert query == nova_s(flavor, profile)
 
 
 def refused_by_placement(query: str) -> bool:

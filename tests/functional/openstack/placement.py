@@ -167,6 +167,14 @@ class Placement:
         }
         _checked(self.http.put(f"/resource_providers/{rp}/traits", json=body))
 
+    def set_aggregates(self, rp: str, *aggregates: str) -> None:
+        """Let a provider be in these aggregates and no others."""
+        body = {
+            "resource_provider_generation": self._generation(rp),
+            "aggregates": list(aggregates),
+        }
+        _checked(self.http.put(f"/resource_providers/{rp}/aggregates", json=body))
+
     def allocate(
         self, allocations: Mapping[str, Mapping[str, int]], consumer: str | None = None
     ) -> str:

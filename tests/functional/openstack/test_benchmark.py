@@ -14,15 +14,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import placement as benchmark
 from tests.functional.openstack.placement import Placement
 
 
-def test_a_host_costs_a_listing_and_what_has_changed(placement: Placement) -> None:
-    first, second, changed, last = benchmark.cycles(placement, 2, 2)
-    # Two providers with their inventories and traits each, and the names.
-    assert first.writes >= 2 * 2 * 3
-    assert [(each.reads, each.writes) for each in (second, last)] == [(2, 0)] * 2
-    assert (changed.reads, changed.writes) == (2, 2)
+@pytest.mark.parametrize(("hosts", "devices"), [(2, 2), (1, 64)])
+def test_a_host_costs_a_listing_and_what_has_changed(
+    placement: Placement, hosts: int, devices: int
+) -> None:
+    first, second, changed, last = benchmark.cycles(placement, hosts, devices)
+    # Each is a provider with its inventories and traits; and there are the names.
+    assert first.writes >= hosts * devices * 3
+    for again in (second, last):
+        assert (again.reads, again.writes) == (hosts, 0)
+    assert (changed.reads, changed.writes) == (hosts, hosts)
     for cycle in (first, second, changed, last):
         assert cycle.refused == 0, str(cycle)

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pathlib
 
 import pytest
 from oslo_config import cfg
@@ -24,15 +26,19 @@ from oslo_config import cfg
 import os_acc
 from os_acc import exception, service
 from os_acc.cmd.app import OsAcc
+from os_acc.store.leases import Store
 from tests.functional.openstack.placement_site import GPU, GPU_A, NAMED, NIC, Site
 
 
-def run(site: Site, *arguments: str, **told: object) -> tuple[int, str, str]:
+def run(
+    site: Site, *arguments: str, state_path: str = "", **told: object
+) -> tuple[int, str, str]:
     """One run of ``os-acc`` with this host's configuration: status, out, err."""
     file = site.file(**told)
+    state_path = state_path or site.state_path
     named = "".join(f"device_spec = {each}\n" for each in NAMED)
     file.write_text(
-        f"[os_acc]\nstate_path = {site.state_path}\nnode_name = {site.name}\n{named}"
+        f"[os_acc]\nstate_path = {state_path}\nnode_name = {site.name}\n{named}"
         + file.read_text()
     )
     out, err = io.StringIO(), io.StringIO()
@@ -69,6 +75,23 @@ def test_the_command_tells_what_was_refused_and_does_the_rest(site: Site) -> Non
         assert len(changes(out)) > 10
     assert not site.placement.has(f"/resource_providers/{gpu.uuid}")
     assert site.placement.has(f"/resource_providers/{site.provider(NIC).uuid}")
+
+
+def test_the_command_puts_on_record_whose_providers_are_ours(
+    site: Site, tmp_path: pathlib.Path
+) -> None:
+    offered = {each.uuid for each in site.manager.providers()}
+    gpu = site.provider(GPU_A).uuid
+    site.published()
+    site.plug(1, GPU_A)
+    elsewhere = str(tmp_path / "elsewhere")
+    os.mkdir(elsewhere, 0o750)
+    status, _out, err = run(site, "provider", "sync", state_path=elsewhere)
+    assert status == 0, err
+    # The GPU is a guest's, and on no record: its name tells whose it is.
+    found = Store.open(elsewhere, service.STORE_SECONDS)
+    assert found.providers().keys() == offered
+    assert found.standing().places.keys() >= offered - {gpu}
 
 
 def test_a_service_publishes_by_a_public_function(

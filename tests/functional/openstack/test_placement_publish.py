@@ -309,6 +309,21 @@ def test_a_provider_with_a_trait_of_an_operators_is_not_deleted(
     assert site.published().writes == 0
 
 
+def test_a_provider_in_an_aggregate_of_an_operators_is_not_deleted(
+    site: Site, unique: str
+) -> None:
+    site.published()
+    nic, aggregate = site.provider(NIC).uuid, str(uuid.uuid4())
+    site.placement.set_aggregates(nic, aggregate)
+    site.renew(device_spec=without(":5e:"))
+    site.published()
+    assert site.units(nic) == {NETWORK: (4, 4)}
+    assert site.published().writes == 0
+    site.placement.set_aggregates(nic)
+    site.published()
+    assert not site.placement.has(f"/resource_providers/{nic}")
+
+
 def test_a_region_that_is_leased_is_not_programmable(site: Site) -> None:
     site.published()
     assert "CUSTOM_PROGRAMMABLE" in site.known(REGIONS[0]).traits

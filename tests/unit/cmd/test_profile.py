@@ -76,6 +76,23 @@ def test_a_profile_is_shown_as_it_is_written(console: Console, tmp_path: Path) -
     assert f"  resources:{GPU}=2" in out
 
 
+def test_a_description_does_nothing_to_a_terminal(
+    console: Console, tmp_path: Path
+) -> None:
+    told = "one\x1b[31m red\x07\nand more"
+    catalogue(console, tmp_path, profile(description=told))
+    for ran in (
+        console.run("profile", "list"),
+        console.run("profile", "show", "fpga-dp1"),
+    ):
+        assert "one\ufffd[31m red\ufffd" in ran.out
+        assert "and more" in ran.out
+        assert "\x1b" not in ran.out
+    # A program has it as it is.
+    shown = console.json("profile", "show", "fpga-dp1")
+    assert shown["Description"] == told
+
+
 def test_a_profile_that_nobody_has(console: Console, tmp_path: Path) -> None:
     catalogue(console, tmp_path, profile())
     ran = console.run("profile", "show", "other")

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
+from os_acc.profiles import options
 from tests.unit.cmd.console import Console, Ran
 from tests.unit.profiles.made import FPGA, GPU, profile
 
@@ -219,6 +220,19 @@ def test_groups_of_a_device_profile_are_asked_for(
         assert asked in shown["Query"]
 
 
+def test_an_invalid_policy_is_none_beside_a_device_profile(
+    console: Console, profiles: None
+) -> None:
+    shown = in_json(console, "group_policy=Isolate", "accel:device_profile=gzip")
+    assert shown["Group Policy"] == "none"
+    assert "group_policy=none" in shown["Query"]
+
+
+def test_an_empty_name_is_no_device_profile(console: Console, profiles: None) -> None:
+    ran = show(console, "resources:VCPU=1", "accel:device_profile=")
+    assert (ran.status, ran.err) == (0, "")
+
+
 def test_a_device_profile_that_nobody_has_is_an_error(
     console: Console, profiles: None
 ) -> None:
@@ -228,12 +242,23 @@ def test_a_device_profile_that_nobody_has_is_an_error(
 
 
 def test_without_a_catalogue_groups_of_a_profile_are_told_to_be_missing(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (option,) = (each for each in options.OPTIONS if each.name == "catalogue")
+    monkeypatch.setattr(option, "default", f"{tmp_path}/none.yaml")
+    console.configure()
+    ran = show(console, "resources:VCPU=1", "accel:device_profile=gzip")
+    assert ran.status == 0
+    assert ran.err.startswith("os-acc: not shown: the groups of device profile 'gzip'")
+
+
+def test_a_catalogue_that_is_set_and_not_there_is_an_error(
     console: Console, tmp_path: Path
 ) -> None:
     console.configure(more=f"[os_acc_profiles]\ncatalogue = {tmp_path}/none.yaml")
     ran = show(console, "resources:VCPU=1", "accel:device_profile=gzip")
-    assert ran.status == 0
-    assert ran.err.startswith("os-acc: not shown: the groups of device profile 'gzip'")
+    assert (ran.status, ran.out) == (1, "")
+    assert f"the device profiles in {tmp_path}/none.yaml cannot be read" in ran.err
 
 
 def test_what_placement_miscounts_is_told_of(console: Console) -> None:

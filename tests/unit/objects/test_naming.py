@@ -16,8 +16,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from os_acc.objects import naming
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -71,3 +74,78 @@ def test_name_and_uuid_together_prove_a_provider_ours(make):
 def test_a_provider_of_novas_is_not_ours():
     name = "node1_pci_0000_3b_00_1"
     assert not naming.is_ours("node1", name, naming.uuid_of(name))
+
+
+# -- names and what is on record ---------------------------------------------------
+
+SLOTS = tuple(PciAddress.parse(f"0000:{bus}:00.0") for bus in ("05", "06", "07"))
+CARDS = st.builds(
+    lambda product, serial: dataclasses.replace(CARD, product=product, serial=serial),
+    st.sampled_from((0x0B2B, 0x0B2B, 0x0B2B, 0x09C4)),
+    st.sampled_from(("00-00", "00-00", "00-1b", "")),
+)
+HOSTS = st.dictionaries(st.sampled_from(SLOTS), CARDS)
+SOME = st.frozensets(st.sampled_from(SLOTS))
+NONE: frozenset[PciAddress] = frozenset()
+
+
+def look(
+    on_record: dict[str, naming.Place],
+    host: Mapping[PciAddress, PciIdentity],
+    unreadable: frozenset[PciAddress] = NONE,
+    unusable: frozenset[PciAddress] = NONE,
+) -> dict[tuple[PciAddress, str], str]:
+    """What all is called in one look at a host; put on record as it is then.
+
+    :param unreadable: the slots of cards whose serial number cannot be read.
+    :param unusable: those of cards that are there, but not offered.
+    """
+    seen = {
+        address: dataclasses.replace(card, serial="") if address in unreadable else card
+        for address, card in host.items()
+    }
+    there = [naming.place(card, address) for address, card in seen.items()]
+    names = naming.Names("node1", dict(on_record), there)
+    found = {
+        (address, of.__name__): names.give(of, card, address)[1]
+        for address, card in seen.items()
+        for of in (naming.of_device, naming.of_card)
+        if address not in unusable
+    }
+    on_record |= names.given
+    assert len(set(found.values())) == len(found)
+    return found
+
+
+@given(
+    before=st.lists(st.tuples(HOSTS, SOME, SOME), max_size=4),
+    host=HOSTS,
+    after=st.lists(SOME, min_size=1, max_size=3),
+)
+def test_a_serial_number_that_cannot_be_read_for_a_time_changes_no_name(
+    before, host, after
+):
+    """Whatever has been in the slots before. Nor is anything else on record."""
+    on_record: dict[str, naming.Place] = {}
+    for earlier, unreadable, unusable in before:
+        look(on_record, earlier, unreadable, unusable)
+    expected = look(on_record, host)
+    recorded = dict(on_record)
+    for unreadable in after:
+        assert look(on_record, host, unreadable) == expected
+        assert on_record == recorded
+    assert look(on_record, host) == expected
+
+
+def test_who_is_named_by_its_place_stays_so_whoever_was_there_before():
+    """Its serial number is read in the end, and is not that of the one before."""
+    slot, other = SLOTS[:2]
+    before, card = (dataclasses.replace(CARD, serial=each) for each in ("1b", "1c"))
+    on_record: dict[str, naming.Place] = {}
+    look(on_record, {slot: before})
+    # Nobody is given the name of the first: it is elsewhere, if in use.
+    moved = {slot: card, other: before}
+    expected = look(on_record, moved, frozenset({slot}), frozenset({other}))
+    assert expected[slot, "of_device"] == "node1_accel_8086_0b2b_0000_05_00_0"
+    for unreadable in (frozenset({slot}), NONE):
+        assert look(on_record, {slot: card}, unreadable) == expected

@@ -48,6 +48,7 @@ class Provider:
     inventories: dict[str, Any] = dataclasses.field(default_factory=dict)
     traits: set[str] = dataclasses.field(default_factory=set)
     allocated: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    aggregates: set[str] = dataclasses.field(default_factory=set)
 
 
 class Refused(Exception):
@@ -252,6 +253,7 @@ class Double:
         told: dict[str, Any] = {
             "inventories": of.inventories,
             "traits": sorted(of.traits),
+            "aggregates": sorted(of.aggregates),
             "allocations": {
                 consumer: {"resources": amounts}
                 for consumer, amounts in of.allocated.items()

@@ -18,9 +18,11 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.objects.device import Device, Handle, Provider
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding, Standing
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region
 from os_acc.objects.told import NOTHING, Told
+from os_acc.placement import regions
 from tests.unit.bench import uuid_of
 
 CLASS, OTHER_CLASS = "CUSTOM_ACCELERATOR_NIC", "CUSTOM_ACCELERATOR_GPU"
@@ -49,6 +51,18 @@ def provider(
         numa_node=None,
     )
     return Provider(uuid_of(number), f"node1_accel_{number}", device)
+
+
+def region(number: int, holds: str) -> Provider:
+    """A provider that is a region with this function in it.
+
+    Its traits are what os_acc says of it where nobody has leased it.
+    """
+    made = provider(number, handle(number), traits=())
+    at, identity = made.device.address, made.device.identity
+    found = Region(at, identity, 0, uuid_of(73), holds, (at,))
+    device = dataclasses.replace(made.device, region=found)
+    return dataclasses.replace(made, device=regions.described(device, Standing()))
 
 
 def lease(

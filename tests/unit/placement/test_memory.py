@@ -14,26 +14,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from os_acc.objects.told import NOTHING, Kind, Name, Told
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.memory import Memory
 from os_acc.placement.publisher import Publisher
 from os_acc.placement.tree import TreeWriter
 from tests.unit.placement import made
-from tests.unit.placement.double import Double
 from tests.unit.placement.made import CLASS, Ledger
 from tests.unit.placement.nova import Nova
 
 FAST = "CUSTOM_FAST"
-
-
-@pytest.fixture
-def double():
-    found = Double()
-    yield found
-    found.end()
 
 
 def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():

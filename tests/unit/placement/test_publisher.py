@@ -28,80 +28,13 @@ import pytest
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.device import Card
-from os_acc.objects.lease import Standing
-from os_acc.objects.region import Region
-from os_acc.objects.told import NOTHING, Kind, Name, Told
-from os_acc.placement import publisher, regions
-from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement import publisher
 from os_acc.placement.client import Client
-from os_acc.placement.publisher import Published, Publisher
+from os_acc.placement.publisher import Published
 from tests.unit.bench import uuid_of
-from tests.unit.placement import made
-from tests.unit.placement.double import NODE, Double, Provider
-from tests.unit.placement.made import CLASS, Ledger
-
-
-@pytest.fixture
-def double():
-    found = Double()
-    yield found
-    found.end()
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch):
-    """Nobody else is there who would need a pause."""
-    monkeypatch.setattr(publisher, "_PAUSE", 0.0)
-
-
-def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",), name=CLASS):
-    found = made.provider(number % 32, traits=traits)
-    called = naming.of_device("node1", str(number))
-    provider = dataclasses.replace(found, uuid=naming.uuid_of(called), name=called)
-    device = dataclasses.replace(provider.device, resource_class=name)
-    provider = dataclasses.replace(provider, device=device)
-    return Capacity(provider.uuid, provider, {name: Units(total, reserved)})
-
-
-ONE, TWO = capacity(1), capacity(2)
-
-
-class Service:
-    """A service that publishes, and what it has on record."""
-
-    def __init__(self, double, ledger=None, named=(), **told):
-        self.ledger = ledger or Ledger()
-        self.publisher = Publisher(double.config(**told), "node1", named=named)
-
-    def sync(self, *wanted, seconds=120.0) -> Published:
-        return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
-
-    def plan(self, *wanted):
-        told = self.ledger.told()
-        return self.publisher.difference(wanted, told, time.monotonic() + 120.0)
-
-
-class Clock:
-    """The time of day, as the test says."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def pass_by(self, seconds):
-        self.now += seconds
-
-
-@pytest.fixture
-def service(double):
-    return Service(double)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time stands still unless it is told to pass by."""
-    made = Clock()
-    monkeypatch.setattr(publisher, "_now", lambda: made.now)
-    return made
+from tests.unit.placement.double import NODE, Provider
+from tests.unit.placement.made import CLASS
+from tests.unit.placement.publishing import ONE, TWO, Service, capacity
 
 
 def kinds(found):
@@ -320,6 +253,16 @@ def test_a_list_where_placement_has_a_mapping_is_an_error(double, monkeypatch):
         client.allocated(ONE.uuid, time.monotonic() + 60)
 
 
+def test_a_generation_that_is_no_number_is_an_error(double, monkeypatch):
+    client = Client(double.config())
+    client.version(time.monotonic() + 60)
+    # JSON as Python reads it knows infinity.
+    told = {"resource_provider_generation": float("inf"), "traits": []}
+    monkeypatch.setattr(double, "_answered", lambda *_: (200, told))
+    with pytest.raises(exception.InvalidConfiguration, match="not Placement"):
+        client.traits(ONE.uuid, time.monotonic() + 60)
+
+
 def test_what_was_begun_goes_on_after_a_restart(double, service):
     """Placement went away in the middle, and so did the service."""
     double.trouble("PUT", "/inventories", times=99)
@@ -328,167 +271,6 @@ def test_what_was_begun_goes_on_after_a_restart(double, service):
     double._troubles.clear()
     assert Service(double, service.ledger).sync(ONE, TWO).refused == ()
     assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
-
-
-# -- what is on record -------------------------------------------------------------
-
-
-def test_it_is_on_record_before_it_is_told(double, service):
-    seen = []
-    keep = service.ledger.change_told
-
-    def change(more, gone=NOTHING):
-        seen.append((bool(more.given), list(double.writes())))
-        keep(more, gone)
-
-    service.ledger.change_told = change
-    service.sync(ONE)
-    assert seen[0] == (True, [])
-    trait = Name(Kind.TRAIT, "CUSTOM_FAST")
-    assert trait in service.ledger.told().of(ONE.uuid)
-    assert trait in service.ledger.told().made
-
-
-def test_what_has_gone_is_struck_out(double, service):
-    service.sync(ONE, TWO)
-    service.sync(capacity(1, traits=()))
-    assert service.ledger.told() == Told(
-        {ONE.uuid: frozenset({Name(Kind.RESOURCE_CLASS, CLASS)})},
-        frozenset({Name(Kind.RESOURCE_CLASS, CLASS)}),
-    )
-    service.sync()
-    assert not service.ledger.told()
-    assert double.providers.keys() == {NODE}
-    assert (CLASS in double.classes, "CUSTOM_FAST" in double.traits) == (False, False)
-
-
-@pytest.mark.parametrize("mine", [CLASS, "FPGA", "CUSTOM_MINE"])
-def test_after_the_loss_of_the_record_others_classes_of_a_device_stay(double, mine):
-    double.classes |= {"FPGA", "CUSTOM_NET"}
-    Service(double).sync(capacity(1, name=mine))
-    theirs = {"total": 7, "reserved": 0}
-    double.providers[ONE.uuid].inventories["CUSTOM_NET"] = theirs
-    after = Service(double, named={"CUSTOM_MINE"})
-    found = after.sync()
-    assert [str(each) for each in found.done] == [
-        f"set inventory of {ONE.provider.name}: {mine} total 4 reserved 4 "
-        "(was total 4 reserved 0)"
-    ]
-    assert double.providers[ONE.uuid].inventories["CUSTOM_NET"] == theirs
-    assert after.sync().writes == 0
-
-
-HELD, BEFORE, INTERFACE = (uuid_of(number) for number in (71, 72, 73))
-
-
-def region(holds):
-    """A provider that is a region, and what os_acc says of it now."""
-    place = made.place(1)
-    found = Region(place, ONE.provider.device.identity, 0, INTERFACE, holds, (place,))
-    device = dataclasses.replace(ONE.provider.device, region=found, traits=frozenset())
-    provider = dataclasses.replace(
-        ONE.provider, device=regions.described(device, Standing())
-    )
-    return dataclasses.replace(ONE, provider=provider)
-
-
-def test_after_the_loss_of_the_record_a_region_holds_what_it_holds(double):
-    before, now = region(BEFORE), region(HELD)
-    Service(double).sync(before)
-    others = {"CUSTOM_GOLD", "CUSTOM_FPGA_XILINX_FUNCTION_1", "CUSTOM_FPGA_FUNCTION_A"}
-    double.traits |= others
-    double.providers[ONE.uuid].traits |= others
-    after = Service(double)
-    assert after.sync(now).refused == ()
-    assert double.providers[ONE.uuid].traits == now.provider.device.traits | others
-    assert after.sync(now).writes == 0
-
-
-def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
-    """The service goes before it is made; and then somebody else makes it."""
-    double.trouble("PUT", "/traits/CUSTOM_FAST", times=99)
-    with pytest.raises(exception.PlacementUnavailable):
-        service.sync(ONE)
-    double._troubles.clear()
-    double.traits.add("CUSTOM_FAST")
-    after = Service(double, service.ledger)
-    assert after.sync(ONE).refused == ()
-    after.sync()
-    assert "CUSTOM_FAST" in double.traits
-    assert CLASS not in double.classes
-
-
-def test_a_name_that_was_made_is_on_record_whatever_comes_next(double, service):
-    double.trouble("POST", "/resource_providers", times=99)
-    with pytest.raises(exception.PlacementUnavailable):
-        service.sync(ONE)
-    double._troubles.clear()
-    Service(double, service.ledger).sync()
-    assert "CUSTOM_FAST" not in double.traits
-    assert CLASS not in double.classes
-
-
-def test_a_name_that_is_there_already_is_not_of_our_making(double, service):
-    double.traits.add("CUSTOM_FAST")
-    service.sync(ONE)
-    service.sync()
-    assert "CUSTOM_FAST" in double.traits
-
-
-def test_a_lease_keeps_what_is_left_of_a_device(double, service):
-    service.sync(ONE)
-    left = Capacity(ONE.uuid, None, {CLASS: Units(1)})
-    service.sync(left)
-    assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 1
-    assert double.providers[ONE.uuid].traits == {"CUSTOM_FAST"}
-    assert service.sync(left).writes == 0
-
-
-def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
-    double, service, clock
-):
-    service.sync(ONE, TWO)
-    double.providers[NODE].traits.add("CUSTOM_FAST")
-    without = capacity(1, traits=()), capacity(2, traits=())
-    service.sync(*without)
-    assert "CUSTOM_FAST" in double.traits
-    # The next one, and the next command, know that from the record.
-    for each in (service, Service(double, service.ledger)):
-        each.sync(*without)
-        assert each.sync(*without) == Published((), (), reads=1, writes=0)
-        assert each.plan(*without).steps == ()
-    double.providers[NODE].traits.clear()
-    assert service.sync(*without).writes == 0
-    clock.pass_by(publisher.KEPT_SECONDS)
-    found = Service(double, service.ledger).sync(*without)
-    assert [str(each) for each in found.done] == [
-        "delete trait CUSTOM_FAST, unless others use it"
-    ]
-    assert "CUSTOM_FAST" not in double.traits
-    assert service.ledger.told().kept == {}
-
-
-def test_a_name_that_others_go_on_using_costs_one_write_in_a_while(
-    double, service, clock
-):
-    service.sync(ONE)
-    double.providers[NODE].traits.add("CUSTOM_FAST")
-    writes = []
-    for _ in range(6):
-        writes.append(service.sync(capacity(1, traits=())).writes)
-        clock.pass_by(publisher.KEPT_SECONDS / 2)
-    # At first, the trait is taken off the provider as well.
-    assert writes == [2, 0, 1, 0, 1, 0]
-
-
-def test_a_clock_that_is_put_back_keeps_no_name(double, service, clock):
-    service.sync(ONE)
-    double.providers[NODE].traits.add("CUSTOM_FAST")
-    service.sync(capacity(1, traits=()))
-    double.providers[NODE].traits.clear()
-    clock.pass_by(-10.0 * publisher.KEPT_SECONDS)
-    service.sync(capacity(1, traits=()))
-    assert "CUSTOM_FAST" not in double.traits
 
 
 # -- several services of one host ----------------------------------------------

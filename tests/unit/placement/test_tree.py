@@ -29,6 +29,7 @@ from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.tree import TreeWriter
 from os_acc.testing import provider_tree
 from tests.unit.bench import uuid_of
+from tests.unit.placement import made
 from tests.unit.placement.made import CLASS, OTHER_CLASS, Ledger, provider
 from tests.unit.placement.nova import NEIGHBOUR, NODE, Nova
 from tests.unit.wrong import WRONG, is_told
@@ -290,6 +291,20 @@ def test_a_restart_forgets_neither_whose_a_trait_is_nor_that_it_has_to_go(nova, 
 def test_without_its_record_every_trait_may_be_somebodys(nova, writer):
     nova.cycle(writes(writer, capacity()))
     assert nova.cycle(writes(Service(), capacity(traits=()))) == set()
+
+
+def test_without_its_record_a_region_holds_what_it_holds(nova, writer):
+    before, now = (
+        Capacity(CARD, made.region(1, uuid_of(holds)), {CLASS: Units(1)})
+        for holds in (71, 72)
+    )
+    nova.cycle(writes(writer, before))
+    others = {"CUSTOM_GOLD", "CUSTOM_FPGA_XILINX_FUNCTION_1"}
+    nova.known.add_traits(CARD, *others)
+    after = Service()
+    assert nova.cycle(writes(after, now)) == {CARD}
+    assert nova.known.data(CARD).traits == now.provider.device.traits | others
+    assert nova.cycle(writes(after, now)) == set()
 
 
 # -- cards -----------------------------------------------------------------------

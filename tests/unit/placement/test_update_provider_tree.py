@@ -184,7 +184,8 @@ def test_the_units_of_a_lost_store_are_not_offered(bench, nova, tmp_path):
     gpu = bench.provider(GPU)
     bench.plug(1, GPU)
     bench.restart(state_path=str(tmp_path / "elsewhere"))
-    assert nova.cycle(bench.manager.update_provider_tree) == set()
+    assert nova.cycle(bench.manager.update_provider_tree) == {gpu.uuid}
+    assert nova.units(gpu.uuid) == {gpu.device.resource_class: (1, 1)}
     operations.adopt_device(
         bench.manager,
         PciAddress.parse(GPU),

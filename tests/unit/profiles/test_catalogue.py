@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import threading
 import time
 
 import pytest
@@ -61,6 +63,31 @@ def test_a_profile_is_found_by_name_and_by_uuid(place):
 def test_what_cyborg_answers_can_be_saved_as_it_is(place):
     place.write_text(json.dumps({"device_profiles": [profile()]}))
     assert results(place) == [("fpga-dp1", None)]
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_json_is_read_as_json(place, indent):
+    told = "a fast \U0001f680 card"
+    answered = {"device_profiles": [profile(description=told)]}
+    place.write_text(json.dumps(answered, indent=indent))
+    assert "\\ud83d" in place.read_text()
+    assert Catalogue(str(place)).profile("fpga-dp1", FOREVER).description == told
+
+
+def test_a_key_that_is_there_twice_in_json_is_told(place):
+    place.write_text('[{\t"name": "a", "groups": [], "name": "b"}]')
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "profiles.yaml: found the key 'name' a second time" in wrong
+
+
+def test_a_description_that_cannot_be_written_hides_no_other(place):
+    text = json.dumps([profile("a", description="half \ud83d"), profile("b")])
+    place.write_text(text)
+    (_name, wrong), good = results(place)
+    assert "device profile a: its description" in wrong
+    wrong.encode()
+    assert good == ("b", None)
 
 
 def test_a_list_alone_is_a_catalogue(place):
@@ -121,7 +148,33 @@ def test_two_of_one_uuid_are_none(place):
     assert results(place) == [(None, two), (None, two), ("c", None)]
 
 
-@pytest.mark.parametrize("name", [["a"], {"a": 1}, 7, None, ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("!!bool maybe", "!!int ''", "!!float ''", "!!timestamp x", "!!set [a]"),
+        # Of the base 60.
+        "1" + 200 * ":00" + ".0",
+    ],
+)
+def test_a_value_that_is_not_what_its_tag_says_is_told(tmp_path, text):
+    write(tmp_path / "a.yaml", profile("a"))
+    (tmp_path / "b.yaml").write_text(f"- {text}\n")
+    (_name, wrong) = results(tmp_path)[1]
+    assert "b.yaml is not YAML" in wrong
+    assert Catalogue(str(tmp_path)).profile("a", FOREVER).name == "a"
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_an_amount_of_thousands_of_digits_hides_none_of_the_others(place, sign):
+    amount = f"{sign}0x{6000 * 'f'}"
+    place.write_text(
+        f"- {{name: bad, groups: [{{'resources:FPGA': {amount}}}]}}\n"
+        "- {name: good, groups: [{'resources:FPGA': 1}]}\n"
+    )
+    assert [name for name, _wrong in results(place)] == [None, "good"]
+
+
+@pytest.mark.parametrize("name", [["a"], {"a": 1}, 7, None, "", "\ud800"])
 def test_a_name_that_is_none_hides_none_of_the_others(place, name):
     write(place, profile(name), profile("good"))
     assert [name for name, _wrong in results(place)] == [None, "good"]
@@ -155,6 +208,17 @@ def test_groups_may_share_what_yaml_can_share(place):
     assert [each.request.forbidden for each in groups] == [frozenset(), {"CUSTOM_A"}]
 
 
+def test_merges_of_merges_are_told_before_they_fill_the_host(place):
+    """Of 9 to the power of 20 pairs."""
+    levels = [
+        f"- &l{n} {{<<: [{', '.join(9 * [f'*l{n - 1}'])}]}}" for n in range(1, 20)
+    ]
+    place.write_text("\n".join(["- &l0 {a: 1}", *levels]))
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "more than 131072 pairs" in wrong
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -180,6 +244,56 @@ def test_a_file_that_is_too_large_is_not_read(place, monkeypatch):
     write(place, profile())
     ((_name, wrong),) = results(place)
     assert "more than 10 bytes" in wrong
+
+
+def test_a_file_of_256_kib_is_read(place):
+    text = json.dumps([profile()])
+    place.write_text(text.ljust(2**18))
+    assert results(place) == [("fpga-dp1", None)]
+    place.write_text(text.ljust(2**18 + 1))
+    ((_name, wrong),) = results(place)
+    assert "more than 262144 bytes" in wrong
+
+
+def fifo(place):
+    os.mkfifo(place)
+
+
+def device(place):
+    place.symlink_to("/dev/zero")
+
+
+def directory(place):
+    place.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [(fifo, "no file"), (device, "no file"), (directory, "Is a directory")],
+)
+def test_what_is_no_file_is_not_waited_for(tmp_path, made, told):
+    write(tmp_path / "a.yaml", profile("a"))
+    made(tmp_path / "b.yaml")
+    catalogue = Catalogue(str(tmp_path))
+    found = []
+    # A daemon: should it wait, the test fails, and the run goes on.
+    reader = threading.Thread(
+        target=lambda: found.extend(catalogue.judged(FOREVER)), daemon=True
+    )
+    reader.start()
+    reader.join(30)
+    assert not reader.is_alive()
+    (_, good), (where, wrong) = found
+    assert good.name == "a"
+    assert where == str(tmp_path / "b.yaml")
+    assert isinstance(wrong, exception.ProfilesUnavailable)
+    assert told in str(wrong)
+
+
+def test_a_file_may_be_a_link(tmp_path, place):
+    write(tmp_path / "elsewhere", profile("a"))
+    place.symlink_to("elsewhere")
+    assert results(place) == [("a", None)]
 
 
 def test_no_file_at_all_may_be_there_later(place):

@@ -169,7 +169,11 @@ def test_one_who_never_answers_is_not_waited_for(cloud: Cloud, source: Cyborg) -
         source.profile("fpga-dp1", time.monotonic() + 0.3)
 
 
-@pytest.mark.parametrize("text", ["<html>It works!</html>", "", "[]", '{"a": 1}', "5"])
+@pytest.mark.parametrize(
+    "text",
+    ["<html>It works!</html>", "", "[]", '{"a": 1}', "5", "[" * 200_000],
+    ids=lambda text: text[:9],
+)
 def test_what_answers_is_not_cyborg(cloud: Cloud, source: Cyborg, text: str) -> None:
     cloud.text = text
     with pytest.raises(exception.InvalidConfiguration, match="endpoint_override"):

@@ -20,26 +20,29 @@ import math
 import pytest
 
 from os_acc import exception, extra_specs
+from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import GroupPolicy
 from os_acc.profiles import folding, reading
 from tests.unit.profiles.made import BITSTREAM, FPGA, GPU, profile
 
 FOREVER = math.inf
 PROFILE = reading.read(profile())
+SMALL = reading.read({"name": "small", "groups": [{f"resources:{GPU}": "1"}]})
 
 
-class OneProfile:
-    """A source with one profile."""
+class TwoProfiles:
+    """A source with two profiles: one of two groups, and one of one."""
 
     def profile(self, name, deadline):
-        if name != PROFILE.name:
-            raise exception.ProfileNotFound(name)
-        return PROFILE
+        for each in (PROFILE, SMALL):
+            if name == each.name:
+                return each
+        raise exception.ProfileNotFound(name)
 
 
-def fold(**more):
-    specs = {folding.KEY: "fpga-dp1", **more}
-    return extra_specs.parse(folding.folded(specs, OneProfile(), FOREVER).specs)
+def fold(name=PROFILE.name, **more):
+    specs = {folding.KEY: name, **more}
+    return extra_specs.parse(folding.folded(specs, TwoProfiles(), FOREVER).specs)
 
 
 def test_a_flavor_gets_the_groups_of_its_profile():
@@ -75,6 +78,32 @@ def test_without_a_policy_and_with_one_numbered_group_it_is_none():
     assert fold(**{"resources1:VGPU": "1"}).policy is GroupPolicy.NONE
 
 
+@pytest.mark.parametrize("policy", ["Isolate", "ISOLATE", "None", ""])
+@pytest.mark.parametrize("own", [{}, {"resources1:VGPU": "1"}])
+def test_an_invalid_policy_is_none_where_nova_says_so(policy, own, caplog):
+    assert fold(group_policy=policy, **own).policy is GroupPolicy.NONE
+    assert len(caplog.records) == 1
+    assert f"Invalid group_policy {policy!r}" in caplog.text
+
+
+def test_an_invalid_policy_of_two_numbered_groups_is_an_error():
+    own = {"resources1:VGPU": "1", "resources2:VGPU": "1"}
+    with pytest.raises(exception.InvalidExtraSpec, match="group_policy"):
+        fold(group_policy="Isolate", **own)
+
+
+def test_one_group_alone_needs_no_policy():
+    assert fold("small").policy is None
+    assert fold("small", **{"resources1:VGPU": "1"}).policy is GroupPolicy.NONE
+
+
+@pytest.mark.parametrize("policy", [{}, {"group_policy": "Isolate"}])
+def test_a_flavor_that_has_the_groups_itself_lacks_a_policy_that_is_valid(policy):
+    properties = folding.properties(PROFILE)
+    assert folding.lacks_policy(properties | policy)
+    assert not folding.lacks_policy(properties | {"group_policy": "isolate"})
+
+
 def test_the_policy_of_the_flavor_governs_all_groups():
     assert fold(group_policy="isolate").policy is GroupPolicy.ISOLATE
 
@@ -89,22 +118,56 @@ def test_a_group_that_is_called_as_one_of_the_profiles_is_refused():
         fold(**{"resourcesdevice_profile_1:VGPU": "1"})
 
 
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+def test_a_key_that_contradicts_the_profile_is_refused(namespace):
+    key = f"{namespace}device_profile_0:bitstream_id"
+    with pytest.raises(exception.InvalidExtraSpec, match="device_profile_0"):
+        fold(**{key: "11111111-3108-4426-a11c-a959987565df"})
+
+
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+@pytest.mark.parametrize("value", [BITSTREAM, BITSTREAM.upper()])
+def test_a_key_that_says_what_the_profile_says_changes_nothing(namespace, value):
+    assert fold(**{f"{namespace}device_profile_0:bitstream_id": value}) == fold()
+
+
+def test_a_key_of_which_the_profile_says_nothing_is_added():
+    request = fold(**{"os_accdevice_profile_0:numa_policy": "required"})
+    assert [group.numa_policy for group in request.groups] == [
+        NUMAPolicy.REQUIRED,
+        None,
+    ]
+
+
 def test_a_profile_that_nobody_has_is_an_error():
     with pytest.raises(exception.ProfileNotFound):
-        folding.folded({folding.KEY: "other"}, OneProfile(), FOREVER)
+        folding.folded({folding.KEY: "other"}, TwoProfiles(), FOREVER)
 
 
-@pytest.mark.parametrize("specs", [None, 7, {}, {"a": "b"}, {folding.KEY: 7}])
+@pytest.mark.parametrize(
+    "specs", [None, 7, {}, {"a": "b"}, {folding.KEY: 7}, {folding.KEY: ""}]
+)
 def test_what_names_no_profile_is_left_as_it_is(specs):
-    found = folding.folded(specs, OneProfile(), FOREVER)
+    found = folding.folded(specs, TwoProfiles(), FOREVER)
     assert found.specs is specs
     assert found.profile == ""
 
 
 def test_the_callers_flavor_is_not_changed():
     specs = {folding.KEY: "fpga-dp1"}
-    folding.folded(specs, OneProfile(), FOREVER)
+    folding.folded(specs, TwoProfiles(), FOREVER)
     assert specs == {folding.KEY: "fpga-dp1"}
+
+
+def test_what_a_flavor_says_itself_can_be_had_without_its_profile():
+    own = {"resources1:VGPU": "1", "hw:pci_numa_affinity_policy": "socket", 7: "x"}
+    specs = {folding.KEY: "fpga-dp1", "os_accdevice_profile_0:numa_policy": "x", **own}
+    assert folding.of_its_own(specs) == own
+
+
+@pytest.mark.parametrize("specs", [None, 7, {}, {"a": "b"}, {folding.KEY: 7}])
+def test_what_names_no_profile_is_all_of_its_own(specs):
+    assert folding.of_its_own(specs) is specs
 
 
 def test_a_flavor_that_has_the_groups_itself_asks_for_the_same():

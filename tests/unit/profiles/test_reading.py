@@ -122,6 +122,8 @@ def test_what_is_no_profile_is_refused_by_name(wrong, told):
         ({"resources": "1"}, "'resources' is no key"),
         ({"resources:": "1"}, "'resources:' is no key"),
         ({7: "1"}, "7 is no key"),
+        ({"resources:\ud800": "1"}, r"'resources:\ud800' is no key"),
+        ({"accel:\x1b[31m": "1"}, r"'accel:\x1b[31m' is no key"),
         ({"os_acc:bitstream_id": BITSTREAM}, "no key of a group"),
         ({"resources:FPGA": "1", "accel:bitstream": BITSTREAM}, "did you mean"),
         ({"resources:FPGA": "1", "accel:device_profile": "x"}, "no key of a device"),
@@ -141,6 +143,16 @@ def test_what_no_group_can_ask_for_is_refused_by_name(group, told):
         reading.read({"name": "one", "groups": [group]})
     assert told in str(caught.value)
     assert "device profile one, group 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("amount", ["0", "1"])
+def test_a_group_asks_for_one_class_as_one_provider_serves_it(amount):
+    group = {f"resources:{GPU}": "1", f"resources:{FPGA}": amount}
+    with pytest.raises(exception.InvalidProfile) as caught:
+        reading.read({"name": "one", "groups": [group]})
+    both = f"resources:{FPGA} and resources:{GPU}"
+    assert f"device profile one, group 0 asks for {both}" in str(caught.value)
+    assert caught.value.hint == "write 2 groups"
 
 
 @pytest.mark.parametrize("name", ["FPGA", "PGPU", "VGPU", "CUSTOM_NIC"])

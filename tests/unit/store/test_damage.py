@@ -72,7 +72,9 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     added = store.add([make_lease(slot) for slot in range(32)])
     store.raise_epoch(2**61)
     place = Place(PciAddress(0, 0x3B, 0, 0), "a card")
-    store.remember_providers({"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place})
+    store.remember_providers(
+        {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
+    )
     # A page amid the table: what lies before it and behind it is whole.
     content = bytearray(file.read_bytes())
     page = content.find(f'"uuid":"{added[16].uuid}"'.encode()) // 4096 * 4096
@@ -89,6 +91,7 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     }
     assert store.providers() == {"provider": "CUSTOM_ACCELERATOR_NIC"}
     assert store.standing().places == {"card": place}
+    assert store.standing().plugins == {"provider": "acme"}
     store.delete(kept)
     assert store.add([make_lease(0)])[0].epoch > 2**61
 
@@ -313,7 +316,14 @@ def test_a_store_from_before_there_were_regions_is_served(
     store, state_path, file, make_lease
 ):
     added = store.add([make_lease(1)])
-    later = ("unknown_regions", "told", "made_names", "requests", "places")
+    later = (
+        "unknown_regions",
+        "told",
+        "made_names",
+        "requests",
+        "places",
+        "offered_by",
+    )
     execute(file, *(f"DROP TABLE {each}" for each in later), "PRAGMA user_version = 1")
     # Whoever only looks changes nothing, and sees the leases.
     assert readonly.read(state_path, 1).standing.leases == added

@@ -305,3 +305,12 @@ def test_what_providers_are_named_after_is_remembered(store, state_path):
     assert store.standing().places == known
     assert Store.open(state_path, busy_timeout=30).standing().places == known
     assert readonly.read(state_path, 1).standing.places == known
+
+
+def test_who_offered_a_provider_last_is_remembered(store, state_path):
+    store.remember_providers({}, by={"one": "acme", "two": "acme"})
+    store.remember_providers({}, by={"two": "pci"})
+    known = {"one": "acme", "two": "pci"}
+    assert store.standing().plugins == known
+    assert Store.open(state_path, busy_timeout=30).standing().plugins == known
+    assert readonly.read(state_path, 1).standing.plugins == known

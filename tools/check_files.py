@@ -11,16 +11,20 @@
 # under the License.
 
 
-"""Check that every Python file begins with the licence."""
+"""Check that every Python file begins with the licence, and is a small one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 FIRST = '# Licensed under the Apache License, Version 2.0 (the "License"); you may\n'
 LAST = "# under the License.\n"
+LINES = 500
+#: What an operator or a caller looks for in one place.
+ONE_LIST = Path("os_acc/exception.py")
 
 
 def has_header(text: str) -> bool:
@@ -30,6 +34,15 @@ def has_header(text: str) -> bool:
     return text.startswith(FIRST) and LAST in text
 
 
+def faults(path: Path) -> Iterator[str]:
+    """What is wrong with a file."""
+    text = path.read_text()
+    if not has_header(text):
+        yield "no licence header"
+    if (lines := text.count("\n")) > LINES and path != ONE_LIST:
+        yield f"{lines} lines, of {LINES} at most"
+
+
 def main() -> int:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.py"],
@@ -37,12 +50,14 @@ def main() -> int:
         capture_output=True,
         text=True,
     ).stdout
-    paths = [Path(name) for name in listed.split("\0") if name]
-    bare = [p for p in paths if p.exists() and not has_header(p.read_text())]
-    for path in bare:
-        print(f"{path}: no licence header", file=sys.stderr)
-    print(f"{len(paths)} files, {len(bare)} without licence header")
-    return 1 if bare or not paths else 0
+    paths = [
+        path for name in listed.split("\0") if name and (path := Path(name)).exists()
+    ]
+    found = [f"{path}: {each}" for path in paths for each in faults(path)]
+    for each in found:
+        print(each, file=sys.stderr)
+    print(f"{len(paths)} files, {len(found)} faults")
+    return 1 if found or not paths else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Which resource classes of a provider of ours are os_acc's.
+
+Whose a provider is, its name tells, also after the loss of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import os_resource_classes as orc  # type: ignore[import-untyped]
+
+from os_acc.objects.told import Kind, Told
+
+#: What a resource class of os_acc's own choice begins with, and those that
+#: operators choose who come from Cyborg.
+_PREFIX: Final = "CUSTOM_ACCELERATOR_"
+_OF_DEVICES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
+
+
+def given_classes(named: Collection[str], told: Told) -> frozenset[str]:
+    """The classes that are known to be, or to have been, what os_acc gives.
+
+    :param named: those that the operator has given devices.
+    """
+    return frozenset(named) | {
+        name.text
+        for names in (*told.given.values(), told.made)
+        for name in names
+        if name.kind is Kind.RESOURCE_CLASS
+    }
+
+
+def classes_of(
+    recorded: frozenset[str], there: Iterable[str], given: Collection[str]
+) -> frozenset[str]:
+    """The classes of a provider of ours that are ours to withdraw.
+
+    :param recorded: those that it was given; where the record is lost, they are
+        the ones that it may have been given.
+    :param there: those that it has.
+    :param given: those that any provider is known to be given.
+    """
+    if recorded:
+        return recorded
+    return frozenset(
+        name
+        for name in there
+        if name in given or name in _OF_DEVICES or name.startswith(_PREFIX)
+    )

@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A service that publishes in a double of Placement, and what it publishes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from os_acc.objects import naming
+from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.publisher import Published, Publisher
+from tests.unit.placement import made
+from tests.unit.placement.made import CLASS, Ledger
+
+
+def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",), name=CLASS):
+    found = made.provider(number % 32, traits=traits)
+    called = naming.of_device("node1", str(number))
+    provider = dataclasses.replace(found, uuid=naming.uuid_of(called), name=called)
+    device = dataclasses.replace(provider.device, resource_class=name)
+    provider = dataclasses.replace(provider, device=device)
+    return Capacity(provider.uuid, provider, {name: Units(total, reserved)})
+
+
+ONE, TWO = capacity(1), capacity(2)
+
+
+class Service:
+    """A service that publishes, and what it has on record."""
+
+    def __init__(self, double, ledger=None, named=(), **told):
+        self.ledger = ledger or Ledger()
+        self.publisher = Publisher(double.config(**told), "node1", named=named)
+
+    def sync(self, *wanted, seconds=120.0) -> Published:
+        return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
+
+    def plan(self, *wanted):
+        told = self.ledger.told()
+        return self.publisher.difference(wanted, told, time.monotonic() + 120.0)
+
+
+class Clock:
+    """The time of day, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def pass_by(self, seconds):
+        self.now += seconds
