@@ -25,7 +25,7 @@ from benchmarks import cycles, machine, phases, rows
 from benchmarks.kernel import devices, plugging, sysfs_discovery
 from benchmarks.kernel.library import Library
 from benchmarks.kernel.writes import Recorder
-from tests.functional.kernel import inside, sysfs
+from tests.functional.kernel import inside, lane, sysfs
 
 _MODULES = ("virtio_blk", "ext4")
 _MOUNT = Path("/var/tmp/disk")
@@ -101,7 +101,7 @@ def _say(text: str) -> None:
 
 
 def _measure(short: bool, output: Path) -> int:
-    inside.load_modules()
+    inside.prepare(output.parent, lane.FILES_TAG)
     found = []
     for row in _measured(short):
         _say(f"{row.benchmark}, {row.case}, {row.size} {row.things}: {row.median:.4f}")

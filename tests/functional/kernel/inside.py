@@ -13,12 +13,14 @@
 
 """What the machine of :mod:`.lane` runs as root: prepare it, then pytest.
 
-``inside.py <results folder> [pytest arguments]``. Standard library alone.
+``inside.py <results folder> <tag of the host's files> [pytest arguments]``.
+Standard library alone.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,14 +29,58 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 MODULES = ("vfio-pci", "vfio_iommu_type1", "nvme", "virtio_console")
 
+#: Where the host's files are mounted whole, and what the machine may write of
+#: them (into memory), as virtme-ng has it.
+_HOST = Path("/run/host-files")
+_WRITABLE = ("etc", "home", "opt", "srv", "tmp", "usr", "var")
+#: Of the machine's own kernel.
+_OWN = ("dev", "proc", "run", "sys")
+
 #: Who runs Nova (may use sudo) and who runs QEMU (may not): name, uid.
 COMPUTE = ("compute", 2001)
 VM = ("vm", 2002)
 
 
-def load_modules() -> None:
-    """Load what the tests need; ``modprobe`` tells what it could not."""
+def prepare(results: Path, tag: str) -> None:
+    """Make a machine that has booted ready for whatever runs in it."""
+    keep_files(results, tag)
+    # modprobe tells what it could not load.
     subprocess.run(["modprobe", "--all", *MODULES], check=True)
+
+
+def keep_files(results: Path, tag: str) -> None:
+    """Mount the host's files over themselves, so that the kernel keeps them.
+
+    As virtme-ng mounts them each look at a path and each start of a program
+    asks the host anew (Documentation/filesystems/9p.rst, ``cache``), which in
+    software emulation takes longer than all else.
+
+    :param results: what the machine writes, for the host to see at once.
+    :param tag: of the device that exports the host's files once more.
+    """
+    _HOST.mkdir()
+    options = "ro,version=9p2000.L,trans=virtio,access=any,msize=524288,cache=loose"
+    _mount("-t", "9p", "-o", options, tag, _HOST)
+    shared, above = Path("/run/results"), Path("/run/above")
+    shared.mkdir()
+    _mount("--bind", results, shared)
+    for files in sorted(_HOST.iterdir()):
+        here = Path("/", files.name)
+        if files.name in _WRITABLE:
+            upper, work = above / files.name, above / f"{files.name}-work"
+            upper.mkdir(parents=True)
+            # Who may write there is what the upper layer says.
+            upper.chmod(stat.S_IMODE(files.stat().st_mode))
+            work.mkdir()
+            layers = f"xino=off,lowerdir={files},upperdir={upper},workdir={work}"
+            _mount("-t", "overlay", "-o", layers, "overlay", here)
+        elif files.name not in _OWN and files.is_dir() and not files.is_symlink():
+            _mount("--bind", files, here)
+    _mount("--bind", shared, results)
+
+
+def _mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *arguments], check=True)
 
 
 def add_account(name: str, uid: int) -> None:
@@ -94,9 +140,9 @@ def report(results: Path, job: Callable[[], int]) -> int:
     return status
 
 
-def main(results: Path, arguments: list[str]) -> int:
+def main(results: Path, tag: str, arguments: list[str]) -> int:
     """Prepare, then run the tests."""
-    load_modules()
+    prepare(results, tag)
     add_account(*COMPUTE)
     add_account(*VM)
     allow_sudo(COMPUTE[0])
@@ -104,4 +150,4 @@ def main(results: Path, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))

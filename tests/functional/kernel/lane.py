@@ -69,6 +69,8 @@ PORT_ID_OF_PF = "port-nvme-node1"
 #: QEMU's names of what is hot-plugged, and where.
 HOTPLUG_ID = "spare"
 HOTPLUG_BUS = "port-hotplug"
+#: The mount tag of the host's files; see :func:`.inside.keep_files`.
+FILES_TAG = "os-acc.files"
 #: The virtio port on which the machine talks QMP to its own hypervisor.
 QMP_PORT = "os-acc.qmp"
 
@@ -134,6 +136,14 @@ def qemu_options(results: Path) -> str:
     )
 
 
+def host_files() -> str:
+    """The host's files once more, for :func:`.inside.keep_files`; as options."""
+    return (
+        "-fsdev local,id=files,path=/,readonly=on,security_model=none,multidevs=remap "
+        f"-device virtio-9p-pci,fsdev=files,mount_tag={FILES_TAG},bus=pcie.0,addr=0x18"
+    )
+
+
 def newest_kernel() -> Path:
     """The newest installed kernel image.
 
@@ -168,18 +178,19 @@ class Job:
     devices: str
     script: tuple[str, ...]
     log: str
-    arguments: str = "intel_iommu=on"
+    arguments: str
 
 
 def tests_job(pytest_args: list[str]) -> Job:
     """The tests of this folder."""
-    inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), *pytest_args)
+    inside = (sys.executable, str(HERE / "inside.py"), str(RESULTS), FILES_TAG)
+    script = (*inside, *pytest_args)
     devices = qemu_options(RESULTS)
     # Else the kernel takes the registers away from whoever plays the FPGA's
     # hardware, once it has a driver; and its driver would be the display's.
-    arguments = f"{Job.arguments} iomem=relaxed modprobe.blacklist=bochs"
+    arguments = "intel_iommu=on iomem=relaxed modprobe.blacklist=bochs"
     log = "pytest.log"
-    return Job("kernel lane", RESULTS, "disk.img", devices, inside, log, arguments)
+    return Job("kernel lane", RESULTS, "disk.img", devices, script, log, arguments)
 
 
 def machine_command(kernel: Path, job: Job) -> list[str]:
@@ -191,7 +202,7 @@ def machine_command(kernel: Path, job: Job) -> list[str]:
         *("--numa", "1G,cpus=0", "--numa", "1G,cpus=1"),
         *("--append", job.arguments),
         *("--cwd", str(CHECKOUT), "--rwdir", str(job.results)),
-        f"--qemu-opts={job.devices}",
+        f"--qemu-opts={host_files()} {job.devices}",
         *("--", *job.script),
     ]
 
