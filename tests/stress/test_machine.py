@@ -320,10 +320,10 @@ class Histories(Truths):
 
 #: How many steps are made, by the profile of Hypothesis; spread over parts,
 #: so that several processes can share them.
-STEPS = {"stress": 50_000, "shrink": 50_000}
+STEPS = {"stress": 50_000, "shrink": 50_000, "change": 20_000}
 #: A history takes a second; to make it shorter, minutes. Who reads of a
 #: failure can have it done.
-_SLOW_PHASES = {"stress": {Phase.shrink, Phase.explain}}
+_SLOW_PHASES = {each: {Phase.shrink, Phase.explain} for each in ("stress", "change")}
 _FEW = 300
 _STEPS_OF_A_PART = 2_500
 _STEPS_OF_A_HISTORY = 100

@@ -31,7 +31,7 @@ from tests.stress.soak import DEVICES, Scene
 
 PROCESSES, THREADS = 2, 8
 #: How many plugs with their unplugs, by the profile of Hypothesis.
-CYCLES = {"stress": 5_000}
+CYCLES = {"stress": 5_000, "change": 2_000}
 _FEW = 200
 
 
