@@ -12,8 +12,11 @@
 
 """Take functions to vfio-pci and give them back (drivers/pci/pci-driver.c).
 
-The order is override, unbind, probe: a crash between any two of them leaves
-a function that the next probe brings to the driver that was wanted.
+The order is override, unbind, probe, in both directions: a crash between any
+two of them leaves a function that the next probe brings to the driver that was
+wanted, and to no other driver that matches it. The override that the function
+had before is restored last, once its driver has it: clearing an override
+rebinds nothing. To repeat a step from any of these states ends the same.
 """
 
 from __future__ import annotations
@@ -184,8 +187,8 @@ def _let_go(address: PciAddress) -> None:
     """Leave a function that has just come to the host as it came."""
     with contextlib.suppress(OSError):
         if functions.override(address):
-            _set_override(address, "")
-            _unbind(address)
+            functions.set_override(address, "")
+            functions.unbind(address)
             functions.probe(address)
 
 
@@ -196,9 +199,7 @@ def _take(target: Target) -> Result:
     node = dfl.held(address)
     if node is not None:
         return Result(Outcome.IN_USE, errno.EBUSY, node)
-    _set_override(address, VFIO_PCI)
-    _unbind(address)
-    functions.probe(address)
+    functions.rebind(address, VFIO_PCI)
     return _prove(address, VFIO_PCI, VFIO_PCI)
 
 
@@ -216,15 +217,14 @@ def _give_back(target: Target, proven_free: bool) -> Result:
     node = None if target.driver == DRIVER else dfl.held(address)
     if node is not None:
         return Result(Outcome.IN_USE, errno.EBUSY, node)
-    # 3. The override first, so that a crash leaves what the next probe mends.
-    _set_override(address, target.override)
-    # 4. Back to the driver that had it.
-    if functions.driver(address) != target.driver:
-        _unbind(address)
-        if target.driver:
-            functions.probe(address)
-    if functions.driver(address) != target.driver:
-        _bind_exactly(target)
+    # 3. Back to the driver that had it; once more, should the first probe have
+    #    had no effect.
+    for _attempt in range(2):
+        if functions.driver(address) != target.driver:
+            _rebind(target)
+    # 4. While its driver does not have it, its override keeps others away.
+    if functions.driver(address) == target.driver:
+        functions.set_override(address, target.override)
     return _prove(address, target.driver, target.override)
 
 
@@ -245,24 +245,13 @@ def _reset(address: PciAddress) -> None:
         return
 
 
-def _bind_exactly(target: Target) -> None:
-    """Bind to a driver that a plain probe would not choose."""
-    _unbind(target.address)
+def _rebind(target: Target) -> None:
     if target.driver:
-        _set_override(target.address, target.driver)
-        functions.probe(target.address)
-        _set_override(target.address, target.override)
-
-
-def _set_override(address: PciAddress, text: str) -> None:
-    if functions.override(address) != text:
-        # A write of no bytes never reaches the kernel; a newline clears.
-        functions.write(address, "driver_override", text or "\n")
-
-
-def _unbind(address: PciAddress) -> None:
-    if functions.driver(address):
-        functions.write(address, "driver/unbind", str(address))
+        functions.rebind(target.address, target.driver)
+    else:
+        # It had none: nothing probes it after the unbind, and it is as it was.
+        functions.set_override(target.address, target.override)
+        functions.unbind(target.address)
 
 
 def _prove(address: PciAddress, driver: str, override: str) -> Result:

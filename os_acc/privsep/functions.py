@@ -163,6 +163,30 @@ def override(address: PciAddress) -> str:
     return "" if text == "(null)" else text
 
 
+def set_override(address: PciAddress, text: str) -> None:
+    """Set its ``driver_override``; '' clears it, which leaves its driver alone."""
+    if override(address) != text:
+        # A write of no bytes never reaches the kernel; a newline clears.
+        write(address, "driver_override", text or "\n")
+
+
+def unbind(address: PciAddress) -> None:
+    """Take the function from its driver, where it has one."""
+    if driver(address):
+        write(address, "driver/unbind", str(address))
+
+
+def rebind(address: PciAddress, name: str) -> None:
+    """Hand the function to a driver, and to no other that matches it.
+
+    The override comes first and stays: at every moment in between, also after
+    a crash, a probe or a driver that is just being loaded leads to this one alone.
+    """
+    set_override(address, name)
+    unbind(address)
+    probe(address)
+
+
 def count_vfs(address: PciAddress) -> int:
     """How many VFs exist, by their links.
 

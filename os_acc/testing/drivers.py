@@ -20,12 +20,14 @@ import os
 
 from os_acc.testing import dfl, functions, holders, records
 from os_acc.testing.specs import DriverSpec
-from os_acc.testing.tree import PRIVATE, Transaction
+from os_acc.testing.tree import PRIVATE, Transaction, serial
 
 DRIVERS = "sys/bus/pci/drivers"
 VFIO = "vfio-pci"
 _LEAVING = f"{PRIVATE}/leaving"
 _TABLE = f"{PRIVATE}/drivers"
+_REGISTERED = f"{PRIVATE}/registered"
+_BOUND = f"{PRIVATE}/bound"
 _VFIO_CLASS = "sys/devices/virtual/vfio"
 
 
@@ -39,6 +41,8 @@ def register(tree: Transaction, driver: DriverSpec) -> None:
     path = f"{_TABLE}/{driver.name}"
     if tree.exists(path):
         driver = driver | load(tree, driver.name)
+    else:
+        tree.put(f"{_REGISTERED}/{serial(tree):08}", driver.name)
     tree.put(path, records.dump(driver))
     for name in ("bind", "unbind"):
         tree.put(f"{DRIVERS}/{driver.name}/{name}", "", 0o200)
@@ -52,6 +56,9 @@ def unregister(tree: Transaction, name: str) -> None:
             detach(tree, entry)
     tree.drop(path)
     tree.drop(f"{_TABLE}/{name}")
+    for number in tree.list(_REGISTERED):
+        if tree.read(f"{_REGISTERED}/{number}") == name:
+            tree.drop(f"{_REGISTERED}/{number}")
 
 
 def load(tree: Transaction, name: str) -> DriverSpec:
@@ -68,6 +75,12 @@ def bound_at(tree: Transaction, place: str) -> str | None:
     """The name of the driver of the function with this directory."""
     path = tree.follow(f"{place}/driver")
     return None if path is None else os.path.basename(path)
+
+
+def history(tree: Transaction, address: str) -> tuple[str, ...]:
+    """Every driver that has taken a function since the tree was made, in order."""
+    path = f"{_BOUND}/{address}"
+    return tuple(tree.read(path).splitlines()) if tree.exists(path) else ()
 
 
 def is_leaving(tree: Transaction, address: str) -> bool:
@@ -124,13 +137,14 @@ def bind(tree: Transaction, address: str, name: str) -> None:
 def attach(tree: Transaction, address: str) -> bool:
     """Offer a function to the drivers (device_attach()).
 
-    A driver that refuses is passed over, and none at all is no failure; but
-    a group that a guest owns is (``dma_configure`` in really_probe()).
+    The first to be registered is the first to be asked (bus_for_each_drv()). A
+    driver that refuses is passed over, and none at all is no failure; but a group
+    that a guest owns is (``dma_configure`` in really_probe()).
     """
     if owner(tree, address) is not None:
         return True
     only = override(tree, address)
-    names = tree.list(_TABLE) if only is None else [only]
+    names = _in_order(tree) if only is None else [only]
     for name in names:
         if not tree.exists(f"{_TABLE}/{name}"):
             continue
@@ -142,6 +156,11 @@ def attach(tree: Transaction, address: str) -> bool:
         if not _probe(tree, address, driver):
             return True
     return True
+
+
+def _in_order(tree: Transaction) -> list[str]:
+    numbers = tree.list(_REGISTERED)
+    return [tree.read(f"{_REGISTERED}/{number}") for number in numbers]
 
 
 def probe(tree: Transaction, address: str) -> None:
@@ -225,6 +244,8 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
             return error
     tree.link(f"{path}/driver", f"{DRIVERS}/{driver.name}")
     tree.link(f"{DRIVERS}/{driver.name}/{address}", path)
+    known = "".join(f"{name}\n" for name in history(tree, address))
+    tree.put(f"{_BOUND}/{address}", f"{known}{driver.name}\n")
     if driver.name == function.driver:
         functions.show_devices(tree, path, function.devices)
         for attribute, text in function.shown:

@@ -340,6 +340,11 @@ class FakeKernel(DflNodes):
         with self._tree.transaction() as tree:
             return _state(tree, str(address))
 
+    def drivers(self, address: Address) -> tuple[str, ...]:
+        """Every driver that has taken a function since the tree was made, in order."""
+        with self._tree.transaction() as tree:
+            return drivers.history(tree, str(address))
+
     def group(self, address: Address) -> int | None:
         """The IOMMU group of a function."""
         with self._tree.transaction() as tree:
