@@ -230,6 +230,15 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
     return all(function is None or function.driver != VFIO_PCI for function in found)
 
 
+def moved(root: str, lease: Lease) -> bool:
+    """Whether a member of the lease is with a driver that it did not have before."""
+    found = ((old, pci.read_function(root, old.address)) for old in lease.prior)
+    return any(
+        function is not None and function.driver not in (None, old.driver)
+        for old, function in found
+    )
+
+
 def _same(root: str, old: PriorBinding) -> PciFunction | None:
     now = pci.read_function(root, old.address)
     if now is None:

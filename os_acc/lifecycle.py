@@ -161,7 +161,9 @@ class Lifecycle:
         ]
         bindings.check_unused(self._root, [each for each in idle if each.is_the_guests])
         for lease in idle:
-            if lease.programming is not None:
+            if lease.programming is not None and (
+                lease.is_the_guests or not bindings.moved(self._root, lease)
+            ):
                 # Whoever was killed half-way has left it without the driver
                 # that shows its region.
                 self._restore(lease, deadline)
@@ -183,12 +185,7 @@ class Lifecycle:
         stays leased; what cannot be given back clean is quarantined.
         """
         store = self._store.until(deadline)
-        begun = store.replace(
-            [
-                dataclasses.replace(lease, state=LeaseState.RELEASING, reason="")
-                for lease in leases
-            ]
-        )
+        begun = store.replace([_begun(lease) for lease in leases])
         ended = unending.side_by_side(
             begun, lambda each: self._try_give_back(each, deadline), _WORKERS
         )
@@ -303,16 +300,15 @@ class Lifecycle:
         return lease, None
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
-        if not lease.is_the_guests:
+        if not lease.is_the_guests and not _is_interrupted(lease):
             return
         if not bindings.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
-        self._plugin_step(lease, lambda plugin: plugin.release, deadline)
+        if lease.is_the_guests:
+            self._plugin_step(lease, lambda plugin: plugin.release, deadline)
 
     def _restore(self, lease: Lease, deadline: float) -> None:
         """Give back the functions that are still there, and still the same."""
-        if not lease.is_the_guests:
-            return
         for others in reversed(range(len(lease.prior) + 1)):
             rest = bindings.remaining(self._root, lease)
             if not rest.prior:
@@ -402,6 +398,25 @@ class Lifecycle:
                 for lease, error in unclean
             ]
         )
+
+
+def _begun(lease: Lease) -> Lease:
+    """The lease as its release begins.
+
+    A plug that programs a card for the host stays ``preparing``: after a crash
+    that tells it from a device that the host has used, and moved, since.
+    """
+    state = LeaseState.PREPARING if _is_interrupted(lease) else LeaseState.RELEASING
+    return dataclasses.replace(lease, state=state, reason="")
+
+
+def _is_interrupted(lease: Lease) -> bool:
+    """Whether a plug may have left a host's card between two drivers."""
+    return (
+        not lease.is_the_guests
+        and lease.programming is not None
+        and lease.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
+    )
 
 
 def _handle(lease: Lease) -> Handle:

@@ -236,7 +236,8 @@ def _revive(card: PciAddress) -> None:
 
     A programming that fails leaves its port disabled, and the driver counts
     that: it is enabled by none of those that succeed afterwards
-    (fpga_region_program_fpga(), __afu_port_enable()).
+    (fpga_region_program_fpga(), __afu_port_enable()). Where this is interrupted,
+    the caller's record has the override to restore.
     """
     vfs = functions.count_vfs(card)
     if vfs:
@@ -244,11 +245,12 @@ def _revive(card: PciAddress) -> None:
     held = dfl.held(card)
     if held is not None:
         raise Refusal(Result(Outcome.IN_USE, errno.EBUSY, held))
-    functions.write(card, "driver/unbind", str(card))
-    functions.probe(card)
+    override = functions.override(card)
+    functions.rebind(card, DRIVER)
     found = functions.driver(card)
     if found != DRIVER:
         raise Refusal(Result(Outcome.NO_EFFECT, 0, "driver", found))
+    functions.set_override(card, override)
 
 
 def _port(task: _Task, locked: list[PciAddress]) -> dfl.Port:

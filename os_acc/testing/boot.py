@@ -45,7 +45,7 @@ def reboot(tree: Transaction) -> None:
     for name in ("sys", "proc", "dev", "run"):
         tree.drop(name)
     holders.forget(tree)
-    drivers.forget_leaving(tree)
+    drivers.forget(tree)
     dfl.forget(tree)
     _boot(tree, host, plugged)
 

@@ -95,9 +95,11 @@ def owner(tree: Transaction, address: str) -> str | None:
     return bound(tree, address)
 
 
-def forget_leaving(tree: Transaction) -> None:
-    """No driver waits for anybody after a reboot."""
+def forget(tree: Transaction) -> None:
+    """No driver is loaded after a reboot, and none waits for a holder."""
     tree.drop(_LEAVING)
+    tree.drop(_TABLE)
+    tree.drop(_REGISTERED)
 
 
 def override(tree: Transaction, address: str) -> str | None:

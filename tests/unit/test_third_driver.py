@@ -26,7 +26,9 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, drivers, hosts
 from os_acc.testing.tree import Tree
-from tests.unit.bench import Bench, state_of
+from tests.unit.bench import Bench, instance, state_of
+from tests.unit.contested import prefer
+from tests.unit.fpga import CARD, GZIP, FpgaBench
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 VFIO, OURS, THIRD = "vfio-pci", "nouveau", "nvidia"
@@ -187,3 +189,88 @@ def test_every_function_of_a_group_returns_to_its_own_driver(
     for each, driver in ((GPU, OURS), (AUDIO, "pci-stub")):
         assert since(contested.kernel, each, had[each]) == (VFIO, driver)
     assert contested.kernel.snapshot() == before
+
+
+# -- an FPGA card that begins anew with its driver ------------------------------
+
+
+RENEWAL = [
+    ("driver_override", 1),
+    ("unbind", 1),
+    ("drivers_probe", 1),
+    ("driver_override", 2),
+]
+
+
+@pytest.fixture
+def failed(fpgas: FpgaBench) -> FpgaBench:
+    """A card of two drivers whose programming has failed."""
+    prefer(fpgas.kernel, THIRD, CARD)
+    fpgas.upload()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingCrcError):
+        fpgas.ask(1, function_id=GZIP)
+    return fpgas
+
+
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
+def test_the_plug_after_an_error_lets_no_other_driver_in(
+    failed: FpgaBench, target: str
+) -> None:
+    before = failed.kernel.snapshot()
+    failed.ask(1, function_id=GZIP, attach_target=target)
+    assert failed.held() == GZIP
+    assert failed.unplug(1) == 1
+    assert THIRD not in failed.kernel.drivers(CARD)
+    assert failed.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
+def test_a_renewal_that_is_killed_at_any_write_is_undone(
+    failed: FpgaBench, target: str, attribute: str, nth: int, after: bool
+) -> None:
+    before = failed.kernel.snapshot()
+    failed.kernel.kill(CARD, attribute, nth=nth, after=after)
+    with pytest.raises(exception.HelperLost):
+        failed.ask(1, function_id=GZIP, attach_target=target)
+    assert failed.kernel.snapshot() == before
+    failed.ask(1, function_id=GZIP, attach_target=target)
+    assert failed.held() == GZIP
+    assert failed.unplug(1) == 1
+    assert THIRD not in failed.kernel.drivers(CARD)
+    assert failed.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.parametrize("target", ["VM", "host"])
+def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
+    make_fpgas: Callable[..., FpgaBench],
+    target: str,
+    attribute: str,
+    nth: int,
+    after: bool,
+) -> None:
+    card = hosts.dfl("0000:3b", 0)
+    fpgas = make_fpgas(HostSpec((card,), drivers=(DriverSpec(THIRD, (card.ids,)),)))
+    fpgas.upload()
+    bind(fpgas, CARD, "dfl-pci")
+    fpgas.ask(1, function_id=GZIP, attach_target=target)
+    fpgas.kernel.reboot()
+    # The third driver has taken the card again.
+    bind(fpgas, CARD, "dfl-pci")
+    fpgas.restart()
+    before, had = fpgas.kernel.snapshot(), fpgas.kernel.drivers(CARD)
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingCrcError):
+        fpgas.manager.plug(instance(1), None, None)
+    fpgas.kernel.kill(CARD, attribute, nth=nth, after=after)
+    with pytest.raises(exception.HelperLost):
+        fpgas.manager.plug(instance(1), None, None)
+    fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.held() == GZIP
+    assert fpgas.unplug(1) == 1
+    assert THIRD not in since(fpgas.kernel, CARD, had)
+    assert fpgas.kernel.snapshot() == before

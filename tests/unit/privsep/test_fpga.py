@@ -27,6 +27,7 @@ import pytest
 from os_acc.privsep import fpga, images
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
+from tests.unit.contested import prefer
 from tests.unit.fpga_host import (
     CARD,
     FIXED,
@@ -250,7 +251,18 @@ def test_the_next_one_after_a_failure_begins_anew_with_the_card(host: FpgaHost):
     assert host.program() == DONE
     assert host.functions() == [WANTED]
     writes = [write.path.rpartition("/")[2] for write in host.kernel.writes()]
-    assert writes == ["dfl-fme.0", "unbind", "drivers_probe", "dfl-fme.0"]
+    renewal = ["driver_override", "unbind", "drivers_probe", "driver_override"]
+    assert writes == ["dfl-fme.0", *renewal, "dfl-fme.0"]
+    assert host.kernel.state(CARD).driver_override is None
+
+
+def test_no_other_driver_has_a_card_that_is_begun_anew(host: FpgaHost):
+    prefer(host.kernel, "bochs-drm", CARD)
+    host.kernel.fail_programming(CARD, "reconfig CRC error")
+    host.program()
+    assert host.program() == DONE
+    assert set(host.kernel.drivers(CARD)) == {"dfl-pci"}
+
 
 
 def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host: FpgaHost):
