@@ -205,12 +205,13 @@ def _take(target: Target) -> Result:
 
 def _give_back(target: Target, proven_free: bool) -> Result:
     address = target.address
+    # 1. No process may hold it: a write would wait for the holder. The link of
+    #    the driver does not tell: a device that is being pulled out has lost it.
+    if not proven_free:
+        held = _held(target.group)
+        if held is not None:
+            return held
     if functions.driver(address) == VFIO_PCI:
-        # 1. Nobody may hold it: the unbind would never return.
-        if not proven_free:
-            held = _held(target.group)
-            if held is not None:
-                return held
         # 2. The next user finds nothing of this one. VFIO resets when the
         #    last holder closes, but tells nobody when that failed.
         _reset(address)

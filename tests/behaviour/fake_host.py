@@ -212,7 +212,8 @@ class FakeHost(HostUnderTest):
     def let_go(self) -> None:
         if self._held is not None:
             self.kernel.let_go(self._held)
-            self.kernel.chown(self._held, back=True)
+            if self.exists(self._held):
+                self.kernel.chown(self._held, back=True)
             self._held = None
 
     def hand_over(self, address: str) -> None:
@@ -220,6 +221,12 @@ class FakeHost(HostUnderTest):
 
     def pull_out(self) -> None:
         self._pulled_out = self.kernel.hot_unplug(self.places.slot)
+
+    def begin_to_pull_out(self) -> None:
+        self.pull_out()
+
+    def wait_until_pulled_out(self) -> None:
+        assert not self.exists(self.places.slot)
 
     def put_in(self) -> None:
         assert self._pulled_out is not None

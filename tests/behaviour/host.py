@@ -314,6 +314,14 @@ class HostUnderTest(abc.ABC):
         """Pull out the function of ``places.slot``."""
 
     @abc.abstractmethod
+    def begin_to_pull_out(self) -> None:
+        """Pull at it; while it is held it stays."""
+
+    @abc.abstractmethod
+    def wait_until_pulled_out(self) -> None:
+        """Wait until it has gone, once it is not held any more."""
+
+    @abc.abstractmethod
     def put_in(self) -> None:
         """Put it in again."""
 

@@ -115,6 +115,14 @@ class RootSide:
         """Pull a function out of its slot."""
         self._slot().remove()
 
+    def begin_to_pull_out(self) -> None:
+        """Ask the kernel for the function, which a guest may hold."""
+        self._slot().request_removal()
+
+    def wait_until_pulled_out(self) -> None:
+        """Wait until the kernel has given it."""
+        self._slot().wait_removed()
+
     def put_in(self) -> None:
         """Put it in again."""
         self._slot().insert()

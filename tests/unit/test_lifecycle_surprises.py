@@ -163,6 +163,43 @@ def test_a_card_that_is_pulled_out_ends_its_lease(bench):
     bench.plug(2, FPGA)
 
 
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_card_that_is_pulled_out_while_a_guest_holds_it_names_the_guest(
+    bench, foreign
+):
+    """The link of its driver is gone already; any write would wait for the guest."""
+    bench.plug(1, FPGA)
+    bench.kernel.hold(FPGA, pid=4242, command="qemu-kvm")
+    if foreign:
+        bench.kernel.chown(FPGA)
+    bench.kernel.hot_unplug(FPGA)
+    assert bench.drivers(FPGA) == [None]
+    writes = bench.kernel.writes()
+    with bench.impatient(), pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    ((address, why),) = caught.value.unreleased
+    assert address == FPGA
+    assert isinstance(why, exception.DeviceInUse)
+    assert why.holders == ((4242, "qemu-kvm"),)
+    assert "qemu-kvm (pid 4242)" in str(caught.value)
+    assert bench.kernel.writes() == writes
+    assert state_of(bench) is LeaseState.RELEASING
+    bench.kernel.let_go(FPGA)
+    assert bench.unplug(1) == 1
+    assert bench.manager.store.leases() == ()
+
+
+def test_a_pulled_out_card_that_a_guest_holds_is_not_made_ready_again(bench):
+    bench.plug(1, FPGA)
+    bench.kernel.hold(FPGA)
+    bench.kernel.hot_unplug(FPGA)
+    writes = bench.kernel.writes()
+    with bench.impatient(), pytest.raises(exception.DeviceInUse, match="qemu"):
+        bench.manager.plug(instance(1), None, None)
+    assert bench.kernel.writes() == writes
+    assert state_of(bench) is LeaseState.HELD
+
+
 def test_the_rest_of_a_group_is_given_back_where_one_is_pulled_out(make_bench):
     card = hosts.fpga("0000:05")
     other = dataclasses.replace(hosts.nvme_disk("0000:06", 1), group_of=card.address)
