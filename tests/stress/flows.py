@@ -30,6 +30,7 @@ from tests.stress import killer, processes
 from tests.stress.bench import Bench, plug, request
 from tests.stress.killer import Trial, Way
 from tests.stress.recorder import Point
+from tests.unit.contested import prefer
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "22222222-2222-4222-8222-222222222222"
@@ -44,6 +45,7 @@ DFL = "0000:b3:00.0"
 BYSTANDERS = "0000:c1:00.0"
 
 _ALL = '{"address": "*:*:*.*"}'
+_THIRD = "third-driver"
 
 
 def host(more: tuple[FunctionSpec, ...] = ()) -> HostSpec:
@@ -118,6 +120,20 @@ class Siblings(PlugFlow):
     places = (GPU,)
 
 
+class TwoDrivers(Siblings):
+    """Another driver matches the card, and a plain probe leads to that."""
+
+    name = "a card of two drivers"
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        prefer(bench.kernel, _THIRD, GPU)
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        super().resume(bench, manager)
+        assert _THIRD not in bench.kernel.drivers(GPU)
+
+
 class Several(PlugFlow):
     name = "several groups"
     places = (FPGA, NIC, OTHER_FPGA)
@@ -162,6 +178,24 @@ class Program(Flow):
         selected, specs = request(manager, [DFL])
         specs["accel1:function_name"] = "gzip"
         return manager.plug({"uuid": INSTANCE}, selected, specs)
+
+
+class Renew(Program):
+    """A programming has failed: the card begins anew with one of two drivers."""
+
+    name = "a card that begins anew with its driver"
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        prefer(bench.kernel, _THIRD, DFL)
+        bench.kernel.fail_programming(DFL, "reconfig CRC error")
+        with contextlib.suppress(exception.ProgrammingCrcError):
+            self._plug(bench.boot())
+        assert bench.manager().store.standing().unknown_regions
+
+    def resume(self, bench: Bench, manager: Manager) -> None:
+        super().resume(bench, manager)
+        assert _THIRD not in bench.kernel.drivers(DFL)
 
 
 class ProgramAfterReboot(Program):
@@ -387,8 +421,10 @@ FLOWS: Mapping[str, Flow] = {
     for flow in (
         OneVf(),
         Siblings(),
+        TwoDrivers(),
         Several(),
         Program(),
+        Renew(),
         ProgramAfterReboot(),
         Refused(),
         Rekey(),

@@ -264,7 +264,6 @@ def test_no_other_driver_has_a_card_that_is_begun_anew(host: FpgaHost):
     assert set(host.kernel.drivers(CARD)) == {"dfl-pci"}
 
 
-
 def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host: FpgaHost):
     host.kernel.fail_programming(PORTED)
     host.program(PORTED)
