@@ -11,8 +11,6 @@
 # under the License.
 
 
-"""What every lane of tests has."""
+"""Plugins of every lane of tests."""
 
-from tests.counting import pytest_addoption, pytest_terminal_summary
-
-__all__ = ["pytest_addoption", "pytest_terminal_summary"]
+pytest_plugins = ("tests.shares", "tests.counting")

@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import collections
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import shares
 
 _KEY = "figure"
 
@@ -50,14 +53,16 @@ def counts(name: str) -> Callable[..., None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the figures of a run be kept."""
     parser.addoption(
-        "--figures", metavar="FILE", help="write the figures of this run to a file"
+        "--figures",
+        metavar="FILE",
+        help="write the figures of this run to a file",
     )
 
 
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Say what has been counted, and keep it where it is asked for."""
+    """Print the figures, and write them to the file, if one is named."""
     passed = [
         report
         for report in terminalreporter.getreports("passed")
@@ -71,9 +76,19 @@ def pytest_terminal_summary(
         terminalreporter.write_line(f"{name}: {figures[name]:,}")
     if path := config.getoption("--figures"):
         figures["tests passed"] = len(passed)
+        full = exitstatus == pytest.ExitCode.OK and shares.of(config).number is None
+        run = {"commit": _commit(config.rootpath), "full": full, "figures": figures}
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+        target.write_text(json.dumps(run, indent=1, sort_keys=True) + "\n")
+
+
+def _commit(checkout: Path) -> str:
+    """The commit that is tested, marked where files differ from it."""
+    describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    command = ["git", "-C", str(checkout), *describe]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _noted(reports: list[pytest.TestReport]) -> Iterator[tuple[str, int]]:

@@ -10,30 +10,55 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Carry the figures of the last runs into the manual.
+"""Carry the figures of the last full runs into the manual.
 
-``python tools/figures.py``, after the lanes of which the figures are: each
-leaves its own in ``build/figures/<lane>.json``. A lane that has not run since
-keeps the figures that the manual has of it.
+``python tools/figures.py`` reads what each lane has left in
+``build/figures/<lane>.json``, and records the commit with the figures. It accepts
+full runs that passed: tox passes ``--figures`` to lanes without arguments alone,
+and a run with ``--share`` marks its figures as a part. A lane that has not run
+since keeps the figures that the manual has of it.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 TOP = Path(__file__).resolve().parents[1]
 RUNS = TOP / "build" / "figures"
 MANUAL = TOP / "doc" / "source" / "reference" / "figures.json"
 
 
-def main() -> None:
-    figures = json.loads(MANUAL.read_text()) if MANUAL.exists() else {}
-    for run in sorted(RUNS.glob("*.json")):
-        figures[run.stem] = json.loads(run.read_text())
-        print(f"{run.stem}: {len(figures[run.stem])} figures")
-    MANUAL.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+def read_full_run(run: Path) -> dict[str, Any]:
+    """The figures of a full run, with its commit.
+
+    :raises ValueError: it was no full run, or its commit is unknown.
+    """
+    written = json.loads(run.read_text())
+    if written.get("full") is not True:
+        raise ValueError(f"{run}: not a full run that passed; run tox -e {run.stem}")
+    if not written["commit"]:
+        raise ValueError(f"{run}: the commit is unknown; run it in a git checkout")
+    return {"commit": written["commit"], **written["figures"]}
+
+
+def carry(runs: Path, manual: Path) -> list[str]:
+    """Put the figures of all runs into the manual, or none of them.
+
+    :returns: what was carried, a line for each lane.
+    :raises ValueError: one of them was no full run.
+    """
+    figures = json.loads(manual.read_text()) if manual.exists() else {}
+    new = {run.stem: read_full_run(run) for run in sorted(runs.glob("*.json"))}
+    text = json.dumps(figures | new, indent=1, sort_keys=True)
+    manual.write_text(text + "\n")
+    return [f"{lane}: {len(run) - 1} figures" for lane, run in new.items()]
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        print("\n".join(carry(RUNS, MANUAL)))
+    except ValueError as error:
+        sys.exit(str(error))

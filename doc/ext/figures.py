@@ -34,7 +34,7 @@ def figure(
     options: object = None,
     content: object = None,
 ) -> tuple[list[nodes.Node], list[nodes.Node]]:
-    """The number, with commas."""
+    """The number, with commas; a commit as it is."""
     lane, _, what = text.partition("/")
     known = json.loads(FIGURES.read_text())
     try:
@@ -42,7 +42,7 @@ def figure(
     except KeyError:
         error = inliner.reporter.error(f"no figure {text!r}", line=lineno)
         return [inliner.problematic(rawtext, rawtext, error)], [error]
-    return [nodes.Text(f"{number:,}")], []
+    return [nodes.Text(number if isinstance(number, str) else f"{number:,}")], []
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

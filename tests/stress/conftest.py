@@ -43,7 +43,6 @@ _SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much
 for _name, _examples, _steps in (
     ("dev", 10, 30),
     ("stress", 60, 40),
-    ("change", 60, 40),
     ("shrink", 60, 40),
 ):
     hypothesis.settings.register_profile(

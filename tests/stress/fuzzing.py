@@ -21,6 +21,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests import counting
+from tests.shares import Share
+
+#: Each fuzz is divided among so many shares.
+SHARES = 10
 
 #: Note how many calls of a kind were tried in this test.
 Fuzzed = Callable[[str, int], None]
@@ -37,10 +41,12 @@ def fuzzed(request: pytest.FixtureRequest) -> Fuzzed:
 
 
 @pytest.fixture
-def seed(pytestconfig: pytest.Config) -> str:
-    """Another one each time, unless ``--hypothesis-seed`` says which."""
-    told = pytestconfig.getoption("--hypothesis-seed")
-    return str(told or secrets.randbits(32))
+def seed(pytestconfig: pytest.Config, share: Share) -> str:
+    """The seed of ``--hypothesis-seed``, else the share's, else a random one."""
+    chosen = pytestconfig.getoption("--hypothesis-seed")
+    if chosen is None:
+        chosen = share.number
+    return str(secrets.randbits(32) if chosen is None else chosen)
 
 
 @contextlib.contextmanager

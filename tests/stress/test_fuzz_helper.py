@@ -30,9 +30,10 @@ import os_acc
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing import FakeKernel, hosts
 from tests.rubbish import Rubbish, shown
+from tests.shares import Share
 from tests.stress import contract
 from tests.stress.contract import Arguments, EntryPoint, Host
-from tests.stress.fuzzing import Fuzzed, told
+from tests.stress.fuzzing import SHARES, Fuzzed, told
 from tests.stress.hostile_client import (
     REFUSED,
     RETURNED,
@@ -45,6 +46,8 @@ from tests.stress.witness import picture
 
 #: For each entry point.
 CALLS = 750
+#: Of random messages, in all.
+MESSAGES = 2_000
 CONTEXTS = {
     **dict.fromkeys(contract.ALL, "base"),
     "holders.holders": "inspect",
@@ -83,11 +86,12 @@ def sendable(name: str, host: Host, seed: str, number: int) -> Arguments:
 
 @pytest.mark.parametrize("name", contract.ALL)
 def test_calls_through_the_channel_write_nothing_else(
-    fake: FakeKernel, seed: str, fuzzed: Fuzzed, name: str
+    fake: FakeKernel, seed: str, share: Share, fuzzed: Fuzzed, name: str
 ):
     entry_point, host, done = contract.ALL[name], host_of(fake), 0
+    calls = share.select(range(CALLS), SHARES)
     with connected(CONTEXTS[name], fake.root) as client:
-        for number in range(CALLS):
+        for number in calls:
             given = sendable(name, host, seed, number)
             with told(seed, number, name + shown(given)):
                 kind, *rest = client.call(f"os_acc.privsep.{name}", *given)
@@ -106,7 +110,7 @@ def test_calls_through_the_channel_write_nothing_else(
                 assert {(each.path, each.text) for each in writes} <= permitted
                 shutil.rmtree(f"{fake.root}/run/os_acc", ignore_errors=True)
     assert len(fake.writes()) == done
-    fuzzed("privileged calls", CALLS)
+    fuzzed("privileged calls", len(calls))
 
 
 def _let_it_end(entry_point: EntryPoint, host: Host, given: Arguments) -> None:
@@ -249,17 +253,17 @@ def test_what_is_no_message_ends_the_connection_at_most(
 
 
 def test_messages_at_random_are_refused(
-    fake: FakeKernel, nothing_is_run: str, seed: str, fuzzed: Fuzzed
+    fake: FakeKernel, nothing_is_run: str, seed: str, share: Share, fuzzed: Fuzzed
 ):
-    count = 2_000
+    numbers = share.select(range(MESSAGES), SHARES)
     with connected("base", fake.root) as client:
-        for number in range(count):
+        for number in numbers:
             message = _message(Rubbish(f"{seed} message {number}", (TAKE,)))
             with told(seed, number, shown(message)):
                 kind, answer, *_ = client.ask(message)
                 assert kind == REFUSED or (kind, answer) == (RETURNED, INVALID)
         assert client.ask(PING) == (2,)
-    fuzzed("messages to a helper", count)
+    fuzzed("messages to a helper", len(numbers))
 
 
 def _message(rubbish: Rubbish) -> object:

@@ -31,7 +31,8 @@ from os_acc.bitstreams import options as bitstreams
 from os_acc.bitstreams.glance import options as glance
 from os_acc.store.locks import Locks
 from tests.rubbish import TEXTS, Rubbish, shown
-from tests.stress.fuzzing import Fuzzed, told
+from tests.shares import Share
+from tests.stress.fuzzing import SHARES, Fuzzed, told
 
 IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
 #: For each option, beyond the texts that are known for trouble.
@@ -93,14 +94,15 @@ def _leaves_home(name: str, value: object) -> bool:
 
 @pytest.mark.parametrize(("group", "name"), names())
 def test_a_wrong_option_of_images_is_told_so(
-    place: str, seed: str, fuzzed: Fuzzed, group: str, name: str
+    place: str, seed: str, share: Share, fuzzed: Fuzzed, group: str, name: str
 ) -> None:
-    values: list[object] = list(TEXTS)
-    values += [
+    every: list[object] = list(TEXTS)
+    every += [
         Rubbish(f"{seed} {group} {name} {number}").value() for number in range(VALUES)
     ]
+    values = share.select(list(enumerate(every)), SHARES)
     before = sorted(os.listdir("/"))
-    for number, value in enumerate(values):
+    for number, value in values:
         if _leaves_home(name, value):
             continue
         with told(seed, number, f"[{group}] {name} = {shown(value)}"):

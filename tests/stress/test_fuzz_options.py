@@ -42,8 +42,9 @@ from os_acc.placement import options as placement
 from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts
 from tests.rubbish import TEXTS, Rubbish, shown
+from tests.shares import Share
 from tests.stress import test_fuzz_images
-from tests.stress.fuzzing import Fuzzed, told
+from tests.stress.fuzzing import SHARES, Fuzzed, told
 from tests.unit.bench import EVERYTHING, instance, request
 
 GPU = "0000:17:00.0"
@@ -170,12 +171,14 @@ def test_a_wrong_option_is_told_so(
     fake: FakeKernel,
     place: str,
     seed: str,
+    share: Share,
     fuzzed: Fuzzed,
     way: Callable[[str, str, object], cfg.ConfigOpts],
     name: str,
 ):
     before = fake.snapshot()
-    for number, value in enumerate(values(name, seed, place)):
+    selected = share.select(list(enumerate(values(name, seed, place))), SHARES)
+    for number, value in selected:
         if not is_harmless(name, value, place):
             continue
         with told(seed, number, f"{name} = {shown(value)}"):
@@ -186,7 +189,7 @@ def test_a_wrong_option_is_told_so(
                 use(manager, place)
                 assert fake.snapshot() == before
                 Path(fake.root, ".kernel/notes").unlink(missing_ok=True)
-    fuzzed("values of options", number + 1)
+    fuzzed("values of options", len(selected))
 
 
 def start(
@@ -232,14 +235,17 @@ def use(manager: Manager, place: str) -> None:
     sane.unplug(instance(1))
 
 
-def test_a_wrong_device_specification_is_told_so(seed: str, fuzzed: Fuzzed):
+def test_a_wrong_device_specification_is_told_so(
+    seed: str, share: Share, fuzzed: Fuzzed
+):
+    numbers = share.select(range(SPECS), SHARES)
     familiar = ("address", "vendor_id", "num_vfs", "devname", "resource_class", "*")
     right = [
         [_SPEC, '{"vendor_id": "10de", "product_id": "0x2235", "address": "*:17:*.0"}'],
         ('[{"address": {"domain": ".*", "bus": "1[0-7]", "function": 1}}]',),
         ['{"devname": "eth0", "num_vfs": 4, "resource_class": "CUSTOM_X"}'],
     ]
-    for number in range(SPECS):
+    for number in numbers:
         rubbish = Rubbish(f"{seed} spec {number}", familiar)
         values: Any = rubbish.pick(right)
         for _ in range(1 + rubbish.random.randrange(3)):
@@ -252,7 +258,7 @@ def test_a_wrong_device_specification_is_told_so(seed: str, fuzzed: Fuzzed):
             # It warns of each that cannot be read.
             if isinstance(values, list | tuple) and len(values) < 1000:
                 device_spec.nova_claims(values)
-    fuzzed("device specifications", SPECS)
+    fuzzed("device specifications", len(numbers))
 
 
 # -- options of the helpers ------------------------------------------------------
@@ -324,13 +330,19 @@ def test_every_option_of_networks_is_fuzzed():
 
 @pytest.mark.parametrize("option", OF_NETWORKS, ids="{0[0]}".format)
 def test_a_wrong_option_of_networks_is_told_or_taken(
-    fake: FakeKernel, place: str, seed: str, fuzzed: Fuzzed, option: tuple[str, str]
+    fake: FakeKernel,
+    place: str,
+    seed: str,
+    share: Share,
+    fuzzed: Fuzzed,
+    option: tuple[str, str],
 ):
     host = numa.read_topology(fake.root)
     path = Path(place, "nova.conf")
     rubbish = Rubbish(f"{seed} networks")
-    texts = [*TEXTS, *(shown(rubbish.near("0,1")) for _ in range(VALUES))]
-    for number, text in enumerate(texts):
+    every = [*TEXTS, *(shown(rubbish.near("0,1")) for _ in range(VALUES))]
+    texts = share.select(list(enumerate(every)), SHARES)
+    for number, text in texts:
         file = OF_NETWORKS[option].format(text)
         path.write_bytes(file.encode("utf-8", "surrogatepass"))
         with told(seed, number, f"{option} = {text!r}"):

@@ -27,7 +27,8 @@ import os_acc
 from os_acc import exception, service
 from os_acc.testing import hosts
 from tests.rubbish import shown
-from tests.stress.fuzzing import Fuzzed, told
+from tests.shares import Share
+from tests.stress.fuzzing import SHARES, Fuzzed, told
 from tests.stress.public_calls import (
     CLASS,
     FPGA,
@@ -126,18 +127,19 @@ def test_every_public_function_is_fuzzed(world: World):
 
 @pytest.mark.parametrize("name", os_acc.__all__)
 def test_a_wrong_call_is_told_so_and_changes_nothing(
-    world: World, seed: str, fuzzed: Fuzzed, name: str
+    world: World, seed: str, share: Share, fuzzed: Fuzzed, name: str
 ):
-    calls, count = Calls(world.bench), CALLS.get(name, OTHERS)
-    for number in range(count):
+    calls = Calls(world.bench)
+    numbers = share.select(range(CALLS.get(name, OTHERS)), SHARES)
+    for done, number in enumerate(numbers):
         given = calls.arguments(name, seed, number)
         with told(seed, number, name + shown(given)):
             try_out(world, name, given)
-            if number % BATCH == 0:
+            if done % BATCH == 0:
                 world.check_all()
     world.check_all()
     world.restore()
-    fuzzed("public calls", count)
+    fuzzed("public calls", len(numbers))
 
 
 def try_out(world: World, name: str, given: Arguments) -> None:

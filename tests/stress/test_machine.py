@@ -320,13 +320,15 @@ class Histories(Truths):
 
 #: How many steps are made, by the profile of Hypothesis; spread over parts,
 #: so that several processes can share them.
-STEPS = {"stress": 50_000, "shrink": 50_000, "change": 20_000}
+STEPS = {"stress": 50_000, "shrink": 50_000}
 #: A history takes a second; to make it shorter, minutes. Who reads of a
 #: failure can have it done.
-_SLOW_PHASES = {each: {Phase.shrink, Phase.explain} for each in ("stress", "change")}
+_SLOW_PHASES = {"stress": {Phase.shrink, Phase.explain}}
 _FEW = 300
 _STEPS_OF_A_PART = 2_500
 _STEPS_OF_A_HISTORY = 100
+#: The parts are divided among so many shares.
+SHARES = 10
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -334,8 +336,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     steps = STEPS.get(profile, _FEW)
     parts = -(-steps // _STEPS_OF_A_PART)
     names = [f"part-{number}-of-{parts}" for number in range(1, parts + 1)]
-    shares = [(name, steps // parts) for name in names]
-    metafunc.parametrize(("part", "steps"), shares, ids=names)
+    values = [
+        pytest.param(name, steps // parts, marks=pytest.mark.share(SHARES, number))
+        for number, name in enumerate(names)
+    ]
+    metafunc.parametrize(("part", "steps"), values, ids=names)
 
 
 @pytest.fixture

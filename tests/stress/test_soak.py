@@ -25,19 +25,23 @@ import os
 import pytest
 
 from tests import counting
+from tests.shares import Share
 from tests.stress import bench, processes, soak
 from tests.stress.processes import Child
 from tests.stress.soak import DEVICES, Scene
 
 PROCESSES, THREADS = 2, 8
 #: How many plugs with their unplugs, by the profile of Hypothesis.
-CYCLES = {"stress": 5_000, "change": 2_000}
+CYCLES = {"stress": 5_000}
 _FEW = 200
+#: The cycles are divided among so many shares.
+SHARES = 10
 
 
 @pytest.fixture
-def cycles(pytestconfig: pytest.Config) -> int:
-    return CYCLES.get(pytestconfig.getoption("--hypothesis-profile"), _FEW)
+def cycles(pytestconfig: pytest.Config, share: Share) -> int:
+    profile = pytestconfig.getoption("--hypothesis-profile")
+    return share.reduce(CYCLES[profile], SHARES) if profile in CYCLES else _FEW
 
 
 def test_no_device_is_given_twice_and_none_is_lost(

@@ -1,0 +1,157 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Run a share of the tests, or of what one long test tries.
+
+``--share=NUMBER`` divides each kind of long test by the divisor of its kind. As
+many consecutive numbers as the divisor select everything, each item once. The
+same number selects the same items, on any machine and in any order.
+
+A test is shared by a mark: ``@pytest.mark.share(2)`` selects it in every second
+share. Its place among the shares follows from its node id, so that adding,
+removing or reordering other tests moves nothing. ``share(10, place=3)`` sets
+the place, where few tests of a kind have to be spread evenly. A test that
+shares its own items calls :meth:`Share.select`. Without the option all tests and
+all items are selected, and a test without the mark is always selected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+_T = TypeVar("_T")
+_OPTION = "--share"
+_SELECTED = pytest.StashKey[tuple[int, int]]()
+_KEY = "share"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """The share of a run.
+
+    :ivar number: of the share, or None in a full run.
+    """
+
+    number: int | None = None
+
+    def select(self, items: Sequence[_T], divisor: int) -> Sequence[_T]:
+        """Return every ``divisor``-th item, and all items in a full run.
+
+        :param items: in an order that each run has; sort them where it varies.
+        """
+        if self.number is None:
+            return items
+        return items[self.number % divisor :: divisor]
+
+    def reduce(self, count: int, divisor: int) -> int:
+        """Divide the number of repetitions of something that has no items."""
+        return count if self.number is None else count // divisor
+
+    def has(self, place: int, divisor: int) -> bool:
+        """Whether something at a fixed place belongs to this share."""
+        return self.number is None or (place - self.number) % divisor == 0
+
+
+def of(config: pytest.Config) -> Share:
+    """The share that this run was asked for."""
+    return Share(config.getoption(_OPTION))
+
+
+def place_of(node_id: str) -> int:
+    """The place of a test among the shares; the same in every run."""
+    return zlib.crc32(node_id.encode())
+
+
+def belongs(item: pytest.Item, share: Share) -> bool:
+    """Whether a share has a test."""
+    mark = item.get_closest_marker("share")
+    if mark is None:
+        return True
+    divisor, place = _read(*mark.args, **mark.kwargs)
+    return share.has(place_of(item.nodeid) if place is None else place, divisor)
+
+
+def _read(divisor: int, place: int | None = None) -> tuple[int, int | None]:
+    return divisor, place
+
+
+@pytest.fixture(scope="session")
+def share(pytestconfig: pytest.Config) -> Share:
+    """The share of this run, for a test that divides its own items."""
+    return of(pytestconfig)
+
+
+# -- pytest's hooks --------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption(
+        _OPTION,
+        type=int,
+        metavar="NUMBER",
+        help="run the share of each long kind of test that has this number",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark."""
+    config.addinivalue_line(
+        "markers", "share(divisor, place=None): select the test in one of the shares"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Deselect the tests of the other shares."""
+    share = of(config)
+    if share.number is None:
+        return
+    chosen = [item for item in items if belongs(item, share)]
+    config.stash[_SELECTED] = len(chosen), len(items)
+    config.hook.pytest_deselected(
+        items=[item for item in items if not belongs(item, share)]
+    )
+    items[:] = chosen
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Report the selection to the process that shows it, from a worker of xdist."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[_KEY] = session.config.stash.get(_SELECTED, None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep what a worker has reported; each has collected the same tests."""
+    if reported := getattr(node, "workeroutput", {}).get(_KEY):
+        node.config.stash[_SELECTED] = reported
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print the share, and how many tests it has."""
+    share = of(config)
+    if share.number is None:
+        return
+    chosen, known = config.stash.get(_SELECTED, (0, 0))
+    terminalreporter.write_line(f"share {share.number}: {chosen:,} of {known:,} tests")

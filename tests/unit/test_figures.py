@@ -1,0 +1,117 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The manual has the figures of full runs that passed, and of nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools import figures
+
+ROOT = Path(__file__).parents[2]
+_TESTS = """
+from tests import counting
+
+def test_counted(request):
+    counting.note(request.node, "things", 3)
+
+def test_failing(request):
+    assert not request.config.getoption("--fail")
+"""
+_PLUGIN = """
+def pytest_addoption(parser):
+    parser.addoption("--fail", action="store_true")
+"""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """The folder in which lanes leave their figures; one run, of ``stress``."""
+    (tmp_path / "test_file.py").write_text(_TESTS)
+    (tmp_path / "conftest.py").write_text(_PLUGIN)
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    return folder
+
+
+def run(runs: Path, *arguments: str) -> None:
+    """Run two tests as a lane does."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.shares"]
+    command += ["-p", "tests.counting", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    command += ["--rootdir", str(ROOT), "--figures", str(runs / "stress.json")]
+    command += [*arguments, str(runs.parent / "test_file.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == (1 if "--fail" in arguments else 0), done.stdout
+
+
+def carried(runs: Path, manual: dict[str, Any]) -> dict[str, Any]:
+    """What the manual has after the figures were carried there."""
+    path = runs.parent / "manual.json"
+    path.write_text(json.dumps(manual))
+    try:
+        figures.carry(runs, path)
+    finally:
+        after = json.loads(path.read_text())
+    assert isinstance(after, dict)
+    return after
+
+
+def test_a_full_run_is_carried_with_its_commit(runs: Path):
+    run(runs)
+    head = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    commit = subprocess.run(head, capture_output=True, text=True, check=True)
+    after = carried(runs, {"kernel": {"tests passed": 111}, "stress": {"old": 1}})
+    assert after["kernel"] == {"tests passed": 111}
+    recorded = after["stress"].pop("commit")
+    assert recorded.removesuffix("-dirty") == commit.stdout.strip()
+    assert after["stress"] == {"things": 3, "tests passed": 2}
+
+
+@pytest.mark.parametrize("argument", ["--share=4", "--fail"])
+def test_a_part_or_a_failure_is_refused(runs: Path, argument: str):
+    run(runs, argument)
+    with pytest.raises(ValueError, match="not a full run that passed"):
+        carried(runs, {"stress": {"things": 30}})
+    assert json.loads((runs.parent / "manual.json").read_text()) == {
+        "stress": {"things": 30}
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ({"things": 3, "tests passed": 2}, "not a full run"),
+        ({"commit": "", "full": True, "figures": {"things": 3}}, "commit is unknown"),
+    ],
+)
+def test_what_does_not_say_that_it_is_full_is_refused(
+    runs: Path, written: dict[str, Any], why: str
+):
+    (runs / "stress.json").write_text(json.dumps(written))
+    with pytest.raises(ValueError, match=why):
+        carried(runs, {})
+
+
+@pytest.mark.parametrize("lane", ["py3", "stress", "openstack", "nova"])
+def test_a_lane_with_arguments_writes_no_figures(lane: str):
+    """A selection, another profile or a share are all arguments."""
+    section = "testenv" if lane == "py3" else f"testenv:{lane}"
+    text = (ROOT / "tox.ini").read_text().split(f"[{section}]\n")[1].split("\n[")[0]
+    (command,) = (line for line in text.splitlines() if " pytest tests/" in line)
+    assert command.endswith(" {posargs:--figures build/figures/{env_name}.json}")

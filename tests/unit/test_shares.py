@@ -1,0 +1,171 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Consecutive shares select everything, and each number selects the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import shares
+from tests.shares import Share
+
+ROOT = Path(__file__).parents[2]
+#: The folders of tests whose long kinds are shared.
+LANES = ("tests/unit", "tests/stress", "tests/functional/kernel")
+#: Each divisor divides it.
+ROUND = 10
+
+#: As a plugin of a run that only collects: what each share of a round selects.
+_SELECTED = f"""
+import json, sys
+import pytest
+from tests import shares
+
+class Collected:
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        self.selected = {{
+            item.nodeid: [
+                number
+                for number in range({ROUND})
+                if shares.belongs(item, shares.Share(number))
+            ]
+            for item in items
+        }}
+
+collected = Collected()
+status = pytest.main(["--collect-only", "-qq", *sys.argv[2:]], plugins=[collected])
+with open(sys.argv[1], "w") as file:
+    json.dump(collected.selected, file)
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 10])
+@pytest.mark.parametrize("first", [0, 7, 1_234, 16**7 + 5])
+def test_consecutive_shares_select_each_item_once(first: int, divisor: int):
+    items = [f"item {number}" for number in range(97)]
+    numbers = range(first, first + divisor)
+    selected = [each for n in numbers for each in Share(n).select(items, divisor)]
+    assert sorted(selected) == sorted(items)
+
+
+def test_consecutive_shares_are_of_one_size():
+    sizes = {len(Share(number).select(range(1_003), 10)) for number in range(10)}
+    assert sizes == {100, 101}
+    assert sum(Share(number).reduce(5_000, 10) for number in range(10)) == 5_000
+
+
+def test_a_full_run_selects_everything():
+    full, items = Share(), list(range(97))
+    assert full.select(items, 10) == items
+    assert full.reduce(5_000, 10) == 5_000
+    assert all(full.has(place, 10) for place in items)
+
+
+def test_the_place_of_a_test_follows_from_its_name_alone():
+    assert shares.place_of("tests/stress/test_soak.py::test_x[a]") == 1_183_742_861
+
+
+@pytest.fixture(scope="module", params=LANES)
+def selected(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[int]]:
+    """Each test of a lane, with the shares of a round that select it."""
+    file = tmp_path_factory.mktemp("collected") / "tests.json"
+    arguments = [str(file), "-p", "no:cacheprovider", request.param]
+    if request.param == "tests/stress":
+        arguments.append("--hypothesis-profile=stress")
+    subprocess.run([sys.executable, "-c", _SELECTED, *arguments], cwd=ROOT, check=True)
+    return dict(json.loads(file.read_text()))
+
+
+def test_every_test_is_selected_in_some_share(selected: dict[str, list[int]]):
+    assert selected
+    assert [name for name, numbers in selected.items() if not numbers] == []
+
+
+def test_every_test_is_selected_equally_often(selected: dict[str, list[int]]):
+    """Every second, every fifth or every tenth number selects it, or all do."""
+    for name, numbers in selected.items():
+        divisor = ROUND // len(numbers)
+        assert numbers == list(range(numbers[0], ROUND, divisor)), name
+
+
+def test_each_share_has_about_its_part(selected: dict[str, list[int]]):
+    """No share of a lane is much longer than another."""
+    sizes = [
+        sum(number in numbers for numbers in selected.values())
+        for number in range(ROUND)
+    ]
+    assert max(sizes) < 1.4 * min(sizes), sizes
+
+
+# -- a run of pytest ---------------------------------------------------------------
+
+_TESTS = """
+import pytest
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("number", range(20))
+def test_shared(number):
+    pass
+
+@pytest.mark.parametrize("part", [
+    pytest.param(place, marks=pytest.mark.share(10, place)) for place in range(10)
+])
+def test_placed(part):
+    pass
+
+def test_always():
+    pass
+"""
+
+
+def run(folder: Path, *arguments: str) -> tuple[set[str], str]:
+    """The names of the tests that passed, and what was printed."""
+    (folder / "test_file.py").write_text(_TESTS)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "tests.shares"]
+    command += ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
+    done = subprocess.run(
+        [*command, *arguments, str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in done.stdout.splitlines() if "PASSED" in line]
+    words = [word for line in lines for word in line.split() if "::" in word]
+    return {word.split("::")[1] for word in words}, done.stdout
+
+
+def test_a_run_selects_its_share_in_any_order(tmp_path: Path):
+    everything, _ = run(tmp_path)
+    first, printed = run(tmp_path, "--share=3")
+    spread, printed_by_workers = run(tmp_path, "--share=3", "-n", "2")
+    second, _ = run(tmp_path, "--share=4")
+
+    assert len(everything) == 31
+    assert first == spread
+    assert f"share 3: {len(first)} of 31 tests" in printed
+    assert f"share 3: {len(first)} of 31 tests" in printed_by_workers
+    shared = {name for name in everything if name.startswith("test_shared")}
+    assert first & shared | second & shared == shared
+    assert first & second == {"test_always"}
+    assert "test_placed[3]" in first
+    assert "test_placed[4]" in second
