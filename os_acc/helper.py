@@ -19,33 +19,23 @@ and replaced is in :mod:`os_acc.connection`.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from os_acc import connection, deadlines, exception, privsep
-from os_acc.objects.image import Bitstream, Image
-from os_acc.objects.lease import Lease
+from os_acc import connection, deadlines, exception, privsep, programming_errors
+from os_acc.objects.image import Bitstream
+from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
-from os_acc.privsep import binding, fpga, holders, sriov, xrt
+from os_acc.privsep import binding, fpga, holders, record, sriov, xrt
 from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.record import Use
 
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # On a host without FPGAs nobody has to allow the third.
 _AT_ONCE = (privsep.base, privsep.inspect)
-# In the words of drivers/fpga/fpga-mgr.c, status_show().
-_REPORTED: dict[str, type[exception.ProgrammingFailed]] = {
-    "reconfig operation error": exception.ProgrammingOperationError,
-    "reconfig CRC error": exception.ProgrammingCrcError,
-    "reconfig incompatible image": exception.ProgrammingIncompatible,
-    "reconfig IP protocol error": exception.ProgrammingProtocolError,
-    "reconfig fifo overflow error": exception.ProgrammingFifoOverflow,
-}
-
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
 
 
 class StaleEpoch(exception.OsAccError):
@@ -59,6 +49,22 @@ class StaleEpoch(exception.OsAccError):
     def __init__(self, message: str, seen: int) -> None:
         super().__init__(message)
         self.seen = seen
+
+
+class DeviceClaimed(exception.NoDeviceAvailable):
+    """The helper's own record has a function taken for another lease.
+
+    :ivar lease: uuid of that lease; 'unreadable' where the record is damaged.
+    """
+
+    default_hint = (
+        "no lease is on record for it: the store was lost or replaced. Find out who "
+        "has it, then 'os-acc device adopt' or 'os-acc device release'"
+    )
+
+    def __init__(self, message: str, lease: str) -> None:
+        super().__init__(message)
+        self.lease = lease
 
 
 _helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
@@ -104,20 +110,65 @@ class Helper:
     def take(self, lease: Lease, deadline: float) -> None:
         """Bind all functions of a lease to vfio-pci.
 
+        :raises DeviceClaimed: the helper has one of them taken for another lease.
         :raises HostError: as the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
-        targets = tuple(
-            (prior.address.parts, prior.identity.numbers) for prior in lease.prior
-        )
         answers = turn.ask(
             binding.take,
             lease.iommu_group,
-            targets,
+            _targets(lease),
             lease.epoch,
             turn.milliseconds,
+            lease.uuid,
         )
         _judge(lease.members, answers)
+
+    def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
+        """Record the functions of a lease as taken; their binding stays as it is.
+
+        :param instead_of: the lease to which the records belong until then, as
+            :meth:`recorded` lists it.
+        :raises DeviceClaimed: the helper has one of them taken for another lease.
+        :raises HostError: as the host refused it.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answers = turn.ask(
+            binding.reserve,
+            lease.iommu_group,
+            _targets(lease),
+            lease.epoch,
+            turn.milliseconds,
+            lease.uuid,
+            str(Use.GUEST if lease.is_the_guests else Use.HOST),
+            instead_of,
+        )
+        _judge(lease.members, answers)
+
+    def forget(
+        self, lease: Lease, addresses: Sequence[PciAddress], deadline: float
+    ) -> None:
+        """Remove a lease's records of functions of which nothing is restored.
+
+        :raises HostError: one of them is on vfio-pci for the guest.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answers = turn.ask(
+            binding.forget,
+            tuple(address.parts for address in addresses),
+            lease.epoch,
+            turn.milliseconds,
+            lease.uuid,
+        )
+        _judge(addresses, answers)
+
+    def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
+        """List the functions that the helper has taken in this boot."""
+        turn = self._turn(privsep.base, deadline)
+        return tuple(
+            HelperRecord(PciAddress(*parts), lease, driver or None, override or None)
+            for parts, lease, driver, override in turn.ask(record.claimed)
+        )
 
     def give_back(
         self, lease: Lease, deadline: float, *, proven_free: bool = False
@@ -143,6 +194,7 @@ class Helper:
             lease.epoch,
             turn.milliseconds,
             proven_free,
+            lease.uuid,
         )
         outcomes = {Result(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
@@ -266,7 +318,10 @@ class Helper:
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
-            raise _unprogrammed(region, bitstream, result)
+            raise (
+                programming_errors.refusal(region, bitstream, result)
+                or _error(str(region.card), result)
+            )
         return result.observed
 
     def release_ports(
@@ -338,6 +393,10 @@ class _Turn:
         return self.link.ask(entrypoint, seconds, args)
 
 
+def _targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    return tuple((prior.address.parts, prior.identity.numbers) for prior in lease.prior)
+
+
 def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
     results = [Result(*answer) for answer in answers]
     for address, result in zip(addresses, results, strict=False):
@@ -347,61 +406,6 @@ def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) ->
     done = [result for result in results if result.outcome == Outcome.OK]
     if len(done) != len(addresses):
         raise exception.HelperLost("the privileged helper answered something else")
-
-
-def _unprogrammed(
-    region: Region, bitstream: Bitstream, result: Result
-) -> exception.OsAccError:
-    image = bitstream.image
-    match result.step:
-        case "digest":
-            return exception.ImageInvalid(
-                f"the cached file of image {image} is not what was verified",
-                hint="something changes files below [os_acc] state_path: find out what",
-            )
-        case "image":
-            return exception.ImageInvalid(
-                f"the cached file of image {image} cannot be programmed: "
-                f"{_reason(result)}",
-                hint="fetch it again; the helper has to read the same state_path as "
-                "the service: see [os_acc_image] helper_command",
-            )
-        case "compat_id" | "interface_uuids" if result.outcome == Outcome.CHANGED:
-            return exception.ImageMismatch(
-                f"{region} is of {result.observed}, not of {region.interface_id} as "
-                f"image {image} is meant for"
-            )
-        case "tool":
-            return exception.HostStepFailed(
-                f"{result.observed} is not run as root: {_reason(result)}",
-                address=str(region.card),
-                errno=result.errno,
-                hint="see [os_acc_xrt] tools; it has to belong to root alone",
-            )
-        case "compat_id" | "fme" | "port" if result.errno in _NOT_THERE:
-            return exception.NotProgrammable(
-                f"{region} has no {result.step} by which it could be programmed"
-            )
-        case "programming":
-            return _programming_error(region, image, result)
-    return _error(str(region.card), result)
-
-
-def _programming_error(
-    region: Region, image: Image, result: Result
-) -> exception.ProgrammingFailed:
-    errors = tuple(result.observed.splitlines())
-    kinds = [_REPORTED[error] for error in errors if error in _REPORTED]
-    if result.errno == errno.ETIMEDOUT:
-        kinds = [exception.ProgrammingTimedOut]
-    kind = kinds[0] if kinds else exception.ProgrammingFailed
-    told = ", ".join(errors) or _reason(result)
-    return kind(
-        f"{region} has not taken image {image}: {told}",
-        address=str(region.card),
-        errno=result.errno,
-        errors=errors,
-    )
 
 
 def _error(address: str, result: Result) -> exception.OsAccError:
@@ -417,6 +421,12 @@ def _error(address: str, result: Result) -> exception.OsAccError:
         case Outcome.STALE:
             return StaleEpoch(
                 f"{address}: a later operation came first", int(result.observed)
+            )
+        case Outcome.CLAIMED:
+            return DeviceClaimed(
+                f"{result.step} is taken for lease {result.observed}, says the "
+                "privileged helper's record",
+                result.observed,
             )
         case Outcome.IN_USE | Outcome.UNSURE:
             return exception.DeviceInUse(
@@ -454,11 +464,7 @@ def _error(address: str, result: Result) -> exception.OsAccError:
                 hint="the driver did not take the device; the kernel's log says why",
             )
     return exception.HostStepFailed(
-        f"{text}: {_reason(result)}", address=address, errno=result.errno
+        f"{text}: {programming_errors.reason(result)}",
+        address=address,
+        errno=result.errno,
     )
-
-
-def _reason(result: Result) -> str:
-    if result.errno:
-        return f"{errno.errorcode.get(result.errno, '?')}, {os.strerror(result.errno)}"
-    return f"{result.outcome}, found {result.observed or 'nothing'}"

@@ -260,6 +260,7 @@ class Lifecycle:
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
         """Steps 3 to 6 for one accelerator; a host's has none but the proof."""
         if not lease.is_the_guests:
+            lease = self._sent(self._hands.reserve, lease, deadline)
             if lease.attach_target is AttachTarget.HOST:
                 bindings.prove_driven(self._root, lease)
             return lease
@@ -268,12 +269,19 @@ class Lifecycle:
         if (region := lease.entrusted) is not None:
             # Whoever has died after this has not died before the guest had it.
             self._store.until(deadline).entrust_region(region.key)
+        lease = self._sent(self._hands.take, lease, deadline)
+        bindings.prove(self._root, lease)
+        return lease
+
+    def _sent(
+        self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
+    ) -> Lease:
+        """Take a privileged step, once more where the lease's epoch is too low."""
         try:
-            self._hands.take(lease, deadline)
+            step(lease, deadline)
         except helper.StaleEpoch as error:
             (lease,) = self._caught_up([lease], error, deadline)
-            self._hands.take(lease, deadline)
-        bindings.prove(self._root, lease)
+            step(lease, deadline)
         return lease
 
     def _proved(self, ready: Sequence[Lease], deadline: float) -> list[Lease]:
@@ -301,6 +309,7 @@ class Lifecycle:
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
         if not lease.is_the_guests and not _is_interrupted(lease):
+            self._hands.forget(lease, lease.members, deadline)
             return
         if not bindings.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
@@ -311,10 +320,12 @@ class Lifecycle:
         """Give back the functions that are still there, and still the same."""
         for others in reversed(range(len(lease.prior) + 1)):
             rest = bindings.remaining(self._root, lease)
-            if not rest.prior:
-                return
+            gone = set(lease.members).difference(rest.members)
             try:
-                self._hands.give_back(rest, deadline)
+                if gone:
+                    self._hands.forget(lease, sorted(gone), deadline)
+                if rest.prior:
+                    self._hands.give_back(rest, deadline)
                 return
             except (exception.DeviceGone, exception.DeviceChanged) as error:
                 # Pulled out at this moment: the others have yet to go back.

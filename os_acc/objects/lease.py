@@ -58,6 +58,21 @@ class PriorBinding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class HelperRecord:
+    """One function that the privileged helper has on its own record as taken.
+
+    :ivar lease: uuid of the lease; 'unreadable' where the record is damaged.
+    :ivar driver: the driver that it had before; None for none.
+    :ivar driver_override: the override that it had before; None for none.
+    """
+
+    address: PciAddress
+    lease: str
+    driver: str | None = None
+    driver_override: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Lease:
     """One accelerator in the hands of one consumer.
 

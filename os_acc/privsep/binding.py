@@ -22,6 +22,7 @@ rebinds nothing. To repeat a step from any of these states ends the same.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -29,9 +30,10 @@ from typing import NamedTuple
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import dfl, functions, kernel, worker
+from os_acc.privsep import dfl, functions, kernel, record, worker
 from os_acc.privsep.functions import VFIO_PCI
 from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.record import Record, Use
 
 _GROUP_LIMIT = 2**31 - 1
 
@@ -52,16 +54,27 @@ def take(
     targets: tuple[tuple[object, ...], ...],
     epoch: int,
     milliseconds: int,
+    lease: str,
 ) -> tuple[tuple[str, int, str, str], ...]:
-    """Bind all functions of an IOMMU group to vfio-pci.
+    """Bind all functions of an IOMMU group to vfio-pci, for a lease.
+
+    Before any of them is touched, each is recorded with the driver and the
+    override that it has. Where the record names another lease for one of
+    them, or cannot be read, none is touched.
 
     :param targets: for each function its address as four numbers and its
         identity as five (vendor, product, subsystem's two, revision).
+    :param lease: canonical UUID.
     """
     parsed = _parse(group, targets, epoch, milliseconds, 2)
-    if parsed is None:
+    if parsed is None or not functions.is_uuid(lease):
         return (Result(Outcome.INVALID, errno.EINVAL),)
-    return _run(parsed, epoch, milliseconds, lambda each: _guarded(_take, each))
+    return _run(
+        parsed,
+        epoch,
+        milliseconds,
+        lambda each: _claim(parsed, each, lease, "") or _guarded(_take, each, lease),
+    )
 
 
 @privsep.base.entrypoint
@@ -71,22 +84,108 @@ def give_back(
     epoch: int,
     milliseconds: int,
     proven_free: bool,
+    lease: str,
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Return functions to the driver and override that they had before.
+
+    That is what the record of the lease says. The caller's word counts where
+    there is no record (the function was taken before this version was
+    installed), where it is damaged, and where the function was on vfio-pci
+    when it was recorded. A function that is recorded for another lease is left
+    as it is, since this one has nothing there: the answer is ``ok``, and
+    ``observed`` is that lease.
 
     :param targets: as for :func:`take`, then driver and override, '' for
         none.
     :param proven_free: the caller has asked the ``inspect`` context, which
         may look where this one may not.
+    :param lease: canonical UUID.
     """
     parsed = _parse(group, targets, epoch, milliseconds, 4)
-    if parsed is None or type(proven_free) is not bool:
+    if parsed is None or type(proven_free) is not bool or not functions.is_uuid(lease):
         return (Result(Outcome.INVALID, errno.EINVAL),)
     return _run(
         parsed,
         epoch,
         milliseconds,
-        lambda each: _guarded(_give_back, each, proven_free),
+        lambda each: _guarded(_give_back_recorded, each, lease, proven_free),
+    )
+
+
+@privsep.base.entrypoint
+def reserve(
+    group: int,
+    targets: tuple[tuple[object, ...], ...],
+    epoch: int,
+    milliseconds: int,
+    lease: str,
+    use: str,
+    instead_of: str,
+) -> tuple[tuple[str, int, str, str], ...]:
+    """Record functions for a lease, and leave their binding as it is.
+
+    Where the record names another lease for one of them, none is changed.
+
+    :param targets: as for :func:`take`.
+    :param lease: canonical UUID.
+    :param use: a :class:`~os_acc.privsep.record.Use`.
+    :param instead_of: the lease whose records become those of this one; what
+        they say of driver and override stays. :data:`record.UNREADABLE`:
+        records that are damaged. '' for none.
+    """
+    parsed = _parse(group, targets, epoch, milliseconds, 2)
+    if (
+        parsed is None
+        or not functions.is_uuid(lease)
+        or type(use) is not str
+        or use not in set(Use)
+        or not _is_lease(instead_of)
+    ):
+        return (Result(Outcome.INVALID, errno.EINVAL),)
+    return _run(
+        parsed,
+        epoch,
+        milliseconds,
+        lambda each: (
+            _claim(parsed, each, lease, instead_of)
+            or _guarded(_reserve, each, lease, Use(use))
+        ),
+    )
+
+
+@privsep.base.entrypoint
+def forget(
+    places: tuple[tuple[int, ...], ...], epoch: int, milliseconds: int, lease: str
+) -> tuple[tuple[str, int, str, str], ...]:
+    """Remove the records of a lease that takes nothing from the host any more.
+
+    A function that is still there on vfio-pci for a guest is refused:
+    :func:`give_back` removes that record. One without a record, or with one of
+    another lease, is left as it is.
+
+    :param places: addresses, as four numbers each.
+    :param lease: canonical UUID.
+    """
+    if (
+        not isinstance(places, tuple | list)
+        or not places
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+        or not functions.is_uuid(lease)
+    ):
+        return (Result(Outcome.INVALID, errno.EINVAL),)
+    parsed = [functions.parse_address(parts) for parts in places]
+    addresses = [address for address in parsed if address is not None]
+    if len(set(addresses)) != len(parsed):
+        return (Result(Outcome.INVALID, errno.EINVAL),)
+    # No lock file for what is not there.
+    if not any(record.exists(address) for address in addresses):
+        return (Result(Outcome.OK),) * len(addresses)
+    return worker.run(
+        addresses,
+        epoch,
+        milliseconds / 1000,
+        lambda index: _forget(addresses[index], lease),
     )
 
 
@@ -141,7 +240,80 @@ def _parse_target(group: int, target: object, fields: int) -> Target | None:
     return Target(address, tuple(identity), group, *names)
 
 
-def _guarded(step: Callable[..., Result], target: Target, *args: bool) -> Result:
+def _is_lease(value: object) -> bool:
+    """Whether a value names the lease of a record, or none."""
+    return type(value) is str and (
+        value in ("", record.UNREADABLE) or functions.is_uuid(value)
+    )
+
+
+def _claim(
+    targets: Sequence[Target], target: Target, lease: str, instead_of: str
+) -> Result | None:
+    """Make sure, before the first function is touched, that none is another's.
+
+    The call has the locks of all of them until it ends.
+    """
+    if target is not targets[0]:
+        return None
+    try:
+        for each in targets:
+            found = _lease_of(each)
+            if found not in (None, lease, instead_of):
+                return Result(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)
+    except OSError as error:
+        return _refused(error)
+    return None
+
+
+def _lease_of(target: Target) -> str | None:
+    """The lease for which a function is recorded; None where it is for none."""
+    try:
+        found = record.of(target.address, target.identity)
+    except record.Unclear:
+        return record.UNREADABLE
+    return found.lease if found else None
+
+
+def _reserve(target: Target, lease: str, use: Use) -> Result:
+    try:
+        found = record.of(target.address, target.identity)
+    except record.Unclear:
+        found = None
+    if found is None:
+        found = Record(
+            lease,
+            target.address,
+            target.identity,
+            functions.driver(target.address),
+            functions.override(target.address),
+            use,
+        )
+    record.write(dataclasses.replace(found, lease=lease))
+    return Result(Outcome.OK)
+
+
+def _forget(address: PciAddress, lease: str) -> Result:
+    try:
+        found = record.read(address)
+        if found is None or found.lease != lease:
+            return Result(Outcome.OK)
+        if (
+            found.use == Use.GUEST
+            and functions.identity(address) == found.identity
+            and functions.driver(address) == VFIO_PCI
+        ):
+            return Result(Outcome.REFUSED, errno.EBUSY, "record", VFIO_PCI)
+        record.remove(address)
+    except record.Unclear:
+        # It may be of another lease: an operator decides.
+        return Result(Outcome.OK)
+    except OSError as error:
+        return _refused(error)
+    return Result(Outcome.OK)
+
+
+def _guarded(step: Callable[..., Result], target: Target, *args: object) -> Result:
     """Check that the function is what the caller believes, then do it."""
     try:
         refusal = _mismatch(target)
@@ -192,15 +364,32 @@ def _let_go(address: PciAddress) -> None:
             functions.probe(address)
 
 
-def _take(target: Target) -> Result:
+def _take(target: Target, lease: str) -> Result:
     address = target.address
     if functions.driver(address) == VFIO_PCI:
-        return Result(Outcome.OK)
+        return _reserve(target, lease, Use.GUEST)
     node = dfl.held(address)
     if node is not None:
         return Result(Outcome.IN_USE, errno.EBUSY, node)
+    _reserve(target, lease, Use.GUEST)
     functions.rebind(address, VFIO_PCI)
     return _prove(address, VFIO_PCI, VFIO_PCI)
+
+
+def _give_back_recorded(target: Target, lease: str, proven_free: bool) -> Result:
+    try:
+        found = record.of(target.address, target.identity)
+    except record.Unclear:
+        found = None
+    if found is not None:
+        if found.lease != lease:
+            return Result(Outcome.OK, 0, "record", found.lease)
+        if found.driver != VFIO_PCI:
+            target = target._replace(driver=found.driver, override=found.override)
+    result = _give_back(target, proven_free)
+    if result.outcome == Outcome.OK:
+        record.remove(target.address)
+    return result
 
 
 def _give_back(target: Target, proven_free: bool) -> Result:

@@ -45,6 +45,9 @@ class Outcome(enum.StrEnum):
     BUSY = "busy"
     #: A later operation has already been here; ``observed`` is its epoch.
     STALE = "stale"
+    #: The helper's record has it taken for another lease; ``observed`` is its
+    #: uuid.
+    CLAIMED = "claimed"
     #: The step's own code raised; ``observed`` says what.
     FAILED = "failed"
     #: Another device of the same call failed, so this was not tried.

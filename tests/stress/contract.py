@@ -24,7 +24,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from os_acc.privsep import binding, fpga, holders, sriov, xrt
+from os_acc.privsep import binding, fpga, holders, record, sriov, xrt
 from tests.rubbish import Rubbish
 
 Arguments = tuple[Any, ...]
@@ -34,6 +34,7 @@ _DEVICES = "sys/bus/pci/devices"
 _FIRST = frozenset(string.ascii_letters + string.digits + "_")
 _LATER = _FIRST | frozenset(".+: -")
 _VFIO = "vfio-pci"
+_LEASE = "77777777-7777-4777-8777-777777777777"
 _HEX = frozenset("0123456789abcdef")
 _DIGITS = {
     **dict.fromkeys(("blake2b", "sha512", "sha3_512"), 128),
@@ -98,7 +99,7 @@ class EntryPoint:
 
     def locked(self, host: Host, arguments: Arguments) -> list[Card]:
         """The functions whose locks a call may leave behind."""
-        if self is HOLDERS or not self.takes(*arguments):
+        if self in (HOLDERS, FORGET) or not self.takes(*arguments):
             return []
         found = [host.cards.get(tuple(place)) for place, *_ in self.named(arguments)]
         return [] if None in found else [card for card in found if card is not None]
@@ -239,7 +240,12 @@ def _patience(rubbish: Rubbish) -> int:
 def _take(rubbish: Rubbish, host: Host) -> Arguments:
     cards = _group(rubbish, host)
     targets = tuple((card.place, card.identity) for card in cards)
-    return cards[0].group, targets, rubbish.pick((0, 1, 2**62)), _patience(rubbish)
+    epoch = rubbish.pick((0, 1, 2**62))
+    return cards[0].group, targets, epoch, _patience(rubbish), _lease(rubbish)
+
+
+def _lease(rubbish: Rubbish) -> str:
+    return rubbish.pick((_LEASE, "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"))
 
 
 def _give_back(rubbish: Rubbish, host: Host) -> Arguments:
@@ -250,7 +256,17 @@ def _give_back(rubbish: Rubbish, host: Host) -> Arguments:
         for card in cards
     )
     epoch, proven = rubbish.pick((0, 1, 2**62)), rubbish.happens(0.5)
-    return cards[0].group, targets, epoch, _patience(rubbish), proven
+    return cards[0].group, targets, epoch, _patience(rubbish), proven, _lease(rubbish)
+
+
+def _reserve(rubbish: Rubbish, host: Host) -> Arguments:
+    use = rubbish.pick(("guest", "host"))
+    return *_take(rubbish, host), use, rubbish.pick(("", "unreadable", _LEASE))
+
+
+def _forget(rubbish: Rubbish, host: Host) -> Arguments:
+    places = tuple(card.place for card in _group(rubbish, host))
+    return places, rubbish.pick((0, 1, 2**62)), _patience(rubbish), _lease(rubbish)
 
 
 def _set_num_vfs(rubbish: Rubbish, host: Host) -> Arguments:
@@ -294,8 +310,10 @@ def _holders(rubbish: Rubbish, host: Host) -> Arguments:
 TAKE = EntryPoint(
     binding.take,
     _take,
-    lambda group, targets, epoch, milliseconds: (
-        _is_told(group, epoch, milliseconds) and _are_targets(targets, 0)
+    lambda group, targets, epoch, milliseconds, lease: (
+        _is_told(group, epoch, milliseconds)
+        and _are_targets(targets, 0)
+        and _is_uuid(lease)
     ),
     lambda arguments: list(arguments[1]),
     _taking,
@@ -303,13 +321,50 @@ TAKE = EntryPoint(
 GIVE_BACK = EntryPoint(
     binding.give_back,
     _give_back,
-    lambda group, targets, epoch, milliseconds, proven_free: (
+    lambda group, targets, epoch, milliseconds, proven_free, lease: (
         _is_told(group, epoch, milliseconds)
         and _are_targets(targets, 2)
         and type(proven_free) is bool
+        and _is_uuid(lease)
     ),
     lambda arguments: list(arguments[1]),
     _giving_back,
+)
+RESERVE = EntryPoint(
+    binding.reserve,
+    _reserve,
+    lambda group, targets, epoch, milliseconds, lease, use, instead_of: (
+        _is_told(group, epoch, milliseconds)
+        and _are_targets(targets, 0)
+        and _is_uuid(lease)
+        and type(use) is str
+        and use in ("guest", "host")
+        and type(instead_of) is str
+        and (instead_of in ("", "unreadable") or _is_uuid(instead_of))
+    ),
+    lambda arguments: list(arguments[1]),
+    lambda _card, _target, _arguments: frozenset(),
+)
+FORGET = EntryPoint(
+    binding.forget,
+    _forget,
+    lambda places, epoch, milliseconds, lease: (
+        isinstance(places, tuple | list)
+        and bool(places)
+        and all(map(_is_place, places))
+        and len(set(map(tuple, places))) == len(places)
+        and _is_told(0, epoch, milliseconds)
+        and _is_uuid(lease)
+    ),
+    lambda arguments: [(place,) for place in arguments[0]],
+    lambda _card, _target, _arguments: frozenset(),
+)
+CLAIMED = EntryPoint(
+    record.claimed,
+    lambda _rubbish, _host: (),
+    lambda: True,
+    lambda _arguments: [],
+    lambda _card, _target, _arguments: frozenset(),
 )
 SET_NUM_VFS = EntryPoint(
     sriov.set_num_vfs,
@@ -391,6 +446,9 @@ SINGLE = (SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD)
 ALL: Mapping[str, EntryPoint] = {
     "binding.take": TAKE,
     "binding.give_back": GIVE_BACK,
+    "binding.reserve": RESERVE,
+    "binding.forget": FORGET,
+    "record.claimed": CLAIMED,
     "sriov.set_num_vfs": SET_NUM_VFS,
     "holders.holders": HOLDERS,
     "fpga.program": PROGRAM,

@@ -74,6 +74,8 @@ def arguments(name: str, host: Host, seed: str, number: int) -> Arguments:
     if kind < 0.26:
         more = [rubbish.value() for _ in range(rubbish.random.randrange(3))]
         return (*right[: rubbish.random.randrange(len(right) + 1)], *more)
+    if not right:
+        return (rubbish.value(),)
     for _ in range(1 + rubbish.random.randrange(3)):
         at = rubbish.random.randrange(len(right))
         right = (*right[:at], rubbish.near(right[at]), *right[at + 1 :])
@@ -104,6 +106,9 @@ def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
         assert type(number) is int
         assert all((type(pid), type(name)) == (int, str) for pid, name in found)
         return [outcome]
+    if entry_point is contract.CLAIMED:
+        assert answer == ()
+        return []
     rows = [answer] if entry_point in contract.SINGLE else answer
     for row in rows:
         assert [type(each) for each in row[1:]] == [int, str, str]

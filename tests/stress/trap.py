@@ -92,7 +92,11 @@ class Trap:
     def _private(self, cards: list[Card]) -> set[str]:
         """Files of the helper's own, which a call for these cards may make."""
         locks = [self._real(f"{_LOCKS}/{card.name}") for card in cards]
-        notes = [f"{lock}.autoprobe" for lock in locks]
+        notes = [
+            f"{lock}{suffix}"
+            for lock in locks
+            for suffix in (".autoprobe", ".lease", ".lease.new")
+        ]
         return {self._real(_LOCKS), *locks, *notes} if cards else set()
 
     def _real(self, path: str) -> str:

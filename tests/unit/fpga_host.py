@@ -33,6 +33,7 @@ from os_acc.testing import FakeKernel, hosts
 from os_acc.testing.dfl_specs import payload
 from os_acc.testing.hosts import DFL_INTERFACE
 
+LEASE = "77777777-7777-4777-8777-777777777777"
 CARD, SECOND, PORTED, FIXED, SILENT = (
     f"0000:{bus}:00.0" for bus in ("3b", "5e", "af", "b1", "d8")
 )
@@ -113,7 +114,7 @@ class FpgaHost:
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address)),)
         group = functions.group(place)
-        (answer,) = binding.take(group, targets, self.epoch, milliseconds)
+        (answer,) = binding.take(group, targets, self.epoch, milliseconds, LEASE)
         return answer
 
     def give_back(self, address: str, driver: str) -> Result:
@@ -121,7 +122,7 @@ class FpgaHost:
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address), driver, ""),)
         group = functions.group(place)
-        (answer,) = binding.give_back(group, targets, self.epoch, 60_000, False)
+        (answer,) = binding.give_back(group, targets, self.epoch, 60_000, False, LEASE)
         return answer
 
     def make_vfs(self, count: int, address: str = PORTED) -> None:

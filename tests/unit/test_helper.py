@@ -104,7 +104,8 @@ OK = Result(Outcome.OK)
 def test_a_take_carries_numbers_alone(here, answer, deadline):
     calls = answer(binding, "take", (OK, OK))
     here.take(LEASE, deadline)
-    ((group, targets, epoch, milliseconds),) = calls
+    ((group, targets, epoch, milliseconds, lease),) = calls
+    assert lease == LEASE.uuid
     assert (group, epoch) == (7, 12)
     assert targets == (
         ((0, 0x17, 0, 0), IDENTITY.numbers),
@@ -116,7 +117,8 @@ def test_a_take_carries_numbers_alone(here, answer, deadline):
 def test_what_is_to_be_restored_goes_along(here, answer, deadline):
     calls = answer(binding, "give_back", (OK, OK))
     here.give_back(LEASE, deadline)
-    ((_group, targets, _epoch, _milliseconds, proven_free),) = calls
+    ((_group, targets, _epoch, _milliseconds, proven_free, lease),) = calls
+    assert lease == LEASE.uuid
     assert [target[2:] for target in targets] == [("nouveau", ""), ("", "")]
     assert proven_free is False
 
@@ -234,7 +236,7 @@ def test_the_context_that_may_look_decides(
 ):
     proofs = []
 
-    def give_back(group, targets, epoch, milliseconds, proven):
+    def give_back(group, targets, epoch, milliseconds, proven, _lease):
         proofs.append(proven)
         return (OK, OK) if proven else (Result(outcome, errno.EACCES),) * 2
 

@@ -24,6 +24,7 @@ from os_acc.privsep import binding, fpga, holders, sriov, xrt
 from os_acc.privsep.functions import is_driver_name
 from os_acc.privsep.outcome import Outcome
 
+LEASE = "77777777-7777-4777-8777-77777777abcd"
 PLACE, CARD = (0, 0x5E, 0, 0), (0x10EE, 0x5000, 0x10EE, 0x000E, 0)
 GROUP, EPOCH, SECOND = 7, 1, 1000
 INTERFACE, DIGEST = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d", "0123456789abcdef" * 8
@@ -74,8 +75,30 @@ def is_refused(answers) -> bool:
     return outcomes(answers) == {Outcome.INVALID}
 
 
-def take(group=GROUP, targets=((PLACE, CARD),), epoch=EPOCH, milliseconds=SECOND):
-    return binding.take(group, targets, epoch, milliseconds)
+def take(
+    group=GROUP,
+    targets=((PLACE, CARD),),
+    epoch=EPOCH,
+    milliseconds=SECOND,
+    lease=LEASE,
+):
+    return binding.take(group, targets, epoch, milliseconds, lease)
+
+
+def reserve(
+    group=GROUP,
+    targets=((PLACE, CARD),),
+    epoch=EPOCH,
+    milliseconds=SECOND,
+    lease=LEASE,
+    use="host",
+    instead_of="",
+):
+    return binding.reserve(group, targets, epoch, milliseconds, lease, use, instead_of)
+
+
+def forget(places=(PLACE,), epoch=EPOCH, milliseconds=SECOND, lease=LEASE):
+    return binding.forget(places, epoch, milliseconds, lease)
 
 
 def give_back(
@@ -84,8 +107,9 @@ def give_back(
     epoch=EPOCH,
     milliseconds=SECOND,
     proven_free=False,
+    lease=LEASE,
 ):
-    return binding.give_back(group, targets, epoch, milliseconds, proven_free)
+    return binding.give_back(group, targets, epoch, milliseconds, proven_free, lease)
 
 
 def set_num_vfs(parts=PLACE, identity=CARD, count=4, epoch=EPOCH, milliseconds=SECOND):
@@ -302,6 +326,27 @@ def test_an_interface_is_a_canonical_uuid(untouchable, interface_id):
 
 
 @pytest.mark.parametrize(
+    "lease", ["", "unreadable", *PATHS, LEASE.upper(), LEASE.replace("-", "")]
+)
+def test_a_lease_is_a_canonical_uuid(untouchable, lease):
+    assert is_refused(take(lease=lease))
+    assert is_refused(give_back(lease=lease))
+    assert is_refused(reserve(lease=lease))
+    assert is_refused(forget(lease=lease))
+
+
+@pytest.mark.parametrize("value", [*PATHS, "GUEST", "vm", None, 1, ["", LEASE], b""])
+def test_a_use_and_the_lease_before_are_what_they_can_be(untouchable, value):
+    assert is_refused(reserve(use=value))
+    assert is_refused(reserve(instead_of=value))
+
+
+@pytest.mark.parametrize("places", [(), (PLACE, PLACE), (PLACE[:3],), PLACE, None])
+def test_what_is_forgotten_is_named_once_each(untouchable, places):
+    assert is_refused(forget(places=places))
+
+
+@pytest.mark.parametrize(
     "wrong", [{"size": 0}, {"size": 2**30 + 1}, {"offset": 2**30 + 1}, {"number": 8}]
 )
 def test_no_more_is_programmed_than_memory_can_hold(untouchable, wrong):
@@ -345,14 +390,16 @@ JSON = st.recursive(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(arguments=st.lists(JSON, min_size=5, max_size=5))
+@given(arguments=st.lists(JSON, min_size=7, max_size=7))
 def test_whatever_is_passed_is_answered(untouchable, arguments):
-    assert is_refused(binding.take(*arguments[:4]))
-    assert is_refused(binding.give_back(*arguments))
-    assert sriov.set_num_vfs(*arguments)[0] == Outcome.INVALID
-    assert fpga.program(*arguments, *arguments)[0] == Outcome.INVALID
-    assert xrt.program(*arguments, *arguments[:3])[0] == Outcome.INVALID
-    assert fpga.release_ports(*arguments)[0] == Outcome.INVALID
+    assert is_refused(binding.take(*arguments[:5]))
+    assert is_refused(binding.give_back(*arguments[:6]))
+    assert is_refused(binding.reserve(*arguments))
+    assert is_refused(binding.forget(*arguments[:4]))
+    assert sriov.set_num_vfs(*arguments[:5])[0] == Outcome.INVALID
+    assert fpga.program(*arguments[:5], *arguments[:5])[0] == Outcome.INVALID
+    assert xrt.program(*arguments[:5], *arguments[:3])[0] == Outcome.INVALID
+    assert fpga.release_ports(*arguments[:5])[0] == Outcome.INVALID
     assert fpga.assign_ports(*arguments[:4])[0] == Outcome.INVALID
 
 
@@ -377,9 +424,13 @@ def test_well_formed_strangers_change_nothing(
     fake, place, identity, names, group, proven
 ):
     before = fake.snapshot()
-    takes = binding.take(group, ((place, identity),), 1, 30_000)
-    backs = binding.give_back(group, ((place, identity, *names),), 1, 30_000, proven)
-    assert outcomes([*takes, *backs]) <= {Outcome.GONE, Outcome.CHANGED}
+    takes = binding.take(group, ((place, identity),), 1, 30_000, LEASE)
+    backs = binding.give_back(
+        group, ((place, identity, *names),), 1, 30_000, proven, LEASE
+    )
+    kept = reserve(group, ((place, identity),))
+    assert outcomes(forget((place,))) == {Outcome.OK}
+    assert outcomes([*takes, *backs, *kept]) <= {Outcome.GONE, Outcome.CHANGED}
     assert sriov.set_num_vfs(place, identity, 1, 1, 30_000)[0] in (
         Outcome.GONE,
         Outcome.CHANGED,
@@ -395,7 +446,7 @@ def test_well_formed_strangers_change_nothing(
 def test_what_is_not_there_leaves_no_file_behind(fake):
     nowhere = (0xFFFF, 0xFF, 0x1F, 0x7)
     card, stranger = (PLACE, CARD), (nowhere, CARD)
-    taken = binding.take(GROUP, (card, stranger), EPOCH, SECOND)
+    taken = binding.take(GROUP, (card, stranger), EPOCH, SECOND, LEASE)
     assert [each.outcome for each in taken] == [Outcome.UNREACHED, Outcome.GONE]
     assert sriov.set_num_vfs(nowhere, CARD, 1, EPOCH, SECOND)[0] == Outcome.GONE
     assert not os.path.exists(f"{fake.root}/run/os_acc")

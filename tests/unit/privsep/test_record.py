@@ -1,0 +1,295 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The helper's own record of what it has taken."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import binding, functions, record, worker
+from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.record import Record, Use
+
+MINE = "11111111-1111-4111-8111-111111111111"
+OTHERS = "22222222-2222-4222-8222-222222222222"
+GPU, AUDIO = PciAddress(0, 0x17, 0, 0), PciAddress(0, 0x17, 0, 1)
+OK = Result(Outcome.OK)
+
+
+def targets(*places: PciAddress):
+    return tuple((place.parts, functions.identity(place)) for place in places)
+
+
+def take(lease: str = MINE, *places: PciAddress):
+    places = places or (GPU, AUDIO)
+    group = functions.group(places[0])
+    return binding.take(group, targets(*places), 1, 30_000, lease)
+
+
+def give_back(lease: str = MINE, driver: str = "nouveau", *, place=GPU):
+    told = ((*targets(place)[0], driver, ""),)
+    group = functions.group(place)
+    (answer,) = binding.give_back(group, told, 1, 30_000, True, lease)
+    return answer
+
+
+def reserve(lease: str = MINE, instead_of: str = "", use: str = "host", *, place=GPU):
+    group = functions.group(place)
+    (answer,) = binding.reserve(
+        group, targets(place), 1, 30_000, lease, use, instead_of
+    )
+    return answer
+
+
+def forget(lease: str = MINE, place: PciAddress = GPU) -> Result:
+    (answer,) = binding.forget((place.parts,), 1, 30_000, lease)
+    return answer
+
+
+def claimed_for(lease: str, place: PciAddress = GPU) -> Result:
+    return Result(Outcome.CLAIMED, 16, str(place), lease)
+
+
+def path(fake, place: PciAddress = GPU) -> str:
+    return f"{fake.root}/{worker.LOCKS}/{place}.lease"
+
+
+@pytest.fixture
+def damaged(fake) -> str:
+    """The file of a record in which one bit is wrong."""
+    reserve()
+    with open(path(fake), "r+b") as file:
+        content = bytearray(file.read())
+        content[len(content) // 2] ^= 4
+        file.seek(0)
+        file.write(content)
+    return path(fake)
+
+
+# -- what is recorded ----------------------------------------------------------
+
+
+def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
+    fake.write(fake.path("sys/bus/pci/devices", str(AUDIO), "driver_override"), "x-1")
+    assert take() == (OK, OK)
+    identity = functions.identity(GPU)
+    assert record.read(GPU) == Record(MINE, GPU, identity, "nouveau", "", Use.GUEST)
+    assert record.read(AUDIO).override == "x-1"
+    assert record.claimed() == (
+        (GPU.parts, MINE, "nouveau", ""),
+        (AUDIO.parts, MINE, "snd_hda_intel", "x-1"),
+    )
+
+
+def test_it_is_recorded_before_anything_is_changed(fake):
+    fake.kill(str(GPU), "driver_override")
+    killed, _ = take()
+    assert killed.outcome == Outcome.NO_EFFECT
+    assert record.read(GPU).driver == "nouveau"
+    assert fake.state(str(GPU)).driver == "nouveau"
+
+
+def test_a_record_is_roots_alone(fake):
+    take()
+    assert os.stat(path(fake)).st_mode & 0o777 == 0o600
+
+
+def test_nothing_is_taken_where_it_cannot_be_recorded(fake):
+    os.makedirs(f"{path(fake)}.new")
+    refused, unreached = take()
+    assert (refused.outcome, refused.step) == (Outcome.REFUSED, f"{GPU}.lease.new")
+    assert unreached.outcome == Outcome.UNREACHED
+    assert fake.writes() == []
+
+
+def test_what_is_taken_again_goes_back_to_where_it_was_at_first(fake):
+    take()
+    fake.hot_plug(fake.hot_unplug(str(GPU)))
+    fake.write(fake.path("sys/bus/pci/devices", str(GPU), "driver_override"), "x-1")
+    assert take() == (OK, OK)
+    assert record.read(GPU).override == ""
+    assert give_back(driver="") == OK
+    assert fake.state(str(GPU)).driver == "nouveau"
+
+
+def test_what_is_bound_for_guests_already_is_recorded_as_well(fake):
+    take(OTHERS)
+    for place in (GPU, AUDIO):
+        record.remove(place)
+    assert take() == (OK, OK)
+    assert record.read(GPU).driver == "vfio-pci"
+    # Only the caller knows where it had come from.
+    assert give_back() == OK
+    assert fake.state(str(GPU)).driver == "nouveau"
+
+
+def test_a_reservation_changes_no_binding(fake):
+    before = fake.snapshot()
+    assert reserve() == OK
+    assert record.read(GPU).use is Use.HOST
+    assert (fake.snapshot(), fake.writes()) == (before, [])
+    assert forget() == OK
+    assert record.read(GPU) is None
+
+
+def test_a_record_is_of_the_function_with_its_identity(fake):
+    reserve()
+    sound = record.read(GPU)
+    record.write(Record(OTHERS, GPU, (1, 2, 3, 4, 5), "nouveau", "", Use.GUEST))
+    assert record.claimed() == ()
+    assert take() == (OK, OK)
+    assert record.read(GPU).identity == sound.identity
+
+
+# -- what another lease has ------------------------------------------------------
+
+
+@pytest.mark.parametrize("claim", [lambda: take(OTHERS), lambda: reserve(OTHERS)])
+def test_what_is_anothers_is_neither_taken_nor_reserved(fake, claim):
+    claim()
+    before, writes = fake.snapshot(), fake.writes()
+    assert take()[0] == claimed_for(OTHERS)
+    assert reserve() == claimed_for(OTHERS)
+    assert (fake.snapshot(), fake.writes()) == (before, writes)
+    assert record.read(GPU).lease == OTHERS
+
+
+def test_none_of_a_group_is_touched_where_one_is_anothers(fake):
+    reserve(OTHERS, place=AUDIO)
+    refused, unreached = take()
+    assert refused == claimed_for(OTHERS, AUDIO)
+    assert unreached.outcome == Outcome.UNREACHED
+    assert fake.writes() == []
+    assert record.read(GPU) is None
+
+
+def test_what_is_anothers_is_not_given_back(fake):
+    take(OTHERS)
+    before, writes = fake.snapshot(), fake.writes()
+    assert give_back() == Result(Outcome.OK, 0, "record", OTHERS)
+    assert forget() == OK
+    assert (fake.snapshot(), fake.writes()) == (before, writes)
+    assert record.read(GPU).lease == OTHERS
+
+
+def test_a_claim_goes_over_to_the_lease_that_names_the_one_before(fake):
+    take(OTHERS)
+    assert reserve(instead_of=MINE) == claimed_for(OTHERS)
+    assert reserve(instead_of=OTHERS, use="guest") == OK
+    now = record.read(GPU)
+    assert (now.lease, now.driver, now.use) == (MINE, "nouveau", Use.GUEST)
+    assert give_back(driver="") == OK
+    assert fake.state(str(GPU)).driver == "nouveau"
+
+
+# -- where the record goes ----------------------------------------------------------
+
+
+def test_what_is_given_back_goes_to_the_driver_on_record(fake):
+    take()
+    assert give_back(driver="vfio-pci") == OK
+    assert fake.state(str(GPU)).driver == "nouveau"
+    assert record.read(GPU) is None
+
+
+def test_without_a_record_the_caller_knows_where_it_goes(fake):
+    take()
+    record.remove(GPU)
+    assert give_back(driver="") == OK
+    assert fake.state(str(GPU)).driver is None
+
+
+def test_what_cannot_be_given_back_stays_on_record(fake):
+    take()
+    fake.fail(str(GPU), "driver_override")
+    assert give_back().outcome == Outcome.REFUSED
+    assert record.read(GPU).lease == MINE
+
+
+def test_what_a_guest_may_have_is_not_forgotten(fake):
+    take()
+    assert forget().outcome == Outcome.REFUSED
+    assert record.read(GPU).lease == MINE
+
+
+def test_what_has_vanished_is_forgotten(fake):
+    take()
+    spec = fake.hot_unplug(str(GPU))
+    assert forget() == OK
+    fake.hot_plug(spec)
+    assert reserve(OTHERS) == OK
+
+
+def test_to_forget_nothing_leaves_no_file(fake):
+    assert forget() == OK
+    assert not os.path.exists(f"{fake.root}/{worker.LOCKS}")
+
+
+def test_a_call_that_comes_too_late_changes_no_record(fake):
+    reserve()
+    worker.run([GPU], 5, 30, lambda _index: OK)
+    assert reserve(OTHERS, MINE).outcome == Outcome.STALE
+    assert forget().outcome == Outcome.STALE
+    assert record.read(GPU).lease == MINE
+
+
+# -- damaged records ------------------------------------------------------------------
+
+
+def test_a_damaged_record_claims_its_function(fake, damaged):
+    with pytest.raises(record.Unclear):
+        record.read(GPU)
+    assert take()[0] == claimed_for(record.UNREADABLE)
+    assert reserve() == claimed_for(record.UNREADABLE)
+    assert forget() == OK
+    assert record.claimed() == ((GPU.parts, record.UNREADABLE, "", ""),)
+    assert fake.writes() == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 64, b"rubbish", b"\xff" * 8192],
+    ids=["empty", "zeros", "text", "noise"],
+)
+def test_any_other_content_is_damage(fake, damaged, content):
+    with open(damaged, "wb") as file:
+        file.write(content)
+    assert take()[0] == claimed_for(record.UNREADABLE)
+
+
+def test_a_sound_check_of_something_else_is_damage(fake, damaged):
+    for payload in ("null", "[]", '["x", [1], "", "", "guest"]', "{"):
+        with open(damaged, "w") as file:
+            file.write(f"{record._check(payload)} {payload}\n")
+        assert take()[0] == claimed_for(record.UNREADABLE)
+
+
+def test_a_damaged_record_is_replaced_by_name_only(fake, damaged):
+    assert reserve(instead_of=OTHERS) == claimed_for(record.UNREADABLE)
+    assert reserve(instead_of=record.UNREADABLE) == OK
+    assert record.read(GPU).lease == MINE
+
+
+def test_with_a_damaged_record_the_caller_knows_where_it_goes(fake, damaged):
+    assert give_back(driver="") == OK
+    assert fake.state(str(GPU)).driver is None
+    assert record.claimed() == ()
+
+
+def test_other_files_are_no_records(fake):
+    take()
+    open(f"{fake.root}/{worker.LOCKS}/rubbish.lease", "w").close()
+    assert len(record.claimed()) == 2
