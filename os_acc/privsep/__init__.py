@@ -26,7 +26,9 @@ import weakref
 from collections.abc import Iterable
 
 from oslo_config import cfg
-from oslo_privsep import capabilities, daemon, priv_context
+from oslo_privsep import capabilities, comm, daemon, priv_context
+
+from os_acc.privsep import confinement
 
 _THREADS = 64
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -49,14 +51,25 @@ class Context(priv_context.PrivContext):
     :param pypath: dotted path of the module attribute that holds it.
     :param cfg_section: its group in the configuration.
     :param keep: the Linux capabilities it keeps (capabilities(7)).
+    :param preload: dotted names of the modules that its helper imports before
+        it drops its privileges: the modules of the entry points, and all that
+        these import when they are called. A helper that serves imports nothing.
     """
 
-    def __init__(self, pypath: str, cfg_section: str, keep: Iterable[int]) -> None:
+    def __init__(
+        self,
+        pypath: str,
+        cfg_section: str,
+        keep: Iterable[int],
+        preload: Iterable[str] = (),
+    ) -> None:
+        self.keep = frozenset(keep)
+        self.preload = tuple(preload)
         super().__init__(
             pypath.rpartition(".")[0],
             cfg_section=cfg_section,
             pypath=pypath,
-            capabilities=list(keep),
+            capabilities=sorted(self.keep),
         )
         # A call waits for its child, seldom for a processor: with a thread
         # for each processor, as many stuck devices would stop all others.
@@ -93,9 +106,47 @@ class Context(priv_context.PrivContext):
         return [program, *own]
 
 
+class Daemon(daemon.Daemon):
+    """Serves a context; confines itself first if that is one of :class:`Context`."""
+
+    def __init__(
+        self, channel: comm.ServerChannel, context: priv_context.PrivContext
+    ) -> None:
+        super().__init__(channel, context)
+        self._keep = frozenset(self.caps)
+        if isinstance(context, Context):
+            # A configuration file may take some away. It gives none.
+            self._keep &= context.keep
+            self.caps = set(self._keep)
+            if confinement.may_lock():
+                # Until the bounding set is reduced.
+                self.caps.add(capabilities.CAP_SETPCAP)
+
+    def run(self) -> None:
+        if isinstance(self.context, Context):
+            confinement.clean_environment()
+            confinement.preload(self.context.preload)
+        super().run()
+
+    def loop(self) -> None:
+        if isinstance(self.context, Context):
+            confinement.lock(self._keep)
+            confinement.load_no_more()
+        super().loop()
+
+
+# oslo.privsep makes its own class and asks no context for another. Contexts of
+# others are served as before.
+daemon.Daemon = Daemon  # type: ignore[misc]
+
 #: Binds, unbinds, makes VFs, resets: uid 0 owns the files, so that no
 #: capability is needed (drivers/pci/pci-sysfs.c checks none for these).
-base = Context("os_acc.privsep.base", "os_acc_base", [])
+base = Context(
+    "os_acc.privsep.base",
+    "os_acc_base",
+    [],
+    preload=["os_acc.privsep.binding", "os_acc.privsep.fpga", "os_acc.privsep.sriov"],
+)
 
 #: Looks who holds a device: other users' /proc/<pid>/fd (ptrace(2), access
 #: mode checks) and a VFIO node that libvirt has given to QEMU's user.
@@ -103,6 +154,7 @@ inspect = Context(
     "os_acc.privsep.inspect",
     "os_acc_inspect",
     [capabilities.CAP_SYS_PTRACE, capabilities.CAP_DAC_READ_SEARCH],
+    preload=["os_acc.privsep.holders"],
 )
 
 #: Programs FPGAs: reads the cached bitstream, which belongs to the service's
@@ -110,5 +162,8 @@ inspect = Context(
 #: The FPGA's nodes and sysfs files are uid 0's; drivers/fpga checks no
 #: capability.
 image = Context(
-    "os_acc.privsep.image", "os_acc_image", [capabilities.CAP_DAC_READ_SEARCH]
+    "os_acc.privsep.image",
+    "os_acc_image",
+    [capabilities.CAP_DAC_READ_SEARCH],
+    preload=["os_acc.privsep.fpga", "os_acc.privsep.xrt"],
 )

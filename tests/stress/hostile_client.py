@@ -21,7 +21,8 @@ import shlex
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -35,9 +36,13 @@ RETURNED, REFUSED = comm.Message.RET.value, comm.Message.ERR.value
 
 
 class HostileClient:
-    """A connection to a helper of its own."""
+    """A connection to a helper of its own.
 
-    def __init__(self, connection: socket.socket) -> None:
+    :ivar pid: of the helper.
+    """
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.pid = pid
         connection.settimeout(_PATIENCE)
         self._socket = connection
         self._numbers = itertools.count()
@@ -79,12 +84,24 @@ class HostileClient:
             self._unpacker.feed(data)
 
     def end(self) -> None:
-        """Hang up; the helper's own end is waited for."""
+        """Hang up, once; the helper's own end is waited for."""
+        if self._socket.fileno() < 0:
+            return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         for _ in self.answers():
             pass
         self._socket.close()
+
+
+def _process_of(socket_path: str) -> int:
+    """The process whose last argument is this path."""
+    last = os.fsencode(socket_path)
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if command.read_bytes().rstrip(b"\0").split(b"\0")[-1] == last:
+                return int(command.parent.name)
+    raise ProcessLookupError(socket_path)
 
 
 def pack(message: object) -> bytes:
@@ -109,12 +126,24 @@ def delivered(arguments: object) -> Any:
 
 
 @contextlib.contextmanager
-def connected(context: str, root: str) -> Iterator[HostileClient]:
+def connected(
+    context: str, root: str, environment: Mapping[str, str] | None = None
+) -> Iterator[HostileClient]:
     """A helper's only client.
 
-    :param context: ``base`` or ``inspect``.
+    :param context: ``base``, ``inspect``, ``image``, or the dotted path of another.
     :param root: the tree of the fake kernel that the helper talks to.
+    :param environment: of the helper; None: of this process.
     """
+    with serving(context, shlex.split(helper.command(root)), environment) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def serving(
+    context: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[HostileClient]:
+    """The only client of a helper that a command starts; see :func:`connected`."""
     with (
         tempfile.TemporaryDirectory() as directory,
         socket.socket(socket.AF_UNIX) as listening,
@@ -123,11 +152,15 @@ def connected(context: str, root: str) -> Iterator[HostileClient]:
         listening.bind(path)
         listening.listen(1)
         listening.settimeout(_PATIENCE)
-        name = f"os_acc.privsep.{context}"
+        name = context if "." in context else f"os_acc.privsep.{context}"
         options = ["--privsep_context", name, "--privsep_sock_path", path]
-        command = [*shlex.split(helper.command(root)), *options]
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-        client = HostileClient(listening.accept()[0])
+        subprocess.run(
+            [*command, *options],
+            check=True,
+            stderr=subprocess.DEVNULL,
+            env=None if environment is None else dict(environment),
+        )
+        client = HostileClient(listening.accept()[0], _process_of(path))
         try:
             yield client
         finally:

@@ -278,7 +278,7 @@ def _message(rubbish: Rubbish) -> object:
     return row if row[:1] != PING else ()
 
 
-# -- what asking for a name does: its module is imported ----------------------------
+# -- modules that a helper imports before it drops its privileges -------------------
 
 _IMPORTS = """
 import importlib, os, sys
@@ -312,7 +312,7 @@ _OTHERS_MODULES += (
 
 
 def test_to_import_our_modules_does_nothing():
-    """A client can make its helper do so, before the helper says no."""
+    """A helper preloads some of them while it still has all privileges."""
     command = [sys.executable, "-B", "-c", _IMPORTS]
     command += [",".join(_OTHERS_MODULES), ",".join(modules())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,0 +1,145 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Take from a helper every way to more privileges, for good.
+
+User 0 regains all capabilities of its bounding set with each execve(2), and
+oslo.privsep imports any module that a client names. Both end here, before the
+first call is served (prctl(2), capabilities(7)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from oslo_log import log
+from oslo_privsep import capabilities
+
+LOG = log.getLogger(__name__)
+
+# include/uapi/linux/prctl.h
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+_PR_SET_SECUREBITS = 28
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+# include/uapi/linux/securebits.h: NOROOT, NO_SETUID_FIXUP and
+# NO_CAP_AMBIENT_RAISE are set, KEEP_CAPS is not; all four are locked.
+_SECUREBITS = 0b1110_1111
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_KEPT = frozenset({"LANG", "LANGUAGE", "TZ"})
+# Python imports these only when it words an error, or reads a name; not every
+# version has all of them.
+_ON_DEMAND = (
+    *("_colorize", "ast", "linecache", "tokenize", "traceback", "unicodedata"),
+    *("encodings.ascii", "encodings.idna", "encodings.latin_1", "stringprep"),
+    *("concurrent.futures.thread", "multiprocessing.process"),
+)
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+class _LoadedOnly(MetaPathFinder):
+    """Finds no module, and lets no other finder look for one."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """Refuse an import; of modules that are loaded Python does not ask.
+
+        :raises ImportError: always.
+        """
+        raise ImportError(
+            f"{fullname} is not loaded, and a privileged helper that serves imports "
+            "nothing: name it in the preload of its os_acc.privsep.Context",
+            name=fullname,
+        )
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Import all that calls will need, while imports are still possible.
+
+    :raises ImportError: one of the modules cannot be imported.
+    """
+    for name in _ON_DEMAND:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    for name in modules:
+        importlib.import_module(name)
+
+
+def clean_environment() -> None:
+    """Keep the language and the time zone; set PATH and HOME; remove the rest."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or name.startswith("LC_")
+    }
+    os.environ.clear()
+    os.environ.update(kept, PATH=_PATH, HOME="/")
+
+
+def may_lock() -> bool:
+    """Whether this thread may change its bounding set and its securebits."""
+    return capabilities.CAP_SETPCAP in capabilities.get_caps()[0]
+
+
+def lock(keep: Iterable[int]) -> None:
+    """Give up all capabilities but some, and every way to others.
+
+    :param keep: of the capabilities that this thread has.
+    :raises OSError: as the kernel refused it.
+    :raises RuntimeError: another thread runs, which would not be locked.
+    """
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise RuntimeError("a helper has to be confined before it starts threads")
+    kept = frozenset(keep)
+    _call(_PR_SET_NO_NEW_PRIVS, 1)
+    _call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    if may_lock():
+        for number in _bounding_set() - kept:
+            _call(_PR_CAPBSET_DROP, number)
+        _call(_PR_SET_SECUREBITS, _SECUREBITS)
+    elif os.geteuid() == 0:
+        LOG.warning(
+            "Without CAP_SETPCAP the bounding set and the securebits of this helper "
+            "stay as they are; no_new_privs is set"
+        )
+    capabilities.drop_all_caps_except(kept, kept, [])
+
+
+def load_no_more() -> None:
+    """Refuse to import modules that are not loaded by now."""
+    sys.meta_path.insert(0, _LoadedOnly())
+
+
+def _bounding_set() -> frozenset[int]:
+    # The numbers are 64 bits of proc(5), CapBnd; EINVAL: the kernel has no more.
+    return frozenset(
+        number for number in range(64) if _prctl(_PR_CAPBSET_READ, number, 0, 0, 0) == 1
+    )
+
+
+def _call(option: int, argument: int) -> None:
+    if _prctl(option, argument, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), f"prctl {option}")

@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A helper that serves has no way to more privileges than its context keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc.testing import FakeKernel, hosts
+from tests.stress.hostile_client import REFUSED, RETURNED, HostileClient, connected
+
+VENDOR = "tests.unit.privsep.vendor"
+PING = (1,)
+_SETPCAP = 8
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """The file that a started program would make."""
+    return tmp_path / "started"
+
+
+@pytest.fixture
+def environment(tmp_path: Path, marker: Path) -> dict[str, str]:
+    """An environment in which ``import antigravity`` starts a program."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    program = binaries / "browser"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    program.chmod(0o755)
+    return {
+        **os.environ,
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "BROWSER": str(program),
+        "LC_MESSAGES": "C",
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+@pytest.fixture
+def helper(
+    tmp_path: Path, environment: dict[str, str]
+) -> Iterator[Callable[[str], HostileClient]]:
+    """``helper(context)`` starts a helper on a fake host; this is its client."""
+    fake = FakeKernel.build(tmp_path / "host", hosts.two_socket_host())
+    clients = []
+
+    def start(context: str) -> HostileClient:
+        client = connected(context, fake.root, environment)
+        clients.append(client)
+        return client.__enter__()
+
+    yield start
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+def status(text: str) -> dict[str, str]:
+    """The fields of proc(5), ``status``."""
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def may_confine() -> bool:
+    """Whether this user may change its bounding set (CAP_SETPCAP)."""
+    own = status(Path("/proc/self/status").read_text())
+    return bool(int(own["CapEff"], 16) >> _SETPCAP & 1)
+
+
+@pytest.mark.parametrize("context", ["base", "inspect", "image"])
+@pytest.mark.parametrize(
+    "name", ["antigravity.x", "this.s", "idlelib.run.main", "no_such_module.x"]
+)
+def test_a_module_that_is_not_loaded_is_not_imported(
+    helper: Callable[[str], HostileClient], marker: Path, context: str, name: str
+):
+    client = helper(context)
+    kind, error, arguments, *_ = client.call(name)
+    assert client.ask(PING) == (2,)
+    client.end()
+    assert not marker.exists()
+    assert (kind, error) == (REFUSED, "builtins.ImportError")
+    assert "is not loaded" in arguments[0]
+
+
+def test_a_step_of_a_vendor_has_what_its_context_preloads(
+    helper: Callable[[str], HostileClient],
+):
+    assert helper(f"{VENDOR}.context").call(f"{VENDOR}.hue")[0] == RETURNED
+
+
+def test_a_step_of_a_vendor_cannot_import_anything_else(
+    helper: Callable[[str], HostileClient], marker: Path
+):
+    client = helper(f"{VENDOR}.context")
+    kind, error, arguments, *_ = client.call(f"{VENDOR}.undeclared")
+    assert (kind, error) == (REFUSED, "builtins.ImportError")
+    assert "preload" in arguments[0]
+    client.end()
+    assert not marker.exists()
+
+
+def test_the_environment_is_cleaned(helper: Callable[[str], HostileClient]):
+    kind, found = helper(f"{VENDOR}.context").call(f"{VENDOR}.environment")
+    assert kind == RETURNED
+    assert found["PATH"] == "/usr/sbin:/usr/bin:/sbin:/bin"
+    assert found["LC_MESSAGES"] == "C"
+    others = {"BROWSER", "LD_LIBRARY_PATH", "PYTHONWARNINGS"}
+    assert not others & found.keys()
+
+
+@pytest.mark.parametrize("context", ["base", "inspect", "image"])
+def test_the_kernel_gives_no_privileges_any_more(
+    helper: Callable[[str], HostileClient], context: str
+):
+    found = status(Path(f"/proc/{helper(context).pid}/status").read_text())
+    # A helper of the tests keeps no capability; see os_acc.testing.helper.
+    expected = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapAmb"), 0)
+    if may_confine():
+        expected["CapBnd"] = 0
+    assert {name: int(found[name], 16) for name in expected} == expected
+    assert found["NoNewPrivs"] == "1"
+
+
+def test_a_program_that_a_helper_starts_has_no_privileges_either(
+    helper: Callable[[str], HostileClient],
+):
+    kind, text = helper(f"{VENDOR}.context").call(f"{VENDOR}.status_of_a_program")
+    assert kind == RETURNED
+    found = status(text)
+    assert int(found["CapEff"], 16) == int(found["CapPrm"], 16) == 0
+    assert found["NoNewPrivs"] == "1"
