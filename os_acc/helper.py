@@ -29,9 +29,10 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
-from os_acc.privsep import binding, fpga, holders, record, sriov, xrt
+from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.privsep.record import Use
+from os_acc.privsep.rootconf import Mode
 
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # On a host without FPGAs nobody has to allow the third.
@@ -106,6 +107,12 @@ class Helper:
         """
         for start in [self._links[context].start() for context in contexts]:
             start.wait(deadline)
+
+    def limits(self, deadline: float) -> tuple[Mode, str, str]:
+        """Whether root's configuration limits the helper; its path; why not."""
+        turn = self._turn(privsep.base, deadline)
+        mode, path, why = turn.ask(rootconf.standing)
+        return Mode(mode), path, why
 
     def take(self, lease: Lease, deadline: float) -> None:
         """Bind all functions of a lease to vfio-pci.
@@ -427,6 +434,14 @@ def _error(address: str, result: Result) -> exception.OsAccError:
                 f"{result.step} is taken for lease {result.observed}, says the "
                 "privileged helper's record",
                 result.observed,
+            )
+        case Outcome.DENIED:
+            return exception.HostStepFailed(
+                f"{address}: root's configuration does not allow this step",
+                address=address,
+                errno=result.errno,
+                hint="name it in device_spec of /etc/os-acc/privileged.conf, as in the "
+                "service's own configuration",
             )
         case Outcome.IN_USE | Outcome.UNSURE:
             return exception.DeviceInUse(

@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from os_acc.device_spec.address import LIMITS, Place
+from os_acc.device_spec.address import LIMITS, Netdev, Place
 from os_acc.objects.claim import Tags
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
@@ -77,6 +77,12 @@ class DeviceSpec:
     def wants_vfs(self) -> bool:
         """Whether any entry asks for VFs to be made."""
         return any(entry.tags.num_vfs is not None for entry in self.entries)
+
+    @property
+    def interfaces(self) -> frozenset[str]:
+        """The network interfaces by which entries name devices."""
+        places = (entry.place for entry in self.entries)
+        return frozenset(each.name for each in places if isinstance(each, Netdev))
 
     @property
     def resource_classes(self) -> frozenset[str]:

@@ -25,27 +25,15 @@ import contextlib
 import dataclasses
 import errno
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import dfl, functions, kernel, record, worker
+from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
 from os_acc.privsep.functions import VFIO_PCI
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.privsep.record import Record, Use
-
-_GROUP_LIMIT = 2**31 - 1
-
-
-class Target(NamedTuple):
-    """One function of a call: where, what it has to be, what to restore."""
-
-    address: PciAddress
-    identity: tuple[int, ...]
-    group: int
-    driver: str = ""
-    override: str = ""
+from os_acc.privsep.targets import Permission, Target, parse, permission
 
 
 @privsep.base.entrypoint
@@ -60,20 +48,25 @@ def take(
 
     Before any of them is touched, each is recorded with the driver and the
     override that it has. Where the record names another lease for one of
-    them, or cannot be read, none is touched.
+    them, or cannot be read, none is touched. Root's configuration has to name
+    each of them, or another one of the call in the same slot.
 
     :param targets: for each function its address as four numbers and its
         identity as five (vendor, product, subsystem's two, revision).
     :param lease: canonical UUID.
     """
-    parsed = _parse(group, targets, epoch, milliseconds, 2)
+    parsed = parse(group, targets, epoch, milliseconds, 2)
     if parsed is None or not functions.is_uuid(lease):
         return (Result(Outcome.INVALID, errno.EINVAL),)
+    allows = permission(parsed)
     return _run(
         parsed,
         epoch,
         milliseconds,
-        lambda each: _claim(parsed, each, lease, "") or _guarded(_take, each, lease),
+        lambda each: (
+            _claim(parsed, each, lease, "")
+            or _guarded(_take_allowed, each, lease, allows)
+        ),
     )
 
 
@@ -95,20 +88,25 @@ def give_back(
     as it is, since this one has nothing there: the answer is ``ok``, and
     ``observed`` is that lease.
 
+    Where root's configuration limits the callers, their word does not count. A
+    function without a record then goes to the driver that the kernel chooses,
+    if it is on vfio-pci or on no driver, and if the configuration names it.
+
     :param targets: as for :func:`take`, then driver and override, '' for
         none.
     :param proven_free: the caller has asked the ``inspect`` context, which
         may look where this one may not.
     :param lease: canonical UUID.
     """
-    parsed = _parse(group, targets, epoch, milliseconds, 4)
+    parsed = parse(group, targets, epoch, milliseconds, 4)
     if parsed is None or type(proven_free) is not bool or not functions.is_uuid(lease):
         return (Result(Outcome.INVALID, errno.EINVAL),)
+    allows = permission(parsed)
     return _run(
         parsed,
         epoch,
         milliseconds,
-        lambda each: _guarded(_give_back_recorded, each, lease, proven_free),
+        lambda each: _guarded(_give_back_recorded, each, lease, proven_free, allows),
     )
 
 
@@ -133,7 +131,7 @@ def reserve(
         they say of driver and override stays. :data:`record.UNREADABLE`:
         records that are damaged. '' for none.
     """
-    parsed = _parse(group, targets, epoch, milliseconds, 2)
+    parsed = parse(group, targets, epoch, milliseconds, 2)
     if (
         parsed is None
         or not functions.is_uuid(lease)
@@ -142,13 +140,14 @@ def reserve(
         or not _is_lease(instead_of)
     ):
         return (Result(Outcome.INVALID, errno.EINVAL),)
+    allows = permission(parsed)
     return _run(
         parsed,
         epoch,
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, instead_of)
-            or _guarded(_reserve, each, lease, Use(use))
+            or _guarded(_reserve_allowed, each, lease, Use(use), allows)
         ),
     )
 
@@ -209,37 +208,6 @@ def _run(
     )
 
 
-def _parse(
-    group: int, targets: object, epoch: object, milliseconds: object, fields: int
-) -> tuple[Target, ...] | None:
-    if (
-        not functions.is_number(group, _GROUP_LIMIT)
-        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
-        or not functions.is_deadline(milliseconds)
-        or not isinstance(targets, tuple | list)
-        or not targets
-    ):
-        return None
-    parsed = [_parse_target(group, target, fields) for target in targets]
-    whole = tuple(target for target in parsed if target is not None)
-    # The second lock of one device would wait for the first.
-    different = {target.address for target in whole}
-    return whole if len(different) == len(parsed) else None
-
-
-def _parse_target(group: int, target: object, fields: int) -> Target | None:
-    if not isinstance(target, tuple | list) or len(target) != fields:
-        return None
-    address = functions.parse_address(target[0])
-    identity = target[1]
-    if address is None or not functions.is_identity(identity):
-        return None
-    names = tuple(target[2:])
-    if not all(functions.is_driver_name(name) for name in names):
-        return None
-    return Target(address, tuple(identity), group, *names)
-
-
 def _is_lease(value: object) -> bool:
     """Whether a value names the lease of a record, or none."""
     return type(value) is str and (
@@ -264,6 +232,22 @@ def _claim(
     except OSError as error:
         return _refused(error)
     return None
+
+
+def _take_allowed(target: Target, lease: str, allows: Permission) -> Result:
+    # One that is taken already, and has left device_spec since, stays so.
+    is_taken = functions.driver(target.address) == VFIO_PCI and _lease_of(target)
+    if allows(target) is False and is_taken != lease:
+        return rootconf.denied()
+    return _take(target, lease)
+
+
+def _reserve_allowed(
+    target: Target, lease: str, use: Use, allows: Permission
+) -> Result:
+    if allows(target) is False and _lease_of(target) is None:
+        return rootconf.denied()
+    return _reserve(target, lease, use)
 
 
 def _lease_of(target: Target) -> str | None:
@@ -376,20 +360,47 @@ def _take(target: Target, lease: str) -> Result:
     return _prove(address, VFIO_PCI, VFIO_PCI)
 
 
-def _give_back_recorded(target: Target, lease: str, proven_free: bool) -> Result:
+def _give_back_recorded(
+    target: Target, lease: str, proven_free: bool, allows: Permission
+) -> Result:
     try:
         found = record.of(target.address, target.identity)
     except record.Unclear:
         found = None
-    if found is not None:
-        if found.lease != lease:
-            return Result(Outcome.OK, 0, "record", found.lease)
-        if found.driver != VFIO_PCI:
-            target = target._replace(driver=found.driver, override=found.override)
-    result = _give_back(target, proven_free)
+    if found is not None and found.lease != lease:
+        return Result(Outcome.OK, 0, "record", found.lease)
+    if found is not None and found.driver != VFIO_PCI:
+        target = target._replace(driver=found.driver, override=found.override)
+        result = _give_back(target, proven_free)
+    elif (allowed := allows(target)) is None or (found and target.driver == VFIO_PCI):
+        result = _give_back(target, proven_free)
+    else:
+        result = _give_to_kernel(target, proven_free, allowed=allowed)
     if result.outcome == Outcome.OK:
         record.remove(target.address)
     return result
+
+
+def _give_to_kernel(target: Target, proven_free: bool, *, allowed: bool) -> Result:
+    """Let the kernel choose the driver of a function that nothing recorded.
+
+    A version without records took it, or the record is damaged.
+    """
+    address, driver = target.address, functions.driver(target.address)
+    if (driver, functions.override(address)) == (target.driver, target.override):
+        return Result(Outcome.OK)
+    if not allowed or driver not in (VFIO_PCI, "") or target.override:
+        return rootconf.denied(driver)
+    held = None if proven_free else _held(target.group)
+    if held is not None:
+        return held
+    if driver == VFIO_PCI:
+        _reset(address)
+    functions.set_override(address, "")
+    functions.unbind(address)
+    if target.driver:
+        functions.probe(address)
+    return _prove(address, target.driver, "")
 
 
 def _give_back(target: Target, proven_free: bool) -> Result:

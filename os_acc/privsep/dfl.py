@@ -54,7 +54,7 @@ def own_ports(function: PciAddress) -> list[str]:
 
 def port(card: PciAddress, number: int) -> Port | None:
     """The port of this number, on the card or on a VF of it."""
-    for function in (card, *_vfs(card)):
+    for function in (card, *vfs(card)):
         for path in own_ports(function):
             if _read(path, "id") == str(number):
                 return Port(function, path)
@@ -123,7 +123,8 @@ def held(function: PciAddress) -> str | None:
     return None
 
 
-def _vfs(card: PciAddress) -> Iterator[PciAddress]:
+def vfs(card: PciAddress) -> Iterator[PciAddress]:
+    """The VFs that a card has now."""
     place = functions.directory(card)
     for name in sorted(_list(place)):
         if name.startswith("virtfn"):

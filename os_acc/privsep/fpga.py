@@ -32,9 +32,10 @@ from typing import NamedTuple
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import dfl, functions, images, kernel, worker
+from os_acc.privsep import dfl, functions, images, kernel, rootconf, worker
 from os_acc.privsep.images import Sealed
 from os_acc.privsep.outcome import Outcome, Refusal, Result, after_programming
+from os_acc.privsep.rootconf import RootConf
 
 PORT_PR = 0xB680
 PORT_RELEASE = 0x4004B681
@@ -143,6 +144,7 @@ def assign_ports(
 
 def _run(task: _Task, image: Sealed, epoch: int, deadline: float) -> Result:
     addresses = [task.card]
+    root = rootconf.current()
     with contextlib.suppress(OSError):
         port = dfl.port(task.card, task.number)
         # Nobody may take the VF to a guest meanwhile.
@@ -152,7 +154,7 @@ def _run(task: _Task, image: Sealed, epoch: int, deadline: float) -> Result:
     def job(index: int) -> Result:
         if index:
             return Result(Outcome.OK)
-        return _guarded(lambda: _program(task, image, addresses))
+        return _guarded(lambda: _program(task, image, addresses, root))
 
     seconds = deadline - time.monotonic()
     if seconds <= 0:
@@ -161,8 +163,12 @@ def _run(task: _Task, image: Sealed, epoch: int, deadline: float) -> Result:
     return worker.run(addresses, epoch, seconds, job, [image.fd])[0]
 
 
-def _program(task: _Task, image: Sealed, locked: list[PciAddress]) -> Result:
+def _program(
+    task: _Task, image: Sealed, locked: list[PciAddress], root: RootConf
+) -> Result:
     _check_card(task.card, task.identity)
+    if not root.allows(task.card, *dfl.vfs(task.card)):
+        return rootconf.denied()
     fme = _fme(task.card)
     found = dfl.interface_id(fme)
     if found is None:
@@ -283,15 +289,20 @@ def _set_ports(
     assert isinstance(epoch, int)
     assert isinstance(milliseconds, int)
     wanted = tuple(identity)
+    root = rootconf.current()
 
     def job(_index: int) -> Result:
-        return _guarded(lambda: _hand_out(card, wanted, count))
+        return _guarded(lambda: _hand_out(card, wanted, count, root))
 
     return worker.run([card], epoch, milliseconds / 1000, job)[0]
 
 
-def _hand_out(card: PciAddress, identity: tuple[int, ...], count: int) -> Result:
+def _hand_out(
+    card: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
+) -> Result:
     _check_card(card, identity)
+    if not (root.allows_vfs(card, count) if count else root.allows(card)):
+        return rootconf.denied(count)
     fme = _fme(card)
     number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
     if count > number_of_ports:

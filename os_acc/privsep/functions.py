@@ -86,6 +86,11 @@ def is_driver_name(value: object) -> bool:
     )
 
 
+def is_file_name(value: str) -> bool:
+    """Whether a text is the name of one file in a directory."""
+    return value not in ("", ".", "..") and "/" not in value and "\0" not in value
+
+
 def is_uuid(value: object) -> bool:
     """Whether a value is a canonical UUID."""
     return type(value) is str and _UUID.fullmatch(value) is not None
@@ -155,6 +160,22 @@ def group(address: PciAddress) -> int | None:
     """The number of its IOMMU group."""
     text = _link(address, "iommu_group")
     return int(text) if text.isdigit() else None
+
+
+def physical_function(address: PciAddress) -> PciAddress | None:
+    """The PF of a VF; None where the function is no VF."""
+    try:
+        return PciAddress.parse(_link(address, "physfn"))
+    except exception.InvalidPciAddress:
+        return None
+
+
+def total_vfs(address: PciAddress) -> int:
+    """How many VFs the function can have; 0 where it is no PF."""
+    try:
+        return int(read(address, "sriov_totalvfs"))
+    except FileNotFoundError:
+        return 0
 
 
 def override(address: PciAddress) -> str:

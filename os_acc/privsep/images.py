@@ -33,6 +33,7 @@ from oslo_config import cfg
 
 from os_acc import state_path
 from os_acc.objects.digest import Digest
+from os_acc.privsep import rootconf
 
 #: Bytes that an image may have: as many are held in memory, twice, while it
 #: is programmed (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
@@ -88,14 +89,20 @@ class Images:
         """
         if self._directory is not None:
             return self._directory
-        cfg.CONF.register_opt(state_path.OPTION, group=state_path.GROUP)
-        try:
-            found = cfg.CONF[state_path.GROUP].state_path
-        except cfg.Error as error:
-            raise Unfit(errno.EINVAL, "image", str(error)) from error
+        found = rootconf.current().state_path
+        if found is None:
+            found = self._configured()
         if not found or not os.path.isabs(found):
             raise Unfit(errno.EINVAL, "image", "state_path is not absolute")
         return os.path.join(found, state_path.BITSTREAMS)
+
+    def _configured(self) -> str | None:
+        cfg.CONF.register_opt(state_path.OPTION, group=state_path.GROUP)
+        try:
+            found: str | None = cfg.CONF[state_path.GROUP].state_path
+        except cfg.Error as error:
+            raise Unfit(errno.EINVAL, "image", str(error)) from error
+        return found
 
     @contextlib.contextmanager
     def sealed(self, digest: Digest, deadline: float) -> Iterator[Sealed]:

@@ -48,6 +48,8 @@ class Outcome(enum.StrEnum):
     #: The helper's record has it taken for another lease; ``observed`` is its
     #: uuid.
     CLAIMED = "claimed"
+    #: Root's configuration does not allow it.
+    DENIED = "denied"
     #: The step's own code raised; ``observed`` says what.
     FAILED = "failed"
     #: Another device of the same call failed, so this was not tried.

@@ -20,8 +20,9 @@ import os
 from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, kernel, worker
+from os_acc.privsep import functions, kernel, rootconf, worker
 from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.rootconf import RootConf
 
 _VF_LIMIT = 0xFFFF
 _AUTOPROBE = "sriov_drivers_autoprobe"
@@ -62,11 +63,12 @@ def set_num_vfs(
     if not functions.exists(address):
         return Result(Outcome.GONE, errno.ENODEV, "identity")
     wanted = tuple(identity)
+    root = rootconf.current()
     (result,) = worker.run(
         [address],
         epoch,
         milliseconds / 1000,
-        lambda _index: _set(address, wanted, count),
+        lambda _index: _set(address, wanted, count, root),
     )
     return result
 
@@ -125,9 +127,11 @@ def _set_autoprobe(address: PciAddress, value: str) -> None:
         raise _WithoutEffect(observed)
 
 
-def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
+def _set(
+    address: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
+) -> Result:
     try:
-        return _set_checked(address, identity, count)
+        return _set_checked(address, identity, count, root)
     except _WithoutEffect as error:
         return Result(Outcome.NO_EFFECT, 0, _AUTOPROBE, error.observed)
     except OSError as error:
@@ -136,9 +140,13 @@ def _set(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
         )
 
 
-def _set_checked(address: PciAddress, identity: tuple[int, ...], count: int) -> Result:
+def _set_checked(
+    address: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
+) -> Result:
     if found := functions.changed(address, identity):
         return found
+    if not root.allows_vfs(address, count):
+        return rootconf.denied(count)
     _put_back(address)
     present = functions.count_vfs(address)
     if present == count:

@@ -33,7 +33,7 @@ from oslo_config import cfg
 from oslo_privsep import capabilities
 
 from os_acc import xrt_path
-from os_acc.privsep import kernel, worker
+from os_acc.privsep import kernel, rootconf, worker
 
 #: Of what a program says: bytes that are kept, and lines that are told.
 _KEPT = 16384
@@ -82,11 +82,13 @@ class Tools:
         """
         if self._directory is not None:
             return self._directory
-        cfg.CONF.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
-        try:
-            found = str(cfg.CONF[xrt_path.GROUP].tools)
-        except cfg.Error as error:
-            raise Missing(errno.EINVAL, xrt_path.GROUP) from error
+        found = rootconf.known().tools
+        if found is None:
+            cfg.CONF.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
+            try:
+                found = str(cfg.CONF[xrt_path.GROUP].tools)
+            except cfg.Error as error:
+                raise Missing(errno.EINVAL, xrt_path.GROUP) from error
         if not os.path.isabs(found):
             raise Missing(errno.EINVAL, found)
         return found

@@ -38,9 +38,10 @@ from typing import NamedTuple
 from os_acc import privsep
 from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import functions, images, tools, worker
+from os_acc.privsep import functions, images, rootconf, tools, worker
 from os_acc.privsep.images import Sealed
 from os_acc.privsep.outcome import Outcome, Refusal, Result, after_programming
+from os_acc.privsep.rootconf import RootConf
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
@@ -96,6 +97,7 @@ def program(
     user = dataclasses.replace(card, function=number)
     task = _Task(card, user, tuple(identity), interface_id)
     deadline = time.monotonic() + milliseconds / 1000
+    root = rootconf.current()
     # No lock file for what is not there.
     if not functions.exists(card) or not functions.exists(user):
         return Result(Outcome.GONE, errno.ENODEV, "identity")
@@ -103,7 +105,7 @@ def program(
         with images.current.sealed(named, deadline) as image:
 
             def job(index: int) -> Result:
-                return Result(Outcome.OK) if index else _guarded(task, image)
+                return Result(Outcome.OK) if index else _guarded(task, image, root)
 
             seconds = max(0.0, deadline - time.monotonic())
             return worker.run([card, user], epoch, seconds, job, [image.fd])[0]
@@ -111,9 +113,9 @@ def program(
         return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
 
 
-def _guarded(task: _Task, image: Sealed) -> Result:
+def _guarded(task: _Task, image: Sealed, root: RootConf) -> Result:
     try:
-        return _program(task, image)
+        return _program(task, image, root)
     except Refusal as refusal:
         return refusal.result
     except tools.Missing as error:
@@ -124,9 +126,11 @@ def _guarded(task: _Task, image: Sealed) -> Result:
         )
 
 
-def _program(task: _Task, image: Sealed) -> Result:
+def _program(task: _Task, image: Sealed, root: RootConf) -> Result:
     wanted = _xclbin_id(image)
     _check(task)
+    if not root.allows(task.card, task.user):
+        return rootconf.denied()
     found = xrt.interface_id(functions.read(task.card, "interface_uuids"))
     if found != task.interface_id:
         raise Refusal(Result(Outcome.CHANGED, 0, "interface_uuids", found or ""))

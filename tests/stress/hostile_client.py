@@ -162,6 +162,8 @@ def serving(
         )
         client = HostileClient(listening.accept()[0], _process_of(path))
         try:
+            # Before it serves, a helper has all privileges.
+            client.ask((comm.Message.PING.value,))
             yield client
         finally:
             client.end()

@@ -29,6 +29,7 @@ BEFORE: Sequence[tuple[str, Check]] = (
     ("helper base", helpers.base),
     ("helper inspect", helpers.inspect),
     ("helper image", helpers.image),
+    ("privileged.conf", helpers.limits),
 )
 
 #: As the owner of the state directory.

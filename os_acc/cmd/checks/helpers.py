@@ -19,8 +19,9 @@ import time
 from collections.abc import Iterator
 
 from os_acc import exception, helper, privsep
-from os_acc.cmd.checks.finding import Finding, failed, ok
+from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.cmd.checks.scene import Scene
+from os_acc.privsep.rootconf import Mode
 
 
 def base(scene: Scene) -> Iterator[Finding]:
@@ -36,6 +37,41 @@ def inspect(scene: Scene) -> Iterator[Finding]:
 def image(scene: Scene) -> Iterator[Finding]:
     """Does the context that programs FPGAs start?"""
     yield _start(scene, privsep.image)
+
+
+def limits(scene: Scene) -> Iterator[Finding]:
+    """Does root's configuration limit what the helper does for its callers?"""
+    settings = scene.settings
+    deadline = time.monotonic() + settings.initialize_timeout
+    try:
+        mode, path, why = helper.Helper(settings.write_timeout).limits(deadline)
+    except (exception.HelperUnavailable, exception.HelperLost) as error:
+        yield failed(
+            f"the helper cannot be asked: {error.message}",
+            "see the check 'helper base'",
+        )
+        return
+    match mode:
+        case Mode.ENFORCED:
+            yield ok(f"{path} limits what the helper binds and programs")
+        case Mode.BROKEN:
+            yield failed(
+                f"{path} cannot be used: {why}; the helper binds and programs nothing",
+                "correct it; its device_spec has the syntax of [os_acc] device_spec",
+            )
+        case Mode.IGNORED:
+            yield warning(
+                f"the helper ignores {path}: {why}; its callers decide what it binds "
+                "and programs",
+                "let the file and its directories belong to root, and no other user "
+                "write there",
+            )
+        case Mode.ABSENT:
+            yield warning(
+                f"there is no {path}: the callers of the helper decide what it "
+                "binds and programs",
+                "put [os_acc] device_spec into that file, which has to be root's",
+            )
 
 
 def _start(scene: Scene, context: privsep.Context) -> Finding:

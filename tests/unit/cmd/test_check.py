@@ -342,3 +342,25 @@ def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
     (found,) = console.checks()["networks"]
     assert found["Result"] == "failed"
     assert "dragons" in found["What"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "result", "told"),
+    [
+        (None, 0o644, "warning", "there is no"),
+        ("[os_acc]\n", 0o644, "ok", "limits what"),
+        ("[os_acc]\n", 0o666, "warning", "ignores"),
+        ("[os_acc]\ndevice_spec = {\n", 0o644, "failed", "cannot be used"),
+    ],
+)
+def test_the_limit_of_the_helper_is_a_finding(
+    console: Console, text: str | None, mode: int, result: str, told: str
+) -> None:
+    if text is not None:
+        path = Path(console.bench.root, "etc/os-acc/privileged.conf")
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(mode)
+    (found,) = console.checks()["privileged.conf"]
+    assert found["Result"] == result
+    assert told in found["What"].replace("\n", " ")

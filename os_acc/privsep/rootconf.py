@@ -1,0 +1,276 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Root's own configuration: the limit of what a caller can ask for.
+
+A service's configuration may belong to the service's user, and so does the
+command line by which the helper is started. Neither can widen what this file
+allows: ``/etc/os-acc/privileged.conf``, with the options and the syntax of the
+service's own file. It counts only where root alone could have written it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import errno
+import os
+import stat
+from collections.abc import Mapping, Sequence
+
+from oslo_config import cfg
+from oslo_log import log
+
+from os_acc import device_spec, exception, privsep, state_path, xrt_path
+from os_acc.device_spec import DeviceSpec
+from os_acc.objects.claim import Tags
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
+from os_acc.privsep import functions, kernel
+from os_acc.privsep.outcome import Outcome, Result
+
+LOG = log.getLogger(__name__)
+
+#: Below the root of :class:`.kernel.Kernel`.
+PATH = ("etc", "os-acc", "privileged.conf")
+#: The step of a refusal.
+STEP = "privileged.conf"
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_DEVICES = cfg.MultiStrOpt("device_spec", default=[])
+_NO_DEVICES = DeviceSpec()
+
+
+class Mode(enum.StrEnum):
+    """What limits the callers of a helper."""
+
+    #: Root's file.
+    ENFORCED = "enforced"
+    #: Root's file cannot be understood: nothing but restoring is allowed.
+    BROKEN = "broken"
+    #: There is no such file: a caller decides about each device.
+    ABSENT = "absent"
+    #: Others than root may write to the file, so it does not count either.
+    IGNORED = "ignored"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RootConf:
+    """Root's configuration, or the lack of one.
+
+    :ivar why: the reason for the mode, where that is BROKEN or IGNORED.
+    :ivar devices: the functions that callers may ask for.
+    :ivar state_path: of the service, to find cached images; None: the option
+        of the helper's own configuration counts.
+    :ivar tools: the directory of XRT's tools; None: likewise.
+    """
+
+    mode: Mode
+    why: str = ""
+    devices: DeviceSpec = _NO_DEVICES
+    state_path: str | None = None
+    tools: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing limits the callers."""
+        return self.mode in (Mode.ABSENT, Mode.IGNORED)
+
+    def tags(self, address: PciAddress) -> Tags | None:
+        """The tags of a function; None where ``device_spec`` does not name it."""
+        function = _function(address)
+        if function is None:
+            return None
+        physical = function.physfn and _function(function.physfn)
+        others = {physical.address: physical} if physical else {}
+        return self.devices.match(function, self._netdevs(), others)
+
+    def allows(self, *addresses: PciAddress) -> bool:
+        """Whether one of these functions is named, or nothing limits the callers."""
+        return self.is_open or any(
+            self.tags(address) is not None for address in addresses
+        )
+
+    def allows_vfs(self, address: PciAddress, count: int) -> bool:
+        """Whether a PF may get this many VFs."""
+        if self.is_open:
+            return True
+        tags = self.tags(address)
+        return tags is not None and tags.num_vfs == count
+
+    def _netdevs(self) -> Mapping[str, PciAddress]:
+        names = self.devices.interfaces
+        found = {name: _behind(name) for name in names}
+        return {name: address for name, address in found.items() if address}
+
+
+@privsep.base.entrypoint
+def standing() -> tuple[str, str, str]:
+    """Say what limits the callers of this helper: mode, path, reason."""
+    conf = current()
+    return (str(conf.mode), kernel.current.path(*PATH), conf.why)
+
+
+def denied(observed: object = "") -> Result:
+    """The answer to a call that root's configuration does not allow."""
+    return Result(Outcome.DENIED, errno.EPERM, STEP, str(observed))
+
+
+_last: tuple[tuple[object, ...], RootConf] = ((), RootConf(Mode.ABSENT))
+
+
+def current() -> RootConf:
+    """Read the configuration, anew where the file or a directory has changed."""
+    global _last
+    known, conf = _last
+    places, missing = _places()
+    key = (kernel.current.root, *(each for _, each in places), missing)
+    if key != known:
+        conf = _load(places, missing)
+        _log(conf)
+        _last = (key, conf)
+    return conf
+
+
+def known() -> RootConf:
+    """The configuration as it was last read; a worker's child reads no other."""
+    return _last[1]
+
+
+_Seen = tuple[int, int, int, int, int, int]
+
+
+def _places() -> tuple[list[tuple[str, _Seen]], int]:
+    """The file and the directories that lead to it; the error of the first not seen."""
+    found: list[tuple[str, _Seen]] = []
+    for depth in range(len(PATH) + 1):
+        path = kernel.current.path(*PATH[:depth])
+        try:
+            seen = os.lstat(path)
+        except OSError as error:
+            return found, error.errno or errno.EIO
+        found.append(
+            (
+                path,
+                (
+                    seen.st_dev,
+                    seen.st_ino,
+                    seen.st_mode,
+                    seen.st_uid,
+                    # Directories change whenever another file comes or goes.
+                    seen.st_mtime_ns if depth == len(PATH) else 0,
+                    seen.st_size if depth == len(PATH) else 0,
+                ),
+            )
+        )
+    return found, 0
+
+
+def _load(places: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
+    if missing in (errno.ENOENT, errno.ENOTDIR):
+        return RootConf(Mode.ABSENT)
+    if missing:
+        return RootConf(Mode.BROKEN, os.strerror(missing))
+    for path, (_, _, mode, owner, _, _) in places:
+        if (why := _not_roots(path, mode, owner, places[-1][0])) is not None:
+            return RootConf(Mode.IGNORED, why)
+    return _read(places[-1][0])
+
+
+def _not_roots(path: str, mode: int, owner: int, file: str) -> str | None:
+    """Why others than root may have written a file or directory."""
+    # Helpers of tests run as an ordinary user on a tree of their own.
+    if owner not in (0, os.geteuid()):
+        return f"{path} belongs to user {owner}"
+    if mode & _OTHERS_MAY_WRITE:
+        return f"{path} can be written by others (mode {stat.S_IMODE(mode):04o})"
+    is_kind = stat.S_ISREG if path == file else stat.S_ISDIR
+    if not is_kind(mode):
+        return f"{path} is {'no file' if path == file else 'no directory'}"
+    return None
+
+
+def _read(path: str) -> RootConf:
+    conf = cfg.ConfigOpts()
+    conf.register_opts([_DEVICES, state_path.OPTION], group=state_path.GROUP)
+    conf.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
+    try:
+        conf([], default_config_files=[path], default_config_dirs=[], use_env=False)
+        own = conf[state_path.GROUP]
+        return RootConf(
+            Mode.ENFORCED,
+            devices=device_spec.parse(tuple(own.device_spec or ())),
+            state_path=str(own.state_path or ""),
+            tools=str(conf[xrt_path.GROUP].tools or ""),
+        )
+    except (cfg.Error, ValueError, exception.InvalidDeviceSpec) as error:
+        # ValueError: bytes that are no text, or a value of another type.
+        return RootConf(Mode.BROKEN, " ".join(str(error).split()))
+
+
+def _log(conf: RootConf) -> None:
+    path = kernel.current.path(*PATH)
+    match conf.mode:
+        case Mode.ABSENT:
+            LOG.warning(
+                "There is no %s: the service's user decides which devices of this "
+                "host are bound and programmed",
+                path,
+            )
+        case Mode.IGNORED:
+            LOG.warning(
+                "%s is IGNORED, since %s: the service's user decides which devices of "
+                "this host are bound and programmed",
+                path,
+                conf.why,
+            )
+        case Mode.BROKEN:
+            LOG.error(
+                "%s cannot be used, so no device is bound or programmed: %s",
+                path,
+                conf.why,
+            )
+        case Mode.ENFORCED:
+            LOG.info("%s limits which devices are bound and programmed", path)
+
+
+def _function(address: PciAddress) -> PciFunction | None:
+    """What ``device_spec`` looks at of a function; None where there is none."""
+    numbers = functions.identity(address)
+    if numbers is None:
+        return None
+    vendor, product, subsystem_vendor, subsystem_product, revision = numbers
+    return PciFunction(
+        address=address,
+        identity=PciIdentity(
+            vendor, product, subsystem_vendor, subsystem_product, revision
+        ),
+        class_code=0,
+        driver=None,
+        iommu_group=None,
+        numa_node=None,
+        reset_methods=(),
+        physfn=functions.physical_function(address),
+        total_vfs=functions.total_vfs(address),
+        vfs=(),
+    )
+
+
+def _behind(interface: str) -> PciAddress | None:
+    """The PCI function of a network interface."""
+    if not functions.is_file_name(interface):
+        return None
+    link = kernel.current.path("sys/class/net", interface, "device")
+    for part in reversed(os.path.realpath(link).split("/")):
+        try:
+            return PciAddress.parse(part)
+        except exception.InvalidPciAddress:
+            continue
+    return None

@@ -1,0 +1,87 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The functions that a call of :mod:`os_acc.privsep.binding` is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import functions, rootconf, worker
+
+_GROUP_LIMIT = 2**31 - 1
+
+
+class Target(NamedTuple):
+    """One function of a call: where, what it has to be, what to restore."""
+
+    address: PciAddress
+    identity: tuple[int, ...]
+    group: int
+    driver: str = ""
+    override: str = ""
+
+
+#: Whether root's configuration allows a function; None: it limits nothing.
+Permission = Callable[[Target], bool | None]
+
+
+def parse(
+    group: int, targets: object, epoch: object, milliseconds: object, fields: int
+) -> tuple[Target, ...] | None:
+    """Read the arguments of a call; None where they are malformed.
+
+    :param fields: of each target.
+    """
+    if (
+        not functions.is_number(group, _GROUP_LIMIT)
+        or not functions.is_number(epoch, worker.EPOCH_LIMIT)
+        or not functions.is_deadline(milliseconds)
+        or not isinstance(targets, tuple | list)
+        or not targets
+    ):
+        return None
+    parsed = [_parse_target(group, target, fields) for target in targets]
+    whole = tuple(target for target in parsed if target is not None)
+    # The second lock of one device would wait for the first.
+    different = {target.address for target in whole}
+    return whole if len(different) == len(parsed) else None
+
+
+def _parse_target(group: int, target: object, fields: int) -> Target | None:
+    if not isinstance(target, tuple | list) or len(target) != fields:
+        return None
+    address = functions.parse_address(target[0])
+    identity = target[1]
+    if address is None or not functions.is_identity(identity):
+        return None
+    names = tuple(target[2:])
+    if not all(functions.is_driver_name(name) for name in names):
+        return None
+    return Target(address, tuple(identity), group, *names)
+
+
+def permission(targets: Sequence[Target]) -> Permission:
+    """What root's configuration says of each function of a call."""
+    root = rootconf.current()
+
+    def allows(target: Target) -> bool | None:
+        if root.is_open:
+            return None
+        # All of a call are of one IOMMU group: see _mismatch().
+        places = (each.address for each in targets)
+        card = [place for place in places if place.same_slot(target.address)]
+        return root.allows(*card)
+
+    return allows
