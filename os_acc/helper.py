@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from os_acc import connection, deadlines, exception, privsep, programming_errors
+from os_acc.bitstreams import policy
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -277,6 +278,7 @@ class Helper:
             bitstream.header.payload_size,
             epoch,
             turn.milliseconds,
+            _signature(bitstream),
         )
         return self._programmed(region, bitstream, answer, deadline)
 
@@ -310,6 +312,7 @@ class Helper:
             bitstream.image.hash_value,
             epoch,
             turn.milliseconds,
+            _signature(bitstream),
         )
         return self._programmed(region, bitstream, answer, deadline)
 
@@ -400,6 +403,11 @@ class _Turn:
         return self.link.ask(entrypoint, seconds, args)
 
 
+def _signature(bitstream: Bitstream) -> tuple[str, ...]:
+    found = bitstream.image.properties
+    return tuple(found.get(name, "") for name in policy.SIGNATURE_PROPERTIES)
+
+
 def _targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     return tuple((prior.address.parts, prior.identity.numbers) for prior in lease.prior)
 
@@ -440,8 +448,7 @@ def _error(address: str, result: Result) -> exception.OsAccError:
                 f"{address}: root's configuration does not allow this step",
                 address=address,
                 errno=result.errno,
-                hint="name it in device_spec of /etc/os-acc/privileged.conf, as in the "
-                "service's own configuration",
+                hint=programming_errors.DENIED_HINT,
             )
         case Outcome.IN_USE | Outcome.UNSURE:
             return exception.DeviceInUse(

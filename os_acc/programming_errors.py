@@ -31,6 +31,12 @@ _REPORTED: dict[str, type[exception.ProgrammingFailed]] = {
     "reconfig fifo overflow error": exception.ProgrammingFifoOverflow,
 }
 
+#: For each step that root's configuration denies.
+DENIED_HINT = (
+    "name the device in device_spec of /etc/os-acc/privileged.conf, as in the "
+    "service's own configuration"
+)
+
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
 
 
@@ -39,6 +45,11 @@ def refusal(
 ) -> exception.OsAccError | None:
     """The error of a programming; None where it is as of any other step."""
     image = bitstream.image
+    if result.outcome == Outcome.DENIED:
+        return exception.NotProgrammable(
+            f"root's configuration does not let {region} be programmed",
+            hint=DENIED_HINT,
+        )
     match result.step:
         case "digest":
             return exception.ImageInvalid(
@@ -51,6 +62,12 @@ def refusal(
                 f"{reason(result)}",
                 hint="fetch it again; the helper has to read the same state_path as "
                 "the service: see [os_acc_image] helper_command",
+            )
+        case "signature":
+            return exception.ImageRefused(
+                f"root does not let image {image} be programmed: {result.observed}",
+                hint="see [os_acc_bitstreams] certificates in "
+                "/etc/os-acc/privileged.conf",
             )
         case "compat_id" | "interface_uuids" if result.outcome == Outcome.CHANGED:
             return exception.ImageMismatch(

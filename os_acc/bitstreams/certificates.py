@@ -23,12 +23,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import re
 import stat
 from collections.abc import Iterator
 from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 
 from os_acc import exception, hints
 from os_acc.objects.instance import canonical_uuid
@@ -36,6 +38,9 @@ from os_acc.objects.instance import canonical_uuid
 _LARGEST: Final = 2**20
 # Authorities between a signer and a root; they could have issued each other.
 _DEEPEST: Final = 5
+# NIST SP 800-57: less than this is not to be used for signatures.
+_SHORTEST_KEY: Final = 2048
+_KIND: Final = re.compile(r"[A-Z0-9_-]{1,32}", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,6 +100,30 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
             "to be valid",
         )
     return certificate
+
+
+def unfit_key(key: object, kind: str) -> str | None:
+    """Why a key verifies no signature of a kind; None: it may.
+
+    :param kind: the property ``img_signature_key_type``.
+    """
+    match key:
+        case rsa.RSAPublicKey():
+            own = "RSA-PSS"
+        case dsa.DSAPublicKey():
+            own = "DSA"
+        case ec.EllipticCurvePublicKey():
+            own = f"ECC_{key.curve.name.upper()}"
+        case _:
+            own = "another kind"
+    if own != kind:
+        told = kind if _KIND.fullmatch(kind) else hints.shown(kind)
+        return f"is of {told}, and the certificate's key is of {own}"
+    if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey) and (
+        key.key_size < _SHORTEST_KEY
+    ):
+        return f"is by a key of {key.key_size} bits, too few"
+    return None
 
 
 def _standing(directory: str, name: str) -> Standing:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 _PIECE: Final = 2**20
-# NIST SP 800-57: less than this is not to be used for signatures.
-_SHORTEST_KEY: Final = 2048
 
 
 class _Verifier(Protocol):
@@ -111,20 +109,15 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
 
 def _key(image: Image, kind: str, certificate: x509.Certificate) -> object:
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+
+    from os_acc.bitstreams.certificates import unfit_key
 
     try:
         key = certificate.public_key()
     except UnsupportedAlgorithm as error:
         raise _invalid(image, "has a certificate with an unknown key") from error
-    if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey):
-        if key.key_size < _SHORTEST_KEY:
-            raise _invalid(image, f"is by a key of {key.key_size} bits, too few")
-    # cursive takes a key on any curve for each of its names.
-    elif isinstance(key, ec.EllipticCurvePublicKey):
-        curve = f"ECC_{key.curve.name.upper()}"
-        if kind != curve:
-            raise _invalid(image, f"is of {kind}, and the certificate's key {curve}")
+    if (why := unfit_key(key, kind)) is not None:
+        raise _invalid(image, why)
     return key
 
 

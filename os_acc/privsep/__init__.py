@@ -165,5 +165,9 @@ image = Context(
     "os_acc.privsep.image",
     "os_acc_image",
     [capabilities.CAP_DAC_READ_SEARCH],
-    preload=["os_acc.privsep.fpga", "os_acc.privsep.xrt"],
+    preload=[
+        "os_acc.privsep.fpga",
+        "os_acc.privsep.signatures",
+        "os_acc.privsep.xrt",
+    ],
 )

@@ -69,6 +69,7 @@ def program(
     size: int,
     epoch: int,
     milliseconds: int,
+    signature: tuple[str, str, str, str],
 ) -> tuple[str, int, str, str]:
     """Write a part of a cached image to a port of an FPGA card.
 
@@ -77,9 +78,11 @@ def program(
         be.
     :param algorithm, digest: of the whole image, by which it is found.
     :param offset, size: which bytes of it the hardware is given.
+    :param signature: see :func:`.signatures.check`.
     :returns: where it is done, ``observed`` is the canonical UUID of what the
         port holds. The step of a refusal is ``digest`` or ``image`` where the
-        image is not the one that is meant, or unreadable; ``programming``
+        image is not the one that is meant, or unreadable; ``signature`` where
+        root trusts no signer of it; ``programming``
         where the hardware has begun, and may hold anything: ``observed`` then
         has the lines that the FPGA manager reports. Of any other step the
         port still holds what it did.
@@ -97,6 +100,7 @@ def program(
         or not size
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
+        or not images.is_signature(signature)
     ):
         return Result(Outcome.INVALID, errno.EINVAL)
     task = _Task(card, tuple(identity), number, interface_id, offset, size)
@@ -108,7 +112,9 @@ def program(
         with images.current.sealed(named, deadline) as image:
             if offset + size > image.size:
                 return Result(Outcome.REFUSED, errno.ERANGE, "image", str(image.size))
-            return _run(task, image, epoch, deadline)
+            root = rootconf.current()
+            images.check_signature(image, signature, root, deadline)
+            return _run(task, image, epoch, deadline, root)
     except images.Unfit as error:
         return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
 
@@ -142,9 +148,10 @@ def assign_ports(
 # -- programming --------------------------------------------------------------
 
 
-def _run(task: _Task, image: Sealed, epoch: int, deadline: float) -> Result:
+def _run(
+    task: _Task, image: Sealed, epoch: int, deadline: float, root: RootConf
+) -> Result:
     addresses = [task.card]
-    root = rootconf.current()
     with contextlib.suppress(OSError):
         port = dfl.port(task.card, task.number)
         # Nobody may take the VF to a guest meanwhile.

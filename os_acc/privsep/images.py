@@ -34,12 +34,15 @@ from oslo_config import cfg
 from os_acc import state_path
 from os_acc.objects.digest import Digest
 from os_acc.privsep import rootconf
+from os_acc.privsep.rootconf import RootConf
 
 #: Bytes that an image may have: as many are held in memory, twice, while it
 #: is programmed (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
 SIZE_LIMIT = 2**30
 _CHUNK = 2**20
 _PAUSE = 0.005
+# Characters of a signature in base64: that of an RSA key of 65536 bits.
+_LONGEST = 2**14
 _SEALS = (
     fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 )
@@ -52,7 +55,7 @@ class Unfit(Exception):
     """An image that is not to be programmed.
 
     :ivar step: ``digest``: it is not what it has to be; ``image``: it cannot
-        be read.
+        be read; ``signature``: root trusts no signer of it.
     """
 
     def __init__(self, number: int, step: str, observed: str = "") -> None:
@@ -135,6 +138,30 @@ class Images:
 
 
 current = Images()
+
+
+def is_signature(value: object) -> bool:
+    """Whether a value is a signature as :func:`check_signature` takes it."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 4
+        # What a subclass of str is written as need not be what it is matched as.
+        and all(type(text) is str and len(text) <= _LONGEST for text in value)
+    )
+
+
+def check_signature(
+    image: Sealed, signature: tuple[str, ...], root: RootConf, deadline: float
+) -> None:
+    """Verify the signature of an image, if root's configuration requires one.
+
+    :raises Unfit: the image is not signed by a signer whom root trusts.
+    """
+    if root.certificates is not None:
+        # Only the context that programs has it: cryptography takes long to import.
+        from os_acc.privsep import signatures
+
+        signatures.check(image, signature, root.certificates, deadline)
 
 
 def _open(directory: str, name: str) -> int:

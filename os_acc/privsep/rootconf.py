@@ -31,6 +31,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from os_acc import device_spec, exception, privsep, state_path, xrt_path
+from os_acc.bitstreams import options
 from os_acc.device_spec import DeviceSpec
 from os_acc.objects.claim import Tags
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
@@ -70,6 +71,8 @@ class RootConf:
     :ivar state_path: of the service, to find cached images; None: the option
         of the helper's own configuration counts.
     :ivar tools: the directory of XRT's tools; None: likewise.
+    :ivar certificates: the directory of those who may sign images; None: images
+        need no signature.
     """
 
     mode: Mode
@@ -77,6 +80,7 @@ class RootConf:
     devices: DeviceSpec = _NO_DEVICES
     state_path: str | None = None
     tools: str | None = None
+    certificates: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -179,21 +183,22 @@ def _load(places: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
     if missing:
         return RootConf(Mode.BROKEN, os.strerror(missing))
     for path, (_, _, mode, owner, _, _) in places:
-        if (why := _not_roots(path, mode, owner, places[-1][0])) is not None:
+        is_file = path == places[-1][0]
+        if (why := _not_roots(path, mode, owner, is_file=is_file)) is not None:
             return RootConf(Mode.IGNORED, why)
     return _read(places[-1][0])
 
 
-def _not_roots(path: str, mode: int, owner: int, file: str) -> str | None:
+def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None:
     """Why others than root may have written a file or directory."""
     # Helpers of tests run as an ordinary user on a tree of their own.
     if owner not in (0, os.geteuid()):
         return f"{path} belongs to user {owner}"
     if mode & _OTHERS_MAY_WRITE:
         return f"{path} can be written by others (mode {stat.S_IMODE(mode):04o})"
-    is_kind = stat.S_ISREG if path == file else stat.S_ISDIR
+    is_kind = stat.S_ISREG if is_file else stat.S_ISDIR
     if not is_kind(mode):
-        return f"{path} is {'no file' if path == file else 'no directory'}"
+        return f"{path} is {'no file' if is_file else 'no directory'}"
     return None
 
 
@@ -201,6 +206,7 @@ def _read(path: str) -> RootConf:
     conf = cfg.ConfigOpts()
     conf.register_opts([_DEVICES, state_path.OPTION], group=state_path.GROUP)
     conf.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
+    options.register(conf)
     try:
         conf([], default_config_files=[path], default_config_dirs=[], use_env=False)
         own = conf[state_path.GROUP]
@@ -209,10 +215,40 @@ def _read(path: str) -> RootConf:
             devices=device_spec.parse(tuple(own.device_spec or ())),
             state_path=str(own.state_path or ""),
             tools=str(conf[xrt_path.GROUP].tools or ""),
+            certificates=_certificates(conf[options.GROUP.name]),
         )
     except (cfg.Error, ValueError, exception.InvalidDeviceSpec) as error:
         # ValueError: bytes that are no text, or a value of another type.
         return RootConf(Mode.BROKEN, " ".join(str(error).split()))
+
+
+def _certificates(group: cfg.ConfigOpts.GroupAttr) -> str | None:
+    if group.signature == "off":
+        return None
+    found = str(group.certificates or "")
+    if group.signature != "required" or not os.path.isabs(found):
+        raise ValueError("[os_acc_bitstreams] signature or certificates is empty")
+    return kernel.current.path(found.lstrip("/"))
+
+
+def not_roots_tree(directory: str) -> str | None:
+    """Why others than root may have written files of a directory; None: they may not.
+
+    :param directory: below the root of :class:`.kernel.Kernel`.
+    """
+    names = os.path.relpath(directory, kernel.current.root).split(os.sep)
+    places = [kernel.current.path(*names[:depth]) for depth in range(len(names) + 1)]
+    try:
+        files = [os.path.join(directory, name) for name in os.listdir(directory)]
+        for place in (*places, *files):
+            seen = os.lstat(place)
+            is_file = place in files
+            why = _not_roots(place, seen.st_mode, seen.st_uid, is_file=is_file)
+            if why is not None:
+                return why
+    except OSError as error:
+        return f"{directory} cannot be read: {error.strerror}"
+    return None
 
 
 def _log(conf: RootConf) -> None:

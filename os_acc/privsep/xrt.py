@@ -67,6 +67,7 @@ def program(
     digest: str,
     epoch: int,
     milliseconds: int,
+    signature: tuple[str, str, str, str],
 ) -> tuple[str, int, str, str]:
     """Load a cached xclbin into a card.
 
@@ -75,9 +76,11 @@ def program(
     :param interface_id: canonical UUID that the card has to name as the one
         that xclbins for it are built for.
     :param algorithm, digest: of the xclbin, by which it is found.
+    :param signature: see :func:`.signatures.check`.
     :returns: where it is done, ``observed`` is the canonical UUID of the
         xclbin. The step of a refusal is ``digest`` or ``image`` where the
-        image is not the one that is meant, or no xclbin; ``programming`` where
+        image is not the one that is meant, or no xclbin; ``signature`` where
+        root trusts no signer of it; ``programming`` where
         a tool has begun: the card may hold anything, and ``observed`` has the
         tool's own words. Of any other step nothing was begun.
     """
@@ -92,6 +95,7 @@ def program(
         or not functions.is_uuid(interface_id)
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
+        or not images.is_signature(signature)
     ):
         return Result(Outcome.INVALID, errno.EINVAL)
     user = dataclasses.replace(card, function=number)
@@ -103,6 +107,7 @@ def program(
         return Result(Outcome.GONE, errno.ENODEV, "identity")
     try:
         with images.current.sealed(named, deadline) as image:
+            images.check_signature(image, signature, root, deadline)
 
             def job(index: int) -> Result:
                 return Result(Outcome.OK) if index else _guarded(task, image, root)

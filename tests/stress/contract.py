@@ -24,7 +24,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from os_acc.privsep import binding, fpga, holders, record, sriov, xrt
+from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
 from tests.rubbish import Rubbish
 
 Arguments = tuple[Any, ...]
@@ -35,6 +35,7 @@ _FIRST = frozenset(string.ascii_letters + string.digits + "_")
 _LATER = _FIRST | frozenset(".+: -")
 _VFIO = "vfio-pci"
 _LEASE = "77777777-7777-4777-8777-777777777777"
+_SIGNATURES = (("",) * 4, ("c2ln", "SHA-256", "DSA", "x"))
 _HEX = frozenset("0123456789abcdef")
 _DIGITS = {
     **dict.fromkeys(("blake2b", "sha512", "sha3_512"), 128),
@@ -206,6 +207,14 @@ def _is_digest(algorithm: object, digest: object) -> bool:
     return set(digest) <= _HEX and _DIGITS.get(algorithm) == len(digest)
 
 
+def _is_signature(value: object) -> bool:
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 4
+        and all(type(text) is str and len(text) <= 2**14 for text in value)
+    )
+
+
 def _is_uuid(value: object) -> bool:
     if type(value) is not str:
         return False
@@ -282,15 +291,19 @@ def _program(rubbish: Rubbish, host: Host) -> Arguments:
         "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d",
         *(algorithm, "0a" * (_DIGITS[algorithm] // 2)),
         *(rubbish.pick((0, 2**30)), rubbish.pick((1, 2**30))),
-        *(1, _patience(rubbish)),
+        *(
+            1,
+            _patience(rubbish),
+            rubbish.pick(_SIGNATURES),
+        ),
     )
 
 
 def _load(rubbish: Rubbish, host: Host) -> Arguments:
-    place, identity, _number, *rest, _offset, _size, epoch, milliseconds = _program(
-        rubbish, host
+    place, identity, _number, *rest, _offset, _size, epoch, patience, signature = (
+        _program(rubbish, host)
     )
-    return (place, identity, (place[3] + 1) % 8, *rest, epoch, milliseconds)
+    return (place, identity, (place[3] + 1) % 8, *rest, epoch, patience, signature)
 
 
 def _release_ports(rubbish: Rubbish, host: Host) -> Arguments:
@@ -366,6 +379,13 @@ CLAIMED = EntryPoint(
     lambda _arguments: [],
     lambda _card, _target, _arguments: frozenset(),
 )
+STANDING = EntryPoint(
+    rootconf.standing,
+    lambda _rubbish, _host: (),
+    lambda: True,
+    lambda _arguments: [],
+    lambda _card, _target, _arguments: frozenset(),
+)
 SET_NUM_VFS = EntryPoint(
     sriov.set_num_vfs,
     _set_num_vfs,
@@ -400,7 +420,8 @@ PROGRAM = EntryPoint(
         and _is_digest(algorithm, digest)
         and _is_number(offset, 0, 2**30)
         and _is_number(size, 1, 2**30)
-        and _is_told(0, *rest)
+        and _is_told(0, *rest[:2])
+        and _is_signature(rest[2])
     ),
     lambda arguments: [arguments[:2]],
     _nothing,
@@ -436,7 +457,8 @@ LOAD = EntryPoint(
         and number != parts[3]
         and _is_uuid(interface)
         and _is_digest(algorithm, digest)
-        and _is_told(0, *rest)
+        and _is_told(0, *rest[:2])
+        and _is_signature(rest[2])
     ),
     lambda arguments: [arguments[:2]],
     _nothing,
@@ -449,6 +471,7 @@ ALL: Mapping[str, EntryPoint] = {
     "binding.reserve": RESERVE,
     "binding.forget": FORGET,
     "record.claimed": CLAIMED,
+    "rootconf.standing": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
     "holders.holders": HOLDERS,
     "fpga.program": PROGRAM,

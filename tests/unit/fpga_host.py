@@ -40,6 +40,7 @@ CARD, SECOND, PORTED, FIXED, SILENT = (
 VFS = ("0000:af:00.1", "0000:af:00.2")
 WANTED = "10000000-2000-3000-4000-500000000000"
 PAYLOAD = payload(WANTED, 10_001)
+UNSIGNED = ("",) * 4
 HEAD, TAIL = b"what comes before it", b"and after"
 
 
@@ -87,6 +88,7 @@ class FpgaHost:
             "size": len(PAYLOAD),
             "epoch": self.epoch,
             "milliseconds": 60_000,
+            "signature": UNSIGNED,
             **changed,
         }
         return Result(*fpga.program(*arguments.values()))

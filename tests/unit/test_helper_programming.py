@@ -24,10 +24,11 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
+from os_acc.bitstreams.policy import SIGNATURE_PROPERTIES
 from os_acc.helper import Helper, StaleEpoch
 from os_acc.host.function import read_function
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.privsep import fpga
+from os_acc.privsep import fpga, rootconf
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
 from tests.unit.bench import privileged_here
@@ -37,6 +38,7 @@ from tests.unit.fpga_host import (
     PAYLOAD,
     PORTED,
     SILENT,
+    UNSIGNED,
     WANTED,
     FpgaHost,
 )
@@ -83,7 +85,7 @@ def test_it_carries_numbers_ids_and_a_digest(
 
     monkeypatch.setattr(fpga, "program", entry_point)
     program(host, hands, epoch=7)
-    address, identity, number, *rest, milliseconds = seen
+    address, identity, number, *rest, milliseconds, signature = seen
     assert address == (0, 0x3B, 0, 0)
     assert identity == host.identity(CARD)
     assert number == 0
@@ -96,6 +98,37 @@ def test_it_carries_numbers_ids_and_a_digest(
         7,
     ]
     assert 0 < milliseconds <= 60_000
+    assert signature == UNSIGNED
+
+
+def test_the_signature_of_the_image_goes_with_it(
+    host: FpgaHost, hands: Helper, monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+
+    def entry_point(*arguments: object) -> Result:
+        seen.append(arguments[-1])
+        return Result(Outcome.REFUSED, errno.EKEYREJECTED, "signature", "it is expired")
+
+    monkeypatch.setattr(fpga, "program", entry_point)
+    signed = ("c2ln", "SHA-256", "DSA", "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90")
+    properties = dict(zip(SIGNATURE_PROPERTIES, signed, strict=True))
+    found = host.bitstream()
+    image = dataclasses.replace(found.image, properties=properties)
+    with pytest.raises(exception.ImageRefused, match="it is expired"):
+        hands.program(host.region(), dataclasses.replace(found, image=image), 1, soon())
+    assert seen == [signed]
+
+
+def test_a_card_that_root_does_not_name_is_not_programmable(
+    host: FpgaHost, hands: Helper
+):
+    path = Path(host.kernel.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True)
+    path.write_text("[os_acc]\n")
+    with pytest.raises(exception.NotProgrammable, match="root's configuration"):
+        program(host, hands)
+    assert host.kernel.writes() == []
 
 
 @pytest.mark.parametrize(

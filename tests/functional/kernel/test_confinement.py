@@ -50,7 +50,8 @@ def attack(ordinary_user: OrdinaryUser) -> Iterator[Callable[..., None]]:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(lane.CHECKOUT)}
 
     def run(job: Callable[..., None], *arguments: str) -> None:
-        command = [sys.executable, "-m", hostile.__name__, job.__name__, HELPER]
+        program = "tests.functional.kernel.hostile"
+        command = [sys.executable, "-m", program, job.__name__, HELPER]
         done = ordinary_user.run(*command, *arguments, env=environment)
         assert done.returncode == 0, done.stderr
         assert not STARTED.exists()

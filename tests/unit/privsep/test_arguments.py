@@ -27,6 +27,7 @@ from os_acc.privsep.outcome import Outcome
 LEASE = "77777777-7777-4777-8777-77777777abcd"
 PLACE, CARD = (0, 0x5E, 0, 0), (0x10EE, 0x5000, 0x10EE, 0x000E, 0)
 GROUP, EPOCH, SECOND = 7, 1, 1000
+UNSIGNED = ("",) * 4
 INTERFACE, DIGEST = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d", "0123456789abcdef" * 8
 
 PATHS = [
@@ -127,6 +128,7 @@ def program(
     size=1,
     epoch=EPOCH,
     milliseconds=SECOND,
+    signature=UNSIGNED,
 ):
     return (
         fpga.program(
@@ -140,6 +142,7 @@ def program(
             size,
             epoch,
             milliseconds,
+            signature,
         ),
     )
 
@@ -153,6 +156,7 @@ def load(
     digest=DIGEST,
     epoch=EPOCH,
     milliseconds=SECOND,
+    signature=UNSIGNED,
 ):
     return (
         xrt.program(
@@ -164,6 +168,7 @@ def load(
             digest,
             epoch,
             milliseconds,
+            signature,
         ),
     )
 
@@ -201,6 +206,7 @@ def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
         (load, "digest"),
         (load, "epoch"),
         (load, "milliseconds"),
+        (load, "signature"),
         (program, "parts"),
         (program, "identity"),
         (program, "number"),
@@ -211,6 +217,7 @@ def assign(parts=PLACE, identity=CARD, epoch=EPOCH, milliseconds=SECOND):
         (program, "size"),
         (program, "epoch"),
         (program, "milliseconds"),
+        (program, "signature"),
         (release, "parts"),
         (release, "identity"),
         (release, "count"),
@@ -397,8 +404,8 @@ def test_whatever_is_passed_is_answered(untouchable, arguments):
     assert is_refused(binding.reserve(*arguments))
     assert is_refused(binding.forget(*arguments[:4]))
     assert sriov.set_num_vfs(*arguments[:5])[0] == Outcome.INVALID
-    assert fpga.program(*arguments[:5], *arguments[:5])[0] == Outcome.INVALID
-    assert xrt.program(*arguments[:5], *arguments[:3])[0] == Outcome.INVALID
+    assert fpga.program(*arguments[:5], *arguments[:5], UNSIGNED)[0] == Outcome.INVALID
+    assert xrt.program(*arguments[:5], *arguments[:3], UNSIGNED)[0] == Outcome.INVALID
     assert fpga.release_ports(*arguments[:5])[0] == Outcome.INVALID
     assert fpga.assign_ports(*arguments[:4])[0] == Outcome.INVALID
 

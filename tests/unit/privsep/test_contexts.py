@@ -22,7 +22,7 @@ from oslo_privsep import capabilities
 
 from os_acc import privsep
 from os_acc.conf import PRIVSEP_GROUPS
-from os_acc.privsep import binding, fpga, holders, record, sriov, xrt
+from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
 
 SOCKET = "/run/user/privsep.sock"
 CONTEXTS = {
@@ -82,6 +82,7 @@ def test_each_context_has_its_own_group_of_options():
         (binding.reserve, privsep.base),
         (binding.forget, privsep.base),
         (record.claimed, privsep.base),
+        (rootconf.standing, privsep.base),
         (sriov.set_num_vfs, privsep.base),
         (holders.holders, privsep.inspect),
         (fpga.program, privsep.image),

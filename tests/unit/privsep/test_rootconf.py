@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from os_acc import exception
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     binding,
@@ -338,6 +339,40 @@ def test_a_damaged_record_counts_as_none(fake, write):
     Path(fake.root, worker.LOCKS, f"{GPU}.lease").write_text("00000000 []\n")
     assert give_back() == OK
     assert fake.state(str(GPU)).driver == "nouveau"
+
+
+# -- what the service makes of it ----------------------------------------------------
+
+
+def test_a_plug_that_root_denies_fails_and_leaves_nothing(bench, write):
+    write(named(UP))
+    before = bench.kernel.snapshot()
+    with pytest.raises(exception.HostStepFailed, match="root's configuration"):
+        bench.plug(1, str(GPU))
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_an_instance_keeps_what_left_device_spec_until_it_is_unplugged(bench, write):
+    write(named(GPU))
+    before = bench.kernel.snapshot()
+    bench.plug(1, str(GPU))
+    write(named(UP))
+    bench.restart()
+    assert bench.drivers(str(GPU), str(AUDIO)) == ["vfio-pci", "vfio-pci"]
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+def test_an_upgrade_with_leases_held_ends_with_the_kernels_drivers(bench, write):
+    before = bench.kernel.snapshot()
+    bench.plug(1, str(GPU))
+    for place in (GPU, AUDIO):
+        record.remove(place)
+    write(named(GPU))
+    bench.restart()
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
 
 
 # -- programming --------------------------------------------------------------------
