@@ -89,6 +89,15 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="Seconds that the kernel gets for one round trip of privileged "
         "writes. A reset alone may take 60 seconds by the PCI specification.",
     ),
+    cfg.FloatOpt(
+        "helper_start_timeout",
+        default=60.0,
+        min=1.0,
+        max=_LONGEST,
+        help="Seconds after which the start of a privileged helper is given up; "
+        "the next call starts another one. An operation waits until its own "
+        "deadline at most. Raise it where sudo or rootwrap takes long.",
+    ),
 )
 
 
@@ -108,6 +117,7 @@ class Settings:
     plug_timeout: float
     unplug_timeout: float
     write_timeout: float
+    helper_start_timeout: float
     nova_device_spec: tuple[str, ...]
     nova_aliases: tuple[str, ...]
     nova_mdev_addresses: tuple[str, ...]
@@ -133,6 +143,7 @@ class Settings:
                 plug_timeout=_seconds(group, "plug_timeout"),
                 unplug_timeout=_seconds(group, "unplug_timeout"),
                 write_timeout=_seconds(group, "write_timeout"),
+                helper_start_timeout=_seconds(group, "helper_start_timeout"),
                 nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
                 nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),

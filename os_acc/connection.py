@@ -37,9 +37,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
@@ -49,11 +49,11 @@ from oslo_config import cfg
 from oslo_log import log
 from oslo_privsep import comm, daemon
 
-from os_acc import exception, privsep
+from os_acc import exception, privsep, unending
 
 LOG = log.getLogger(__name__)
 
-#: Seconds after which a start that has not ended is given up.
+#: Seconds after which a start that has not ended is given up, by default.
 START_SECONDS = 60.0
 # The helper reads at once, however busy it is; only a stopped one lets its
 # buffer fill up. Whoever sends holds a lock that others need.
@@ -90,25 +90,33 @@ class Start:
 
 
 class Connection:
-    """A privileged context of this process, and the helper that serves it."""
+    """A privileged context of this process, and the helper that serves it.
 
-    def __init__(self, context: privsep.Context) -> None:
+    :param start_timeout: seconds after which a start is given up.
+    """
+
+    def __init__(
+        self, context: privsep.Context, start_timeout: float = START_SECONDS
+    ) -> None:
         self._context = context
+        self._start_timeout = start_timeout
         self._start: Start | None = None
 
     def start(self) -> Start:
         """The start of the helper: over, under way, or begun now."""
         with self._context.guard:
             start = self._start
-            if (
+            if not (
                 start is None
                 or start.given_up()
                 or (start.over.done() and not self._runs())
             ):
-                until = time.monotonic() + START_SECONDS
-                start = self._start = Start(futures.Future(), until)
-                self._begin(start)
-            return start
+                return start
+            until = time.monotonic() + self._start_timeout
+            start = self._start = Start(futures.Future(), until)
+        # Not under the guard: a thread may take a while to start.
+        self._begin(start)
+        return start
 
     def ask(
         self, entrypoint: Callable[..., Any], seconds: float, args: tuple[object, ...]
@@ -160,8 +168,8 @@ class Connection:
 
     def _begin(self, start: Start) -> None:
         try:
-            threading.Thread(target=self._run, args=(start,), daemon=True).start()
-        except RuntimeError as error:
+            unending.start(functools.partial(self._run, start))
+        except exception.DeviceStuck as error:
             self._fail(start, error)
 
     def _run(self, start: Start) -> None:
@@ -169,8 +177,9 @@ class Connection:
             if not self._runs():
                 self._use(start, self._context.connect())
         # ValueError: a helper_command with a quotation mark that nobody closes.
-        # RuntimeError: no more threads.
+        # RuntimeError: no more threads for privsep's own; DeviceStuck: for ours.
         except (
+            exception.DeviceStuck,
             OSError,
             ValueError,
             RuntimeError,
@@ -191,8 +200,8 @@ class Connection:
     def _use(self, start: Start, channel: daemon.RootwrapClientChannel) -> None:
         _limit_sending(channel)
         try:
-            threading.Thread(target=_watch, args=(channel,), daemon=True).start()
-        except RuntimeError:
+            unending.start(functools.partial(_watch, channel))
+        except exception.DeviceStuck:
             _shut(channel)
             raise
         with self._context.guard:

@@ -86,16 +86,23 @@ class Helper:
     """Privileged steps as typed calls.
 
     :param write_timeout: seconds that the kernel gets for one round trip.
+    :param start_timeout: seconds after which the start of a helper is given up.
     """
 
-    def __init__(self, write_timeout: float) -> None:
+    def __init__(
+        self, write_timeout: float, start_timeout: float = connection.START_SECONDS
+    ) -> None:
         self.write_timeout = write_timeout
+        self._start_timeout = start_timeout
         self.forget_starts()
         _helpers.add(self)
 
     def forget_starts(self) -> None:
         """Know of no start of a context: in a forked child there was none."""
-        self._links = {context: connection.Connection(context) for context in _CONTEXTS}
+        self._links = {
+            context: connection.Connection(context, self._start_timeout)
+            for context in _CONTEXTS
+        }
 
     def start(
         self,

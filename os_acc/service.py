@@ -165,7 +165,7 @@ def _build(
     loaded = plugins.load(config, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
-    hands = helper.Helper(settings.write_timeout)
+    hands = helper.Helper(settings.write_timeout, settings.helper_start_timeout)
     hands.start(deadline)
     images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(root, store, locks, hands, loaded, images)

@@ -100,7 +100,7 @@ class Acting(command.Command):
         if os.geteuid() == 0:
             identity.check_owner(settings.state_path)
             # Before root is given up: it needs no sudo to start them.
-            helper.Helper(settings.write_timeout).start(
+            helper.Helper(settings.write_timeout, settings.helper_start_timeout).start(
                 time.monotonic() + settings.initialize_timeout
             )
             identity.become_owner(settings.state_path)

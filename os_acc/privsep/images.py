@@ -26,12 +26,12 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 
 from oslo_config import cfg
 
-from os_acc import state_path
+from os_acc import exception, state_path, unending
 from os_acc.objects.digest import Digest
 from os_acc.privsep import rootconf
 from os_acc.privsep.rootconf import RootConf
@@ -183,25 +183,46 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
     costs no time of its own where there is a second processor.
     """
     found, size = digest.new(), 0
-    with futures.ThreadPoolExecutor(1) as other:
-        hashed = other.submit(found.update, b"")
-        while data := os.read(source, _CHUNK):
-            size += len(data)
-            # What is read, and not what fstat(2) says: it may grow meanwhile.
-            if size > SIZE_LIMIT:
-                raise Unfit(errno.EFBIG, "image", str(SIZE_LIMIT))
-            if time.monotonic() >= deadline:
-                raise Unfit(errno.ETIMEDOUT, "image")
-            # No more than two pieces are in memory, however slow the hash is.
-            hashed.result()
-            hashed = other.submit(found.update, data)
-            left = memoryview(data)
-            while left:
-                left = left[os.write(memory, left) :]
-        hashed.result()
+    hashed = _begin(found.update, b"")
+    while data := os.read(source, _CHUNK):
+        size += len(data)
+        # What is read, and not what fstat(2) says: it may grow meanwhile.
+        if size > SIZE_LIMIT:
+            raise Unfit(errno.EFBIG, "image", str(SIZE_LIMIT))
+        if time.monotonic() >= deadline:
+            raise Unfit(errno.ETIMEDOUT, "image")
+        # No more than two pieces are in memory, however slow the hash is.
+        _end(hashed, deadline)
+        hashed = _begin(found.update, data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(memory, left) :]
+    _end(hashed, deadline)
     if found.hexdigest() != digest.value:
         raise Unfit(errno.EBADMSG, "digest", found.hexdigest())
     return size
+
+
+def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]:
+    """Hash a piece in a thread; here, where there is none."""
+    try:
+        return unending.begin(update, data)
+    except exception.DeviceStuck:
+        update(data)
+        done: futures.Future[None] = futures.Future()
+        done.set_result(None)
+        return done
+
+
+def _end(hashed: futures.Future[None], deadline: float) -> None:
+    """Wait for the hash of a piece.
+
+    :raises Unfit: the deadline has passed.
+    """
+    try:
+        hashed.result(max(0.0, deadline - time.monotonic()))
+    except futures.TimeoutError as error:
+        raise Unfit(errno.ETIMEDOUT, "image") from error
 
 
 def _seal(memory: int, deadline: float) -> None:

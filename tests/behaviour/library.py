@@ -28,6 +28,9 @@ from os_acc.privsep import kernel
 from os_acc.testing import FakeKernel
 
 CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
+#: Seconds for three helpers that start at once, in software emulation and on a
+#: machine that others use.
+_START = 240.0
 # As Nova registers it (nova/conf/pci.py).
 _NOVAS = cfg.MultiStrOpt("device_spec", default=[])
 
@@ -49,6 +52,7 @@ class Options:
     write_timeout: float = 60.0
     unplug_timeout: float = 120.0
     initialize_timeout: float = 60.0
+    helper_start_timeout: float = _START
     helper_command: str = ""
 
     def dump(self) -> str:
@@ -99,6 +103,7 @@ _OVERRIDDEN = (
     ("os_acc", "write_timeout"),
     ("os_acc", "unplug_timeout"),
     ("os_acc", "initialize_timeout"),
+    ("os_acc", "helper_start_timeout"),
     ("pci", "device_spec"),
     *((section, "helper_command") for section in conf.PRIVSEP_GROUPS),
 )
@@ -114,6 +119,7 @@ def _configure(config: cfg.ConfigOpts, options: Options) -> None:
         options.write_timeout,
         options.unplug_timeout,
         options.initialize_timeout,
+        options.helper_start_timeout,
         list(options.nova),
         *(options.helper_command for _ in conf.PRIVSEP_GROUPS),
     )

@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from os_acc import connection
 from tests.functional.kernel.accounts import OrdinaryUser
 
 from . import another_process, library, reachable
@@ -42,9 +41,6 @@ from .root_side import RootSide
 
 Job = Callable[[RealHost], None]
 _PATIENCE = 600.0
-#: Seconds for three helpers that start at once, in software emulation and on a
-#: machine that others use.
-_START = 240.0
 _TIME_TO_END = 60.0
 _PR_SET_DUMPABLE = 4
 
@@ -76,7 +72,6 @@ class OrdinaryProcess:
         if self._pid == 0:
             self._pipe.close()
             _become(user)
-            connection.START_SECONDS = _START
             others = [AnotherProcess.fork(another_process.main) for _ in range(spares)]
 
             def host() -> RealHost:

@@ -214,7 +214,14 @@ def test_an_option_that_cannot_be_meant_stops_the_start(
 
 
 @pytest.mark.parametrize(
-    "name", ["initialize_timeout", "plug_timeout", "unplug_timeout", "write_timeout"]
+    "name",
+    [
+        "initialize_timeout",
+        "plug_timeout",
+        "unplug_timeout",
+        "write_timeout",
+        "helper_start_timeout",
+    ],
 )
 @pytest.mark.parametrize("value", [math.inf, 1e300, 86_401.0])
 def test_no_deadline_is_further_than_the_clock_can_count(make_bench, name, value):

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import socket
@@ -200,11 +201,10 @@ def test_a_start_that_hangs_is_given_up_for_another(channels, monkeypatch):
         return connect()
 
     monkeypatch.setattr(privsep.inspect, "connect", hang_first)
-    monkeypatch.setattr(connection, "START_SECONDS", 0.05)
-    link = connection.Connection(privsep.inspect)
+    link = connection.Connection(privsep.inspect, start_timeout=0.05)
     with pytest.raises(exception.HelperUnavailable, match="in time"):
         link.start().wait(time.monotonic() + PATIENCE)
-    monkeypatch.setattr(connection, "START_SECONDS", PATIENCE)
+    link._start_timeout = PATIENCE
     link.start().wait(time.monotonic() + PATIENCE)
     used = privsep.inspect.channel
     assert used is channels[0]
@@ -218,15 +218,17 @@ def test_a_start_that_hangs_is_given_up_for_another(channels, monkeypatch):
 
 def no_more_threads(monkeypatch, allowed):
     """Let so many threads start, and no more."""
-    start, left = threading.Thread.start, [None] * allowed
+    start, left = _thread.start_new_thread, [None] * allowed
 
-    def limited(thread):
+    def limited(*arguments):
         if not left:
             raise RuntimeError("can't start new thread")
         left.pop()
-        start(thread)
+        return start(*arguments)
 
-    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(_thread, "start_new_thread", limited)
+    # privsep starts a thread of its own by this.
+    monkeypatch.setattr(threading, "_start_new_thread", limited)
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2], ids=["start", "reader", "watch"])

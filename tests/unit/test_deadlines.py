@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
@@ -262,11 +263,11 @@ def test_threads_that_are_left_behind_keep_no_interpreter_from_ending():
 def no_thread() -> Iterator[None]:
     """The service has as many threads as it may have."""
 
-    def start(_thread: threading.Thread) -> None:
+    def start(*_arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(threading.Thread, "start", start)
+        patched.setattr(_thread, "start_new_thread", start)
         yield
 
 

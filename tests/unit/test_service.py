@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -177,6 +178,15 @@ def test_a_helper_that_hangs_is_waited_for_no_longer_than_allowed(api, monkeypat
             api(initialize_timeout=1.0)
     finally:
         gate.set()
+
+
+def test_the_start_limit_of_a_helper_is_an_option(api, monkeypatch):
+    monkeypatch.setattr(privsep.base, "connect", fail_to_start)
+    hands = api(helper_start_timeout=5_000.0).life._hands
+    for context in (privsep.base, privsep.inspect):
+        context.set_client_mode(True)
+    link = hands._links[privsep.base]
+    assert link.start().until > time.monotonic() + 1_000
 
 
 def test_a_state_path_that_cannot_be_used_is_told(api, tmp_path):

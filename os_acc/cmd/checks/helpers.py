@@ -78,8 +78,9 @@ def _start(scene: Scene, context: privsep.Context) -> Finding:
     settings = scene.settings
     command = shlex.join(context.helper_command("SOCKET"))
     deadline = time.monotonic() + settings.initialize_timeout
+    found = helper.Helper(settings.write_timeout, settings.helper_start_timeout)
     try:
-        helper.Helper(settings.write_timeout).start(deadline, [context])
+        found.start(deadline, [context])
     except exception.HelperUnavailable as error:
         return failed(
             f"{error.message}; the command is: {command}",

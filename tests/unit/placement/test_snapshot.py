@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 
 import pytest
@@ -165,10 +166,10 @@ def test_a_look_that_fails_leaves_what_was_seen(old, ended, caplog, failure):
 
 
 def test_without_a_thread_to_look_what_was_seen_is_served(old, monkeypatch, caplog):
-    def start(_thread):
+    def start(*_arguments):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(_thread, "start_new_thread", start)
     snapshots = snapshot.Snapshots(never)
     snapshots.note(snapshots.begin(), Standing(), [BEFORE])
     assert [units(snapshots) for _ in range(2)] == [(1, 0)] * 2
