@@ -18,6 +18,9 @@ none of those, finds the cached bitstreams by it.
 
 from __future__ import annotations
 
+import os
+import stat
+
 from oslo_config import cfg
 
 GROUP = "os_acc"
@@ -32,3 +35,17 @@ OPTION = cfg.StrOpt(
 
 #: The directory below it with the images that were fetched.
 BITSTREAMS = "bitstreams"
+
+
+def is_lost_and_found(path: str) -> bool:
+    """Whether it is root's lost+found, which a file system has at its top.
+
+    Only of a directory that may be a mount point: a name alone proves nothing.
+    """
+    if os.path.basename(path) != "lost+found":
+        return False
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0

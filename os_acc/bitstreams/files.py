@@ -31,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from os_acc import deadlines, exception
+from os_acc import deadlines, exception, state_path
 from os_acc.objects.digest import Digest
 
 # A file that is being evicted is locked for a moment only.
@@ -84,6 +84,9 @@ def scan(directory: str) -> Found:
             try:
                 status = each.stat(follow_symlinks=False)
             except FileNotFoundError:
+                continue
+            if state_path.is_lost_and_found(each.path):
+                # The cache may be a mount point.
                 continue
             if not stat.S_ISREG(status.st_mode):
                 strangers.append(each.path)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from os_acc import state_path
 from os_acc.cmd import identity
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.cmd.checks.scene import Scene
@@ -126,6 +127,10 @@ def _is_within(path: str, place: str) -> bool:
 
 
 def _below(path: str) -> Iterator[str]:
+    may_be_mounted = {path, os.path.join(path, state_path.BITSTREAMS)}
     for directory, names, others in os.walk(path):
+        lost = os.path.join(directory, "lost+found")
+        if directory in may_be_mounted and state_path.is_lost_and_found(lost):
+            names.remove("lost+found")
         for name in (*names, *others):
             yield os.path.join(directory, name)

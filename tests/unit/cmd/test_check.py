@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,6 +174,56 @@ def test_files_of_others_below_the_state_directory_fail(
     (found,) = console.checks()["state files"]
     assert found["Result"] == "failed"
     assert "chown -R --reference=" in found["Hint"]
+
+
+@pytest.fixture
+def theirs(console: Console, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The owners of some files, by path; all others are nova-compute's."""
+    owners: dict[str, int] = {}
+    lstat = os.lstat
+
+    def owned(path: str, **options: int) -> os.stat_result:
+        found = lstat(path, **options)
+        fields = list(found)
+        fields[stat.ST_UID] = owners.get(str(path), 64055)
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(os, "lstat", owned)
+    monkeypatch.setattr(identity, "owner_of", lambda _path: (64055, 64055))
+    monkeypatch.setattr(os, "geteuid", lambda: 64055)
+    return owners
+
+
+@pytest.mark.parametrize("below", ["", "bitstreams"])
+def test_a_mount_point_of_its_own_has_roots_lost_and_found(
+    console: Console, theirs: dict[str, int], below: str
+) -> None:
+    lost = Path(console.bench.state_path, below, "lost+found")
+    (lost / "#12").mkdir(parents=True)
+    theirs |= {str(lost): 0, str(lost / "#12"): 0}
+    assert console.results("state files") == {"ok"}
+    assert console.results("image files") == {"ok"}
+    # Of any other user it is a finding, as each other file is.
+    theirs[str(lost)] = 64000
+    assert console.results("state files") == {"failed"}
+
+
+@pytest.mark.parametrize(
+    "place", ["lost+found", "locks/lost+found", "lost", "bitstreams/lost"]
+)
+def test_what_is_not_roots_lost_and_found_stays_a_finding(
+    console: Console, theirs: dict[str, int], place: str
+) -> None:
+    path = Path(console.bench.state_path, place)
+    path.parent.mkdir(exist_ok=True)
+    if place == "lost+found":
+        path.touch()
+    else:
+        path.mkdir()
+    theirs[str(path)] = 0
+    (found,) = console.checks()["state files"]
+    assert found["Result"] == "failed"
+    assert str(path) in found["What"]
 
 
 def test_a_state_directory_that_cannot_be_written_fails(
