@@ -53,7 +53,7 @@ def match_groups(
     """Attribute what was selected to the request's groups.
 
     :param ours: this host's providers: uuid to resource class.
-    :param known: their traits, and others'; asked for without mappings alone.
+    :param known: their traits, and others'; mappings need none.
     :param recorded: which provider serves which (suffix, resource class), as
         far as that was decided before; asked for without mappings alone.
     :returns: one entry for each group and provider, sorted; empty where the
@@ -66,6 +66,7 @@ def match_groups(
     """
     if isinstance(selection, SingleProvider):
         wanted = _from_single(request, selection.uuid, ours)
+        _check_traits(request, wanted, ours, known)
     else:
         allocated = _of_ours(selection, ours)
         if not allocated:
@@ -185,6 +186,36 @@ def _from_single(
             f"which is what the selected provider {provider} has"
         )
     return [Wanted(suffix, provider, resource_class, n) for suffix, n in asking]
+
+
+def _check_traits(
+    request: FlavorRequest,
+    wanted: Sequence[Wanted],
+    ours: Mapping[str, str],
+    known: Known,
+) -> None:
+    """Hold one provider against the traits that its groups require and forbid.
+
+    By the rules for allocations without mappings, which a single provider of
+    the same amounts stands for.
+
+    :raises NoAssignment: it cannot be the provider of one of the groups.
+    """
+    amounts = {one.group_suffix: one.amount for one in wanted}
+    (provider,) = {one.provider_uuid for one in wanted}
+    groups = tuple(
+        dataclasses.replace(group, resources=((ours[provider], amounts[group.suffix]),))
+        for group in request.groups
+        if group.suffix in amounts
+    )
+    whole = (ours[provider], sum(amounts.values()))
+    without_mappings(
+        FlavorRequest(groups),
+        Allocations(((provider, (whole,)),)),
+        {provider: ours[provider]},
+        known,
+        _NOT_DECIDED,
+    )
 
 
 def _of_ours(selection: Allocations, ours: Mapping[str, str]) -> list[tuple[str, int]]:
