@@ -117,11 +117,17 @@ def plug(
 def unplug(instance_info: Mapping[str, Any]) -> int:
     """Give back everything that an instance has.
 
+    A device that an earlier unplug has left in quarantine waits for an
+    operator. It is neither counted nor an error, so that Nova can delete the
+    server; a warning in the log names it.
+
     :param instance_info: needs only the instance's ``uuid``.
-    :returns: how many accelerators were released; 0 where it had none.
+    :returns: how many accelerators were released; 0 where it had none, or
+        only quarantined ones.
     :raises InvalidInstanceInfo: there is no uuid in it.
     :raises DevicesUnreleased: some could not be given back; it carries both
-        lists. The rest is released.
+        lists. The rest is released. The service retries what failed for a
+        cause that can pass; ``retryable`` is true where all did.
     :raises LockTimeout: somebody else is at work on this instance.
     """
     from os_acc.service import get
@@ -294,12 +300,12 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
 
     Each provider is a child of the compute node, with what it has of one
     resource class: ``total`` is what is free, leased or out of order,
-    ``reserved`` what is out of order. The inventory of our providers is
-    os_acc's; traits that others have added stay, and other providers are not
-    touched. The regions of an FPGA card stand below a provider of the card's.
-    Nothing is changed that is there already. A provider of ours whose device
-    is not offered any more stays, all of it reserved: something of it may be
-    allocated, and Nova's whole update would fail if it went.
+    ``reserved`` what is out of order, or could not be released. The inventory
+    of our providers is os_acc's; traits that others have added stay, and other
+    providers are not touched. The regions of an FPGA card stand below a provider
+    of the card's. Nothing is changed that is there already. A provider of ours
+    whose device is not offered any more stays, all of it reserved: something of
+    it may be allocated, and Nova's whole update would fail if it went.
 
     :param provider_tree: a ``nova.compute.provider_tree.ProviderTree``.
     :param nodename: the compute node's name in it. It may differ from

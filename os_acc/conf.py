@@ -98,6 +98,15 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         "the next call starts another one. An operation waits until its own "
         "deadline at most. Raise it where sudo or rootwrap takes long.",
     ),
+    cfg.FloatOpt(
+        "release_retry_interval",
+        default=60.0,
+        min=1.0,
+        max=_LONGEST,
+        help="Seconds between two attempts of a service to finish releases that "
+        "failed for a cause that can pass, such as a process that still held "
+        "the device. Each plug starts an attempt as well.",
+    ),
 )
 
 
@@ -118,6 +127,7 @@ class Settings:
     unplug_timeout: float
     write_timeout: float
     helper_start_timeout: float
+    release_retry_interval: float
     nova_device_spec: tuple[str, ...]
     nova_aliases: tuple[str, ...]
     nova_mdev_addresses: tuple[str, ...]
@@ -144,6 +154,7 @@ class Settings:
                 unplug_timeout=_seconds(group, "unplug_timeout"),
                 write_timeout=_seconds(group, "write_timeout"),
                 helper_start_timeout=_seconds(group, "helper_start_timeout"),
+                release_retry_interval=_seconds(group, "release_retry_interval"),
                 nova_device_spec=tuple(_option(conf, "pci", "device_spec") or ()),
                 nova_aliases=tuple(_option(conf, "pci", "alias") or ()),
                 nova_mdev_addresses=_nova_mdev_addresses(conf),

@@ -31,7 +31,7 @@ class OsAccError(Exception):
     """
 
     #: Whether the same call may succeed later without a change by anybody.
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
     #: What to do about it where the place that raises says nothing better.
     default_hint: ClassVar[str] = ""
 
@@ -266,6 +266,7 @@ class DevicesUnreleased(OsAccError):
 
     :ivar released: what was given back, as PCI addresses.
     :ivar unreleased: what was not, with the reason of each.
+    :ivar retryable: whether each of these reasons is retryable.
     """
 
     def __init__(
@@ -279,6 +280,9 @@ class DevicesUnreleased(OsAccError):
         super().__init__(message, hint=hint)
         self.released = tuple(released)
         self.unreleased = tuple(unreleased)
+        self.retryable = bool(unreleased) and all(
+            why.retryable for _, why in unreleased
+        )
 
 
 class PluginFailed(OsAccError):

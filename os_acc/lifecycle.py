@@ -20,6 +20,7 @@ be repeated. Whoever changes a lease's devices holds its consumer's lock.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -46,19 +47,25 @@ from os_acc.store.locks import Locks, consumer_lock
 LOG = log.getLogger(__name__)
 
 _WORKERS = 8
-#: What may end by itself: the lease stays as it is and is tried again.
+#: Causes that can pass without an operator: the lease stays unfinished, and its
+#: release is retried. The manual lists them (doc/source/admin/operations.rst).
 _WAITS = (
     exception.DeviceInUse,
     exception.DeviceStuck,
     exception.HelperLost,
     exception.HelperUnavailable,
+    exception.LockTimeout,
+    exception.StoreBusy,
     helper.StaleEpoch,
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Released:
-    """What of some leases was given back, and what was not."""
+    """The leases of a release that ended, and those that are left.
+
+    :ivar failed: with the cause, and as they are recorded now.
+    """
 
     done: tuple[Lease, ...]
     failed: tuple[tuple[Lease, exception.OsAccError], ...]
@@ -71,9 +78,21 @@ class Released:
             f"{len(self.failed)} accelerator(s) of {whose} are not released: {reasons}",
             released=[str(lease.address) for lease in self.done],
             unreleased=[(str(lease.address), why) for lease, why in self.failed],
+            hint=self._hint(),
         )
         error.__cause__ = self.failed[0][1]
         return error
+
+    def _hint(self) -> str:
+        quarantined = [
+            lease for lease, _ in self.failed if lease.state is LeaseState.QUARANTINED
+        ]
+        if not quarantined:
+            return "the service retries this by itself; or unplug again"
+        ways = "; ".join(
+            f"os-acc device release {lease.address}" for lease in quarantined
+        )
+        return f"repair the cause, then run: {ways}"
 
 
 class Lifecycle:
@@ -181,10 +200,12 @@ class Lifecycle:
     def release(self, leases: Sequence[Lease], deadline: float) -> Released:
         """Give devices back to what they were bound to, and forget them.
 
-        What someone still holds, or what the kernel has not returned from,
-        stays leased; what cannot be given back clean is quarantined.
+        A lease whose release fails for a cause that can pass stays
+        ``releasing``, with that cause as its reason. Any other cause
+        quarantines it.
         """
         store = self._store.until(deadline)
+        # A reason from an earlier attempt stays: the unit is reserved meanwhile.
         begun = store.replace([_begun(lease) for lease in leases])
         ended = unending.side_by_side(
             begun, lambda each: self._try_give_back(each, deadline), _WORKERS
@@ -193,8 +214,7 @@ class Lifecycle:
         failed = tuple((lease, error) for lease, error in ended if error is not None)
         if done:
             store.delete(done)
-        self._quarantine(failed, store)
-        return Released(done, failed)
+        return Released(done, self._recorded_failures(failed, store))
 
     def settle(
         self, consumer: str, deadline: float, failed: Sequence[Lease] = ()
@@ -215,32 +235,44 @@ class Lifecycle:
         ]
         if not left:
             return Released((), ())
-        LOG.warning(
-            "settling %d unfinished lease(s) of consumer %s", len(left), consumer
+        # A retry repeats what the log has already.
+        is_new = not all(lease.has_failed_release for lease in left)
+        LOG.log(
+            logging.WARNING if is_new else logging.DEBUG,
+            "settling %d unfinished lease(s) of consumer %s",
+            len(left),
+            consumer,
         )
         return self.release(left, deadline)
 
     def replay(self, deadline: float) -> None:
         """Settle every consumer whose owner is gone; leave the others alone."""
-        unfinished = {
-            lease.consumer
-            for lease in self._store.until(deadline).leases()
-            if lease.is_unfinished
-        }
 
         def settle(consumer: str) -> None:
-            try:
-                with self._locks.try_hold([consumer_lock(consumer)]) as mine:
-                    if not mine:
-                        LOG.info("consumer %s is at work elsewhere", consumer)
-                        return
-                    for lease, error in self.settle(consumer, deadline).failed:
-                        LOG.error("%s stays leased: %s", lease.address, error)
-            except exception.OsAccError as error:
-                # One record never stops the rest (CVE-2022-37394's lesson).
-                LOG.error("consumer %s is left unsettled: %s", consumer, error)
+            for lease, error in self.settle_if_free(consumer, deadline).failed:
+                LOG.error("%s stays leased: %s", lease.address, error)
 
-        unending.side_by_side(sorted(unfinished), settle, _WORKERS)
+        unending.side_by_side(self.unfinished(deadline), settle, _WORKERS)
+
+    def unfinished(self, deadline: float) -> list[str]:
+        """The consumers of leases on which an operation has begun and not ended."""
+        leases = self._store.until(deadline).leases()
+        return sorted({lease.consumer for lease in leases if lease.is_unfinished})
+
+    def settle_if_free(self, consumer: str, deadline: float) -> Released:
+        """Settle a consumer, unless an operation on it is under way.
+
+        An error is logged: one record never stops the rest (CVE-2022-37394's
+        lesson).
+        """
+        try:
+            with self._locks.try_hold([consumer_lock(consumer)]) as mine:
+                if mine:
+                    return self.settle(consumer, deadline)
+                LOG.debug("an operation on consumer %s is under way", consumer)
+        except exception.OsAccError as error:
+            LOG.error("consumer %s is left unsettled: %s", consumer, error)
+        return Released((), ())
 
     # -- one lease ---------------------------------------------------------
 
@@ -393,22 +425,34 @@ class Lifecycle:
             store.add(lost)
 
     @staticmethod
-    def _quarantine(
+    def _recorded_failures(
         failed: Sequence[tuple[Lease, exception.OsAccError]], store: Store
-    ) -> None:
-        unclean = [each for each in failed if not isinstance(each[1], _WAITS)]
-        for lease, error in unclean:
-            LOG.error("%s is quarantined: %s", lease.address, error)
-        if not unclean:
-            return
-        store.replace(
-            [
-                dataclasses.replace(
-                    lease, state=LeaseState.QUARANTINED, reason=str(error)
-                )
-                for lease, error in unclean
-            ]
-        )
+    ) -> tuple[tuple[Lease, exception.OsAccError], ...]:
+        """Record why leases are not released; those that have to wait for a person.
+
+        A cause that is on record already is neither written nor logged again.
+        """
+        judged = [(_judged(lease, error), error) for lease, error in failed]
+        news = [
+            new for (new, _), (old, _) in zip(judged, failed, strict=True) if new != old
+        ]
+        for lease in news:
+            if lease.state is LeaseState.QUARANTINED:
+                LOG.error("%s is quarantined: %s", lease.address, lease.reason)
+            else:
+                LOG.info("%s is not released yet: %s", lease.address, lease.reason)
+        written = {lease.uuid: lease for lease in store.replace(news)} if news else {}
+        return tuple((written.get(each.uuid, each), error) for each, error in judged)
+
+
+def is_transient(error: exception.OsAccError) -> bool:
+    """Whether a release that failed for this cause is retried."""
+    return isinstance(error, _WAITS)
+
+
+def _judged(lease: Lease, error: exception.OsAccError) -> Lease:
+    state = lease.state if is_transient(error) else LeaseState.QUARANTINED
+    return dataclasses.replace(lease, state=state, reason=str(error))
 
 
 def _begun(lease: Lease) -> Lease:
@@ -418,7 +462,7 @@ def _begun(lease: Lease) -> Lease:
     that tells it from a device that the host has used, and moved, since.
     """
     state = LeaseState.PREPARING if _is_interrupted(lease) else LeaseState.RELEASING
-    return dataclasses.replace(lease, state=state, reason="")
+    return dataclasses.replace(lease, state=state)
 
 
 def _is_interrupted(lease: Lease) -> bool:

@@ -37,6 +37,7 @@ from os_acc import (
     matching,
     plugins,
     programming,
+    retrying,
     selected_rp,
 )
 from os_acc.host import vfio
@@ -88,6 +89,7 @@ class Manager:
         offering: Offering,
         profiles: Profiles,
         to: publisher.Publisher,
+        retrier: retrying.Retrier,
     ) -> None:
         self.root = root
         self.settings = settings
@@ -100,12 +102,14 @@ class Manager:
         self.offering = offering
         self.profiles = profiles
         self.publisher = to
+        self.retrier = retrier
         _managers.add(self)
 
     def forget_parent(self) -> None:
         """In a forked child: wait for none of the parent's threads."""
         self.offering.forget_parent()
         self.publisher.forget()
+        self.retrier.forget_parent()
 
     # -- what Nova calls ---------------------------------------------------
 
@@ -130,12 +134,20 @@ class Manager:
         deadline = time.monotonic() + self.settings.unplug_timeout
         instance = InstanceInfo.from_api(instance_info)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
-            leases = [
-                lease
-                for lease in self.store.until(deadline).leases(instance.uuid)
-                if lease.state is not LeaseState.QUARANTINED
-            ]
-            return self.give_back(leases, deadline) if leases else 0
+            leases = self.store.until(deadline).leases(instance.uuid)
+            left = [each for each in leases if each.state is LeaseState.QUARANTINED]
+            for lease in left:
+                # No error: it would keep Nova from deleting the server for ever.
+                LOG.warning(
+                    "unplug leaves %s of instance %s in quarantine: %s (run "
+                    "'os-acc device release %s')",
+                    lease.address,
+                    instance.uuid,
+                    lease.reason,
+                    lease.address,
+                )
+            ready = [each for each in leases if each not in left]
+            return self.give_back(ready, deadline) if ready else 0
 
     def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
         """Release leases, of which the caller has the consumers' locks.
@@ -143,14 +155,9 @@ class Manager:
         :raises DevicesUnreleased: some could not be given back.
         """
         released = self.life.release(leases, deadline)
-        # A unit counts the same whether it is leased or free; one that has
-        # failed does not, nor does a lease whose device has vanished.
-        why = None
-        if released.failed or not self.offering.snapshots.offers(released.done):
-            why = self.offering.recount(deadline)
-        if any(lease.programming for lease in leases):
-            self.offering.tell_regions(deadline)
-        if released.failed:
+        failed = bool(released.failed)
+        why = self.offering.count_released(leases, failed, deadline)
+        if failed:
             failure = released.failure()
             if why is not None:
                 failure.add_note(f"nor can the leases be counted: {why}")
@@ -278,6 +285,8 @@ class Manager:
         deadline: float,
         named: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> tuple[Lease, ...]:
+        # In threads of its own: this plug does not wait for them.
+        self.retrier.kick()
         try:
             return self._plugged(instance, selection, request, deadline, named)
         except exception.OsAccError as error:
@@ -375,8 +384,11 @@ class Manager:
         store = self.store.until(deadline)
         leases = store.leases(consumer)
         if any(lease.is_unfinished for lease in leases):
-            for _lease, error in self.life.settle(consumer, deadline).failed:
+            released = self.life.settle(consumer, deadline)
+            # A plug that fails counts the leases anyway.
+            for _lease, error in released.failed:
                 raise error
+            self.offering.count_released(leases, failed=False, deadline=deadline)
             leases = store.leases(consumer)
         return tuple(lease for lease in leases if lease.state is LeaseState.HELD)
 

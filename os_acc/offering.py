@@ -23,7 +23,7 @@ from oslo_log import log
 from os_acc import exception, inventory, plugins, watching
 from os_acc.assignment.knowledge import Known
 from os_acc.host.view import Host
-from os_acc.objects.lease import Standing
+from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Allocations, Selection
 from os_acc.placement import memory, publisher, regions, snapshot, tree
@@ -125,6 +125,29 @@ class Offering:
             return error
         self.snapshots.note(began, standing)
         return None
+
+    def count_released(
+        self, before: Iterable[Lease], failed: bool, deadline: float
+    ) -> exception.StateUnavailable | None:
+        """Let the snapshot know what a release has changed.
+
+        A unit counts the same whether it is leased or free. It does not where
+        its release fails, or has failed before, or its device has vanished.
+
+        :param before: the leases, as they were before the release.
+        :returns: what keeps the leases from being counted.
+        """
+        leases = tuple(before)
+        why = None
+        if (
+            failed
+            or any(lease.has_failed_release for lease in leases)
+            or not self.snapshots.offers(leases)
+        ):
+            why = self.recount(deadline)
+        if any(lease.programming for lease in leases):
+            self.tell_regions(deadline)
+        return why
 
     def _remember(
         self, stock: inventory.Inventory, standing: Standing, store: Store

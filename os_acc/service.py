@@ -37,6 +37,7 @@ from os_acc import (
     offering,
     plugins,
     programming,
+    retrying,
     virtual_functions,
     watching,
 )
@@ -112,7 +113,13 @@ def initialize(
     busy = exception.InitializeTimeout("another thread is still initializing")
     with deadlines.alone(_lock, deadline, busy), _in_time(settings):
         if _manager is None or reset:
-            _manager = _build(config, settings, root, owner, deadline, _health)
+            before, _manager = (
+                _manager,
+                _build(config, settings, root, owner, deadline, _health),
+            )
+            if before is not None:
+                before.retrier.stop()
+            _manager.retrier.start()
             if _watcher is not None:
                 _watcher.stop()
             _watcher = _watch(_manager)
@@ -158,8 +165,8 @@ def _build(
     """Everything that initialize() does, in its order.
 
     1. options, 2. plugins, 3. store, 4. helper, 5. what a crash has left,
-    6. virtual functions, 7. a first look at the devices. Whoever makes the
-    manager of a service begins to watch the host then.
+    6. virtual functions, 7. a first look at the devices. :func:`initialize`,
+    which makes the manager of a service, then starts its threads.
     """
     rules = _rules(settings)
     loaded = plugins.load(config, settings.enabled_plugins, deadline)
@@ -174,6 +181,9 @@ def _build(
     virtual_functions.make(
         root, rules, store, locks, hands, _part(deadline, _VFS_SHARE)
     )
+    offered = offering.Offering(
+        root, settings.node_name, rules, loaded, store, _told, health
+    )
     ready = manager.Manager(
         root,
         settings,
@@ -183,11 +193,12 @@ def _build(
         life,
         programmer,
         owner,
-        offering.Offering(
-            root, settings.node_name, rules, loaded, store, _told, health
-        ),
+        offered,
         Profiles(config),
         new_publisher(config, settings),
+        retrying.Retrier(
+            life, offered, settings.release_retry_interval, settings.write_timeout
+        ),
     )
     ready.take_stock(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):

@@ -21,11 +21,15 @@ from typing import Any
 
 from os_acc import exception, service
 from os_acc.cmd import arguments, base
+from os_acc.objects.lease import Lease, LeaseState
 from os_acc.store import readonly
 
 
 class Unplug(base.Showing):
-    """Give back all accelerators of an instance."""
+    """Give back all accelerators of an instance.
+
+    Ends with 1 where a device of the instance stays quarantined.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -39,9 +43,21 @@ class Unplug(base.Showing):
     ) -> tuple[Sequence[str], Sequence[Any]]:
         before = self._recorded(parsed_args.uuid)
         manager = self.manager()
-        manager.unplug({"uuid": parsed_args.uuid})
-        after = {lease.uuid for lease in manager.store.leases(parsed_args.uuid)}
-        return ("Consumer", "Released"), (parsed_args.uuid, len(before - after))
+        try:
+            manager.unplug({"uuid": parsed_args.uuid})
+        finally:
+            left = manager.store.leases(parsed_args.uuid)
+            self._report(left)
+        released = before - {lease.uuid for lease in left}
+        return ("Consumer", "Released"), (parsed_args.uuid, len(released))
+
+    def _report(self, left: Sequence[Lease]) -> None:
+        """Name each device that waits for an operator, and the way out."""
+        for lease in left:
+            if lease.state is LeaseState.QUARANTINED:
+                self.is_failed = True
+                self.remark(f"{lease.address} is quarantined: {lease.reason}")
+                self.app.stderr.write(f"hint: os-acc device release {lease.address}\n")
 
     def _recorded(self, consumer: str) -> set[str]:
         # An unplug that was begun earlier is finished as soon as there is a

@@ -30,8 +30,8 @@ class LeaseState(enum.Enum):
     """How far a lease is.
 
     PREPARING is the intent: written before the host is touched, rolled back
-    when its writer is gone. RELEASING rolls forward. QUARANTINED waits for
-    an operator.
+    when its writer is gone. RELEASING rolls forward: after a failure that
+    can pass, the release is retried. QUARANTINED waits for an operator.
     """
 
     PREPARING = "preparing"
@@ -88,7 +88,7 @@ class Lease:
     :ivar boot_id: the boot in which ``prior`` was read.
     :ivar epoch: number of the store's write that last changed this lease;
         the helper refuses a call that carries a lower one than it has seen.
-    :ivar reason: why it is quarantined, or empty.
+    :ivar reason: why its release failed, or empty.
     :ivar programming: what its FPGA region has to hold; None: it has none.
     :ivar attach_target: who has it: only what is the guest's is on vfio-pci.
     :ivar affinity: how it stood to the guest when it was chosen; None where
@@ -154,6 +154,13 @@ class Lease:
     def is_unfinished(self) -> bool:
         """Whether an operation on it has begun and not ended."""
         return self.state in (LeaseState.PREPARING, LeaseState.RELEASING)
+
+    @property
+    def has_failed_release(self) -> bool:
+        """Whether its consumer has left, and the host has not got the device back."""
+        return self.state is LeaseState.QUARANTINED or (
+            self.is_unfinished and bool(self.reason)
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

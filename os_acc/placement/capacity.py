@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, LeaseState, Standing
+from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.pci import PciAddress
 
 
@@ -58,8 +58,10 @@ def capacities(
     """What Placement has to hold, in the order of the providers.
 
     A leased unit is counted whatever has become of its device: Placement
-    has an allocation of it. Whether that is so of what a person has leased by
-    the command only Placement knows; to reserve it as well would count it twice.
+    has an allocation of it. A unit whose release failed has none any more, and
+    is reserved until the release has succeeded. Only Placement knows whether
+    what a person has leased by the command is allocated; to reserve it as well
+    would count it twice.
     """
     offered = {each.uuid: each for each in providers}
     leased = _by_provider(providers, standing.leases)
@@ -108,7 +110,7 @@ def _units(
         )
         units[default] += Units(len(others), blocked)
     for lease in own:
-        # The allocation has gone with its guest; the device waits for a person.
-        reserved = int(lease.state is LeaseState.QUARANTINED)
+        # The allocation has gone with its guest; no other guest can get the unit.
+        reserved = int(lease.has_failed_release)
         units[lease.resource_class or default] += Units(1, reserved)
     return MappingProxyType({name: each for name, each in units.items() if each.total})

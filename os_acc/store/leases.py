@@ -161,7 +161,9 @@ class Store:
             for row, lease in zip(places, fresh, strict=True):
                 self._claim(connection, lease)
                 rows.update(connection, row, lease)
-                self._record(connection, _operation(lease), lease)
+                # A retry changes nothing but the epoch: the events stay readable.
+                if dataclasses.replace(rows.lease_of(row), epoch=lease.epoch) != lease:
+                    self._record(connection, _operation(lease), lease)
             return fresh
 
     def delete(self, leases: Iterable[Lease]) -> None:

@@ -131,6 +131,7 @@ RIGHT: dict[str, Callable[[str], list[object]]] = {
     "unplug_timeout": lambda _place: [120.0, "1e9", 1],
     "write_timeout": lambda _place: [60.0, "600", 1],
     "helper_start_timeout": lambda _place: [60.0, "600", 1],
+    "release_retry_interval": lambda _place: [60.0, "600", 1],
 }
 _NUMBERS = ("nan", "inf", "-inf", "1e300", "1e10", "9223372037", "0x10", "1_0", "+5")
 

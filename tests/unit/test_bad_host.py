@@ -221,6 +221,7 @@ def test_an_option_that_cannot_be_meant_stops_the_start(
         "unplug_timeout",
         "write_timeout",
         "helper_start_timeout",
+        "release_retry_interval",
     ],
 )
 @pytest.mark.parametrize("value", [math.inf, 1e300, 86_401.0])

@@ -30,6 +30,8 @@ from tests.unit.bench import instance, uuid_of
 from tests.unit.store.files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
+#: Far beyond what a slow machine takes.
+LONG = 120.0
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def api(bench, monkeypatch):
             reset, config=bench.config(**options), root=bench.root
         )
 
-    return initialize
+    yield initialize
+    if service._manager is not None:
+        assert service._manager.retrier.stop(LONG)
 
 
 def test_nothing_is_served_before(api):

@@ -116,6 +116,24 @@ def test_an_unplug_in_use_names_who_holds_the_device(console: Console) -> None:
     assert console.json("unplug", uuid_of(1))["Released"] == 1
 
 
+def test_an_unplug_reports_what_is_quarantined_and_fails(console: Console) -> None:
+    plug(console, 1, GPU)
+    plug(console, 2, FPGA)
+    console.bench.kernel.ignore(GPU, "drivers_probe", times=None)
+    first = console.run("unplug", uuid_of(1))
+    again = console.run("unplug", uuid_of(1), "-f", "json")
+    for ran in (again, first):
+        assert ran.status == 1
+        assert f"{GPU} is quarantined: {GPU} is with" in ran.err
+        assert f"os-acc device release {GPU}" in ran.err
+    assert json.loads(again.out) == {"Consumer": uuid_of(1), "Released": 0}
+    # Those of other instances are none of its business.
+    assert console.json("unplug", uuid_of(2))["Released"] == 1
+    console.bench.kernel.lift()
+    console.json("device", "release", GPU)
+    assert console.json("unplug", uuid_of(1))["Released"] == 0
+
+
 def test_attached_lists_everybodys_or_one_instances(console: Console) -> None:
     plug(console, 1, GPU)
     plug(console, 2, FPGA)

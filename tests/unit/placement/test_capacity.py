@@ -58,6 +58,13 @@ def test_a_leased_unit_is_counted_once_and_not_reserved(state):
     assert counted(lease(NIC.uuid, FOUR[2], state)) == {NIC.uuid: {CLASS: (4, 0)}}
 
 
+def test_a_unit_whose_release_failed_is_reserved():
+    """Its allocation has gone with its guest."""
+    failed = lease(NIC.uuid, FOUR[2], LeaseState.RELEASING, reason="in use")
+    held = lease(NIC.uuid, FOUR[1])
+    assert counted(failed, held) == {NIC.uuid: {CLASS: (4, 1)}}
+
+
 def test_a_quarantined_unit_is_reserved():
     quarantined = lease(NIC.uuid, FOUR[2], LeaseState.QUARANTINED)
     held = lease(NIC.uuid, FOUR[1])
@@ -139,6 +146,7 @@ LEASES = st.lists(
         st.sampled_from(HANDLES),
         st.sampled_from(["", uuid_of(1), uuid_of(2), uuid_of(3)]),
         st.sampled_from(LeaseState),
+        st.sampled_from(["", "in use"]),
     ),
     unique_by=lambda each: each[0].address,
 )
@@ -150,10 +158,10 @@ LEASES = st.lists(
     damaged=st.sets(st.integers(0, 7)),
 )
 def test_placement_offers_exactly_what_is_free(split, leases, damaged):
-    """Whatever is leased is allocated, but for what is quarantined."""
+    """A leased unit is allocated, unless its release failed."""
     # Of eight places the last two are empty; the rest are two cards' units.
     cards = [provider(1, *HANDLES[:split]), provider(2, *HANDLES[split:6])]
-    made = [lease(of, each, state) for each, of, state in leases]
+    made = [lease(of, each, state, reason=why) for each, of, state, why in leases]
     unreadable = tuple(place(number) for number in sorted(damaged))
     taken = {each.address for each in made} | set(unreadable)
     found = {
@@ -166,7 +174,7 @@ def test_placement_offers_exactly_what_is_free(split, leases, damaged):
         allocated = [
             each
             for each in made
-            if each.state is not LeaseState.QUARANTINED
+            if not each.has_failed_release
             and (
                 each.provider == card.uuid
                 or (not each.provider and each.address in there)

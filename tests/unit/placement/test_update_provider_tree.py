@@ -134,16 +134,6 @@ def test_what_a_plug_leaves_in_quarantine_is_reserved_at_once(card):
     assert units(nova, card, nic) == (4, 1)
 
 
-def test_an_unplug_that_has_to_be_repeated_reserves_nothing(card):
-    """Its allocation lasts as long as its lease."""
-    nova, nic = Nova(), card.provider(NIC)
-    (entry,) = card.plug(1, NIC)
-    card.kernel.hold(entry["pci_id"])
-    with pytest.raises(exception.DevicesUnreleased):
-        card.unplug(1)
-    assert units(nova, card, nic) == (4, 0)
-
-
 def test_a_leased_device_that_has_vanished_stays_until_it_is_unplugged(bench, nova):
     gpu = bench.provider(GPU)
     bench.plug(1, GPU)
