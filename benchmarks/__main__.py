@@ -24,8 +24,11 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks import catalogue, documentation, machine, report, rows
 from benchmarks.plan import Plan, complete
+from tests.shares import Share
 
 _OUTPUT = os.path.join("build", "benchmarks")
+#: The benchmarks are divided among so many shares.
+SHARES = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,16 +47,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"one of {', '.join(catalogue.names())}; may be repeated",
     )
     parser.add_argument(
+        "--share",
+        type=int,
+        metavar="NUMBER",
+        help="run every second benchmark: those of the share that has this number",
+    )
+    parser.add_argument(
         "--write-docs",
         action="store_true",
         help="put the figures into the documentation; what was not measured now"
         " stays as it is there",
     )
     options = parser.parse_args(argv)
-    if options.short and options.write_docs:
-        parser.error("figures of a short run are not for the documentation")
+    partial = options.short or options.share is not None
+    if partial and options.write_docs:
+        parser.error("figures of a short run or a share are not for the documentation")
     os.makedirs(_OUTPUT, exist_ok=True)
-    names = options.only or catalogue.names()
+    share = Share(options.share)
+    names = share.select(options.only or catalogue.names(), SHARES)
     plan = Plan(options.short, _OUTPUT, catalogue.KERNEL in names)
     places = _measured(plan, names)
     rows.save(os.path.join(_OUTPUT, "results.json"), places)

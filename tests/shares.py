@@ -16,12 +16,13 @@
 many consecutive numbers as the divisor select everything, each item once. The
 same number selects the same items, on any machine and in any order.
 
-A test is shared by a mark: ``@pytest.mark.share(2)`` selects it in every second
-share. Its place among the shares follows from its node id, so that adding,
-removing or reordering other tests moves nothing. ``share(10, place=3)`` sets
-the place, where few tests of a kind have to be spread evenly. A test that
-shares its own items calls :meth:`Share.select`. Without the option all tests and
-all items are selected, and a test without the mark is always selected.
+:data:`DIVISORS` divides the tests of whole folders. The mark
+``@pytest.mark.share(2)`` divides single tests, and ``share(1)`` selects a test
+always. The place of a test among the shares follows from its node id, so that
+adding, removing or reordering other tests moves nothing; ``share(10, place=3)``
+sets the place, where few tests of a kind have to be spread evenly. A test that
+divides its own items calls :meth:`Share.select`. Without the option all tests
+and all items are selected.
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ from typing import Any, TypeVar
 import pytest
 
 _T = TypeVar("_T")
+#: A test without a mark is divided by what its node id begins with.
+DIVISORS = {
+    # The lane of the lowest versions; all others run all unit tests.
+    "tests/unit/": 5,
+    "tests/functional/kernel/": 2,
+    "tests/functional/nova/": 2,
+    "tests/functional/openstack/": 2,
+}
+
 _OPTION = "--share"
 _SELECTED = pytest.StashKey[tuple[int, int]]()
 _KEY = "share"
@@ -78,15 +88,22 @@ def place_of(node_id: str) -> int:
 
 def belongs(item: pytest.Item, share: Share) -> bool:
     """Whether a share has a test."""
-    mark = item.get_closest_marker("share")
-    if mark is None:
-        return True
-    divisor, place = _read(*mark.args, **mark.kwargs)
+    if mark := item.get_closest_marker("share"):
+        divisor, place = _read(*mark.args, **mark.kwargs)
+    else:
+        divisor, place = _divisor_of(item.nodeid), None
     return share.has(place_of(item.nodeid) if place is None else place, divisor)
 
 
 def _read(divisor: int, place: int | None = None) -> tuple[int, int | None]:
     return divisor, place
+
+
+def _divisor_of(node_id: str) -> int:
+    for beginning, divisor in DIVISORS.items():
+        if node_id.startswith(beginning):
+            return divisor
+    return 1
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,12 +110,73 @@ def test_every_test_is_selected_equally_often(selected: dict[str, list[int]]):
 
 
 def test_each_share_has_about_its_part(selected: dict[str, list[int]]):
-    """No share of a lane is much longer than another."""
+    """No share of a lane is twice as long as another."""
     sizes = [
         sum(number in numbers for numbers in selected.values())
         for number in range(ROUND)
     ]
-    assert max(sizes) < 1.4 * min(sizes), sizes
+    assert max(sizes) < 2 * min(sizes), sizes
+
+
+# -- the number of a commit --------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git, with an author and without the configuration of this machine."""
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull},
+    )
+
+
+def number_of(clone: Path) -> int:
+    """The number of the share that .ci/run would run there."""
+    (clone / ".ci").mkdir(exist_ok=True)
+    script = shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
+    done = subprocess.run(
+        ["bash", script, "--share"], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Three commits, and a branch of two commits merged: four on main itself."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    for number in range(3):
+        git(folder, "commit", "-q", "--allow-empty", "-m", f"commit {number}")
+    git(folder, "switch", "-q", "-c", "work")
+    for number in range(2):
+        git(folder, "commit", "-q", "--allow-empty", "-m", f"work {number}")
+    git(folder, "switch", "-q", "main")
+    git(folder, "merge", "-q", "--no-ff", "-m", "merge", "work")
+    return folder
+
+
+def test_the_next_commit_has_the_next_share(repository: Path, tmp_path: Path):
+    assert number_of(repository) == 4
+    git(repository, "commit", "-q", "--allow-empty", "-m", "the next")
+    fresh = tmp_path / "fresh"
+    git(tmp_path, "clone", "-q", repository.as_uri(), str(fresh))
+    assert number_of(repository) == number_of(fresh) == 5
+
+
+def test_a_shallow_clone_has_the_same_share_each_time(repository: Path, tmp_path: Path):
+    numbers = []
+    for name in ("one", "other"):
+        clone = tmp_path / name
+        git(tmp_path, "clone", "-q", "--depth=1", repository.as_uri(), str(clone))
+        numbers.append(number_of(clone))
+    assert numbers[0] == numbers[1]
+    git(repository, "commit", "-q", "--allow-empty", "-m", "the next")
+    clone = tmp_path / "later"
+    git(tmp_path, "clone", "-q", "--depth=1", repository.as_uri(), str(clone))
+    assert number_of(clone) != numbers[0]
 
 
 # -- a run of pytest ---------------------------------------------------------------

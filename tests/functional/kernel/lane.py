@@ -32,6 +32,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[2]
 RESULTS = CHECKOUT / "build" / "kernel-lane"
+#: The packages of this environment; not every installer compiles them.
+PACKAGES = Path(sysconfig.get_path("purelib"))
 FIGURES = CHECKOUT / "build" / "figures" / "kernel.json"
 
 #: Seconds until pytest begins, and until it has ended, on a slow machine.
@@ -297,8 +300,9 @@ def boot_once(kernel: Path, job: Job) -> Attempt:
 
 def boot(kernel: Path, job: Job) -> Attempt:
     """Boot the machine, and once more where the job did not even begin."""
-    # The checkout is read-only in there, and emulation compiles slowly.
-    compileall.compile_dir(CHECKOUT / "os_acc", quiet=2)
+    # The host's files are read-only in there, and emulation compiles slowly.
+    for folder in (CHECKOUT / "os_acc", CHECKOUT / "tests", PACKAGES):
+        compileall.compile_dir(folder, quiet=2, workers=0)
     attempt = boot_once(kernel, job)
     if not attempt.began:
         print(f"{job.name}: the machine did not boot; trying once more", flush=True)

@@ -76,6 +76,7 @@ def test_a_port_is_known_by_its_id_alone(fpga: Card, fpga_of_two: Card) -> None:
     assert dfl.afu_id(fpga.bdf) == dfl.FIRST_FUNCTION.hex
 
 
+@pytest.mark.share(1)
 def test_programming_pushes_the_payload_word_by_word(fpga: Card) -> None:
     fpga.next_function(FUNCTION)
     with dfl_trace.recorded() as pushed:

@@ -189,6 +189,7 @@ def a_stuck_worker_has_no_more_than_its_helper(host: RealHost) -> None:
     assert os_acc.unplug(guest) == 1
 
 
+@pytest.mark.share(1)
 def test_vfs_go_into_a_guest_and_come_back(
     run_as: Callable[..., None], ordinary_user: OrdinaryUser
 ) -> None:
