@@ -42,6 +42,7 @@ DIVISORS = {
     "tests/functional/kernel/": 2,
     "tests/functional/nova/": 2,
     "tests/functional/openstack/": 2,
+    "tests/stress/test_fault_": 2,
 }
 
 _OPTION = "--share"
