@@ -20,11 +20,20 @@ and whether the same call may succeed later without anybody's doing
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+from os_acc import texts
+
+#: Characters of a message, and of a hint: an error fits into one line of a log,
+#: whatever a service, a file or a caller has put into it.
+LONGEST_MESSAGE: Final = 1500
+LONGEST_HINT: Final = 480
 
 
 class OsAccError(Exception):
     """The base of every error that os_acc raises on purpose.
+
+    Both texts are cut where they are too long.
 
     :param message: what happened, with the offending value in it.
     :param hint: what a person can do about it.
@@ -36,9 +45,9 @@ class OsAccError(Exception):
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint or self.default_hint
+        self.message = texts.shortened(message, LONGEST_MESSAGE)
+        super().__init__(self.message)
+        self.hint = texts.shortened(hint or self.default_hint, LONGEST_HINT)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message

@@ -18,12 +18,23 @@ import builtins
 import difflib
 import reprlib
 from collections.abc import Iterable
+from typing import Final
+
+from os_acc import texts
+
+# Characters of a value that is shown.
+_LONGEST: Final = 240
+# Characters of what may be a misspelling, and candidates that a person reads.
+_LONGEST_WORD: Final = 80
+_MOST_WORDS: Final = 24
 
 
 class _Shown(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = 80
+        # Each further level shows six times as much: of six, 400,000 characters.
+        self.maxlevel = 3
 
     def repr1(self, x: object, level: int) -> str:
         # reprlib goes by the name of a class, which says nothing of what it is.
@@ -40,7 +51,7 @@ class _Shown(reprlib.Repr):
 
 def shown(value: object) -> str:
     """The value as an error message shows it: short, whatever it is."""
-    return _Shown().repr(value)
+    return texts.shortened(_Shown().repr(value), _LONGEST)
 
 
 def some(texts: Iterable[str], most: int) -> str:
@@ -51,16 +62,21 @@ def some(texts: Iterable[str], most: int) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that this one is probably a misspelling of."""
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that this one is probably a misspelling of.
+
+    :param word: None is near to what is no text, and to a text that is no word.
+    """
+    if not isinstance(word, str) or len(word) > _LONGEST_WORD:
+        return None
     near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.65)
     return near[0] if near else None
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A hint for a word that is none of the known ones."""
     candidates = sorted(known)
     near = nearest(word, candidates)
     if near is not None:
         return f"did you mean {near!r}?"
-    return f"it has to be one of: {', '.join(candidates)}"
+    return f"it has to be one of: {some(candidates, _MOST_WORDS)}"

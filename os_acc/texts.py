@@ -10,9 +10,25 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What can be said of a text, wherever it comes from."""
+"""Checks and limits of a text, wherever it comes from."""
 
 from __future__ import annotations
+
+from typing import Final
+
+_NOTE: Final = "... ({} more characters)"
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text, cut to so many characters where it has more.
+
+    The number of characters that are left out follows the cut.
+    """
+    if len(text) <= most:
+        return text
+    # The longest note is that of the whole text: room for it is always enough.
+    room = most - len(_NOTE.format(len(text)))
+    return text[:room] + _NOTE.format(len(text) - room)
 
 
 def is_encodable(text: str) -> bool:

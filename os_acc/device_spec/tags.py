@@ -113,7 +113,7 @@ def _numa_policy(value: object) -> NUMAPolicy:
         choices = [each.value for each in NUMAPolicy]
         raise exception.InvalidDeviceSpec(
             f"numa_policy is {hints.shown(value)}",
-            hint=hints.did_you_mean(str(value), choices),
+            hint=hints.did_you_mean(value, choices),
         ) from error
 
 

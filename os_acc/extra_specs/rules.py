@@ -20,9 +20,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
-from os_acc import exception
+from os_acc import exception, hints
 from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup, title
+
+# Names in an error's message.
+_SHOWN: Final = 8
 
 
 def check(request: FlavorRequest) -> None:
@@ -48,7 +52,7 @@ def _check_group(group: RequestGroup) -> None:
         return
     traits = sorted(group.required | group.forbidden)
     if group.suffix and traits:
-        lacking = f"has traits ({', '.join(traits)}) but no resources"
+        lacking = f"has traits ({hints.some(traits, _SHOWN)}) but no resources"
     elif group.wish:
         lacking = f"asks for {group.wish}, but for no accelerator"
     elif group.attach_target is not AttachTarget.VM:
@@ -77,7 +81,7 @@ def _check_policy(request: FlavorRequest) -> None:
     numbered = [group.suffix for group in request.groups if group.suffix]
     if len(numbered) > 1 and request.policy is None:
         raise exception.InvalidExtraSpec(
-            f"there are several numbered groups ({', '.join(numbered)}) "
+            f"there are several numbered groups ({hints.some(numbered, _SHOWN)}) "
             "but no valid group_policy",
             hint="set group_policy to 'none' or 'isolate'",
         )

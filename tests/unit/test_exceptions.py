@@ -91,3 +91,21 @@ def test_what_the_host_refused_carries_address_and_number():
         "",
         0,
     )
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_an_error_is_short_however_much_it_is_given(kind):
+    text = "x" * 390_000
+    arguments = {"released": (), "unreleased": ()}
+    more = arguments if issubclass(kind, exception.DevicesUnreleased) else {}
+    error = kind(text, hint=text, **more)
+    assert len(str(error)) < 2_000
+    assert error.message.startswith("xxxx")
+    assert error.message.endswith("... (388528 more characters)")
+    assert error.hint.endswith("... (389548 more characters)")
+
+
+def test_a_text_that_fits_is_not_cut():
+    message, hint = "m" * exception.LONGEST_MESSAGE, "h" * exception.LONGEST_HINT
+    error = exception.HostError(message, hint=hint)
+    assert (error.message, error.hint) == (message, hint)
