@@ -45,12 +45,13 @@ from os_acc.profiles import reading
 from os_acc.profiles.source import Judged
 
 _SUFFIX: Final = ".yaml"
-#: Bytes: hundreds of profiles. No deadline is looked at within a file, and PyYAML
-#: takes some seconds for a megabyte.
+#: Bytes: hundreds of profiles. PyYAML takes some seconds for a megabyte.
 _LARGEST: Final = 1 << 18
-#: Pairs of all mappings, each time that they are merged into others (``<<``): more
-#: than a file can have, but merges of merges multiply them.
-_MOST_PAIRS: Final = 1 << 17
+# Files in an error's message.
+_SHOWN: Final = 8
+#: Nodes of a YAML file, each alias and each merge (``<<``) counted as all that it
+#: stands for. A file without aliases has fewer nodes than bytes.
+_MOST_NODES: Final = _LARGEST
 # O_NONBLOCK: what is no file must not make anybody wait.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -81,7 +82,7 @@ class Catalogue:
         if len(found) > 1:
             raise exception.InvalidProfile(
                 f"there are {len(found)} device profiles {name}: in "
-                + ", ".join(where for where, _profile in found)
+                + hints.some(dict.fromkeys(where for where, _profile in found), _SHOWN)
             )
         for _where, profile in found:
             return profile
@@ -130,7 +131,7 @@ class Catalogue:
         for path in self._files():
             deadlines.left(deadline)
             try:
-                listed = _listed(path)
+                listed = _listed(path, deadline)
             except exception.OsAccError as error:
                 yield path, error
                 continue
@@ -160,24 +161,36 @@ class Catalogue:
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML in which no mapping has a key twice: the last would win, unseen."""
 
-    def __init__(self, stream: bytes) -> None:
-        super().__init__(stream)
-        self._pairs = 0
+    def __init__(self, text: bytes, deadline: float) -> None:
+        super().__init__(text)
+        self._deadline = deadline
+        self._nodes = 0
+        #: By the id of each node that is complete: as many nodes as it contains.
+        self._weights: dict[int, int] = {}
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """See PyYAML: it puts what is merged into the mapping.
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        """See PyYAML; an alias counts as all that it stands for.
 
-        :raises yaml.YAMLError: that is more than anybody has written.
+        :raises yaml.YAMLError: more nodes than a file has without aliases; an alias
+            inside of what it stands for.
+        :raises DeviceStuck: the deadline has passed.
         """
-        super().flatten_mapping(node)
-        self._pairs += len(node.value)
-        if self._pairs > _MOST_PAIRS:
-            raise yaml.constructor.ConstructorError(
-                "while mappings were merged",
-                node.start_mark,
-                f"found more than {_MOST_PAIRS} pairs",
-                node.start_mark,
+        deadlines.left(self._deadline)
+        is_alias = self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark
+        before = self._nodes
+        node = super().compose_node(parent, index)
+        if is_alias and id(node) not in self._weights:
+            raise yaml.composer.ComposerError(
+                None, None, "found an alias inside of what it stands for", mark
             )
+        self._nodes += self._weights[id(node)] if is_alias else 1
+        if self._nodes > _MOST_NODES:
+            raise yaml.composer.ComposerError(
+                None, None, f"its aliases stand for more than {_MOST_NODES} nodes", mark
+            )
+        self._weights.setdefault(id(node), self._nodes - before)
+        return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         """See PyYAML; what is merged (``<<``) may be overridden.
@@ -217,10 +230,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _parsed(path: str, text: bytes) -> object:
-    """What a file says, in JSON or else in YAML.
+def _parsed(path: str, text: bytes, deadline: float) -> object:
+    """Return the contents of a file in JSON, or else in YAML.
 
     :raises InvalidProfile: it is neither.
+    :raises DeviceStuck: the deadline has passed.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique)
@@ -231,7 +245,7 @@ def _parsed(path: str, text: bytes) -> object:
         pass
     try:
         # It is a safe loader.
-        return yaml.load(text, _Loader)
+        return _Loader(text, deadline).get_single_data()
     except (
         yaml.YAMLError,
         # A value that is not what its tag says, or more than there can be.
@@ -255,13 +269,13 @@ def _text(path: str) -> bytes:
         raise _unreadable(path, error.strerror) from error
 
 
-def _listed(path: str) -> list[Any]:
+def _listed(path: str, deadline: float) -> list[Any]:
     text = _text(path)
     if len(text) > _LARGEST:
         raise exception.InvalidProfile(
             f"{path} has more than {_LARGEST} bytes", hint="use several files"
         )
-    found = _parsed(path, text)
+    found = _parsed(path, text, deadline)
     listed = found.get("device_profiles") if isinstance(found, Mapping) else found
     if not isinstance(listed, list):
         raise exception.InvalidProfile(

@@ -70,7 +70,7 @@ def read(found: object) -> DeviceProfile:
         if field not in _FIELDS:
             raise exception.InvalidProfile(
                 f"device profile {name}: {hints.shown(field)} is no field of one",
-                hint=hints.did_you_mean(str(field), _FIELDS),
+                hint=hints.did_you_mean(field, _FIELDS),
             )
     return DeviceProfile(
         name=name,
@@ -125,14 +125,21 @@ def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
             f"device profile {name}: its groups are {hints.shown(given)}",
             hint="it has a list of at least one group",
         )
+    if len(given) > _MOST:
+        # Each group asks for one at least.
+        raise _too_many(name, f"{len(given)} accelerators or more")
     found = tuple(group(name, index, each) for index, each in enumerate(given))
     asked = sum(each.accelerators for each in found)
     if asked > _MOST:
-        raise exception.InvalidProfile(
-            f"device profile {name} asks for {asked} accelerators",
-            hint=f"there are at most {_MOST} in one",
-        )
+        raise _too_many(name, f"{asked} accelerators")
     return found
+
+
+def _too_many(name: str, asked: str) -> exception.InvalidProfile:
+    return exception.InvalidProfile(
+        f"device profile {name} asks for {asked}",
+        hint=f"there are at most {_MOST} in one",
+    )
 
 
 def group(name: str, index: int, given: object) -> ProfileGroup:

@@ -15,16 +15,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import os
+import sys
 import threading
 import time
 
 import pytest
 import yaml
 
-from os_acc import exception
+from os_acc import deadlines, exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import reading
 from os_acc.profiles.catalogue import Catalogue
@@ -148,6 +151,13 @@ def test_two_of_one_uuid_are_none(place):
     assert results(place) == [(None, two), (None, two), ("c", None)]
 
 
+def test_thousands_of_one_name_are_told_in_one_line(place):
+    place.write_text(json.dumps([profile("a", groups=[{"resources:FPGA": 1}])] * 3000))
+    with pytest.raises(exception.InvalidProfile) as caught:
+        Catalogue(str(place)).profile("a", FOREVER)
+    assert caught.value.message == f"there are 3000 device profiles a: in {place}"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -172,6 +182,27 @@ def test_an_amount_of_thousands_of_digits_hides_none_of_the_others(place, sign):
         "- {name: good, groups: [{'resources:FPGA': 1}]}\n"
     )
     assert [name for name, _wrong in results(place)] == [None, "good"]
+
+
+@pytest.mark.parametrize("digits", [1000, 4000, 60_000])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{name: bad, ? %s : a, groups: []}",
+        "{name: bad, groups: [{? %s : a}]}",
+        "{name: bad, description: {? %s : a}, groups: []}",
+        "{name: %s}",
+        "{? %s : a}",
+        "%s",
+    ],
+)
+def test_a_number_of_thousands_of_hexadecimal_digits_hides_none_of_the_others(
+    place, entry, digits
+):
+    wrong = entry % ("0x" + digits * "f")
+    place.write_text(f"- {wrong}\n- {{name: good, groups: [{{resources:FPGA: 1}}]}}\n")
+    assert [name for name, _wrong in results(place)] == [None, "good"]
+    assert Catalogue(str(place)).profile("good", FOREVER).name == "good"
 
 
 @pytest.mark.parametrize("name", [["a"], {"a": 1}, 7, None, "", "\ud800"])
@@ -216,7 +247,100 @@ def test_merges_of_merges_are_told_before_they_fill_the_host(place):
     place.write_text("\n".join(["- &l0 {a: 1}", *levels]))
     ((name, wrong),) = results(place)
     assert name is None
-    assert "more than 131072 pairs" in wrong
+    assert "its aliases stand for more than 262144 nodes" in wrong
+
+
+def aliases(size):
+    """One profile, and nothing but references to it."""
+    rest = "".join(f", 'trait:CUSTOM_{n}': required" for n in range(size // 60))
+    first = f"- &a {{name: a, groups: [{{'resources:FPGA': 1{rest}}}]}}\n"
+    return first + "- *a\n" * ((size - len(first)) // 5)
+
+
+def profiles(size):
+    return "".join(
+        f"- name: p{n}\n  groups:\n  - resources:FPGA: 1\n" for n in range(size // 42)
+    )
+
+
+def lists(size):
+    return "- [" + "[]," * (size // 3) + "]\n"
+
+
+def groups(size):
+    each = "  - resources:FPGA: 1\n"
+    return "- name: a\n  groups:\n" + each * (size // len(each))
+
+
+def traits(size):
+    lines = (f"    trait:CUSTOM_T{n}: required\n" for n in range(size // 30))
+    return "- name: a\n  groups:\n  - resources:FPGA: 1\n" + "".join(lines)
+
+
+def merges(size):
+    rest = ", ".join(f"k{n}: 1" for n in range(size // 40))
+    return f"- &a {{{rest}}}\n" + "- {<<: *a}\n" * (size // 22)
+
+
+def names(size):
+    return "- {name: a, groups: [{'resources:FPGA': 1}]}\n" * (size // 46)
+
+
+def calls_of(place, text):
+    """How many functions are called to read everything in a file."""
+    place.write_text(text)
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        list(Catalogue(str(place)).judged(FOREVER))
+        with contextlib.suppress(exception.OsAccError):
+            Catalogue(str(place)).profile("a", FOREVER)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "shape", [aliases, profiles, lists, groups, traits, merges, names]
+)
+def test_reading_costs_in_proportion_to_the_size(place, shape):
+    once, twice = (calls_of(place, shape(size)) for size in (2**12, 2**13))
+    assert twice < 2.5 * once
+
+
+def test_aliases_that_multiply_a_file_are_told(place):
+    """13,000 references to a profile of 1,000 traits."""
+    place.write_text(aliases(2**17))
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "its aliases stand for more than 262144 nodes" in wrong
+
+
+def test_an_alias_inside_of_what_it_stands_for_is_told(place):
+    place.write_text("- &a [*a]\n")
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "an alias inside of what it stands for" in wrong
+
+
+def test_a_deadline_holds_within_a_file(place, monkeypatch):
+    place.write_text(lists(2**16))
+    looks = itertools.count(1)
+
+    def left(deadline):
+        if next(looks) == 100:
+            raise exception.DeviceStuck("no time is left")
+        return deadline
+
+    monkeypatch.setattr(deadlines, "left", left)
+    with pytest.raises(exception.DeviceStuck):
+        Catalogue(str(place)).profile("a", FOREVER)
+    assert next(looks) == 101
 
 
 @pytest.mark.parametrize(
