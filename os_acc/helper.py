@@ -24,8 +24,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from os_acc import connection, deadlines, exception, privsep, programming_errors
+from os_acc import (
+    connection,
+    deadlines,
+    exception,
+    helper_errors,
+    privsep,
+    programming_errors,
+)
 from os_acc.bitstreams import policy
+from os_acc.helper_errors import DeviceClaimed as DeviceClaimed
+from os_acc.helper_errors import EpochRefused as EpochRefused
 from os_acc.objects.image import Bitstream
 from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -38,35 +47,6 @@ from os_acc.privsep.rootconf import Mode
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # On a host without FPGAs nobody has to allow the third.
 _AT_ONCE = (privsep.base, privsep.inspect)
-
-
-class StaleEpoch(exception.OsAccError):
-    """The helper has seen a later operation on the device than this one.
-
-    :ivar seen: the epoch that it has seen.
-    """
-
-    retryable = True
-
-    def __init__(self, message: str, seen: int) -> None:
-        super().__init__(message)
-        self.seen = seen
-
-
-class DeviceClaimed(exception.NoDeviceAvailable):
-    """The helper's own record has a function taken for another lease.
-
-    :ivar lease: uuid of that lease; 'unreadable' where the record is damaged.
-    """
-
-    default_hint = (
-        "no lease is on record for it: the store was lost or replaced. Find out who "
-        "has it, then 'os-acc device adopt' or 'os-acc device release'"
-    )
-
-    def __init__(self, message: str, lease: str) -> None:
-        super().__init__(message)
-        self.lease = lease
 
 
 _helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
@@ -337,7 +317,7 @@ class Helper:
         if result.outcome != Outcome.OK:
             raise (
                 programming_errors.refusal(region, bitstream, result)
-                or _error(str(region.card), result)
+                or helper_errors.of_answer(str(region.card), result)
             )
         return result.observed
 
@@ -424,76 +404,7 @@ def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) ->
     for address, result in zip(addresses, results, strict=False):
         # What was not tried says nothing of why.
         if result.outcome not in (Outcome.OK, Outcome.UNREACHED):
-            raise _error(str(address), result)
+            raise helper_errors.of_answer(str(address), result)
     done = [result for result in results if result.outcome == Outcome.OK]
     if len(done) != len(addresses):
         raise exception.HelperLost("the privileged helper answered something else")
-
-
-def _error(address: str, result: Result) -> exception.OsAccError:
-    text = f"{address}: {result.step or 'the step'}"
-    match result.outcome:
-        case Outcome.GONE:
-            return exception.DeviceGone(f"{address} has vanished from the host")
-        case Outcome.CHANGED:
-            return exception.DeviceChanged(
-                f"{address}: {result.step} is now {result.observed}",
-                hint="another device sits there now; look at 'os-acc device list'",
-            )
-        case Outcome.STALE:
-            return StaleEpoch(
-                f"{address}: a later operation came first", int(result.observed)
-            )
-        case Outcome.CLAIMED:
-            return DeviceClaimed(
-                f"{result.step} is taken for lease {result.observed}, says the "
-                "privileged helper's record",
-                result.observed,
-            )
-        case Outcome.DENIED:
-            return exception.HostStepFailed(
-                f"{address}: root's configuration does not allow this step",
-                address=address,
-                errno=result.errno,
-                hint=programming_errors.DENIED_HINT,
-            )
-        case Outcome.IN_USE | Outcome.UNSURE:
-            return exception.DeviceInUse(
-                f"{address} is in use", address=address, errno=result.errno
-            )
-        case Outcome.STUCK:
-            return exception.DeviceStuck(
-                f"{address}: the kernel has not returned from a write",
-                address=address,
-                errno=result.errno,
-            )
-        case Outcome.BUSY:
-            return exception.DeviceStuck(
-                f"{address}: an earlier write has not ended",
-                address=address,
-                errno=result.errno,
-            )
-        case Outcome.NO_EFFECT if result.step == "child":
-            # It may have got anywhere; what it held is free, so going on, or
-            # back, can be tried again.
-            return exception.HelperLost(
-                f"{address}: the privileged helper's worker was killed",
-                address=address,
-            )
-        case Outcome.FAILED:
-            return exception.HostStepFailed(
-                f"{address}: the privileged helper's worker raised {result.observed}",
-                address=address,
-                hint="this is a fault of os_acc: report it",
-            )
-        case Outcome.NO_EFFECT if result.step == "driver":
-            return exception.BindRefused(
-                f"{address} is with {result.observed or 'no driver'} after the probe",
-                address=address,
-                hint="the driver did not take the device; the kernel's log says why",
-            )
-    return exception.HostStepFailed(
-        f"{text}: {programming_errors.reason(result)}",
-        address=address,
-        errno=result.errno,
-    )

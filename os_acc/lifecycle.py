@@ -56,7 +56,7 @@ _WAITS = (
     exception.HelperUnavailable,
     exception.LockTimeout,
     exception.StoreBusy,
-    helper.StaleEpoch,
+    helper.EpochRefused,
 )
 
 
@@ -179,13 +179,15 @@ class Lifecycle:
             if not each.is_the_guests or not bindings.holds(self._root, each)
         ]
         bindings.check_unused(self._root, [each for each in idle if each.is_the_guests])
-        for lease in idle:
-            if lease.programming is not None and (
-                lease.is_the_guests or not bindings.moved(self._root, lease)
-            ):
-                # Whoever was killed half-way has left it without the driver
-                # that shows its region.
-                self._restore(lease, deadline)
+        # Whoever was killed half-way has left those with a region without the
+        # driver that shows it.
+        idle = [
+            self._sent(self._restore, lease, deadline)
+            if lease.programming is not None
+            and (lease.is_the_guests or not bindings.moved(self._root, lease))
+            else lease
+            for lease in idle
+        ]
         with self._programmer.restored(idle, deadline) as plan:
             programmed = self._programmed(plan.leases, plan.jobs, deadline)
             ready = unending.side_by_side(
@@ -282,12 +284,13 @@ class Lifecycle:
         jobs: Sequence[needs.Job],
         deadline: float,
     ) -> tuple[Lease, ...]:
-        """Step 2, for all of them."""
-        try:
-            return self._programmer.program(leases, jobs, deadline)
-        except helper.StaleEpoch as error:
-            fresh = self._caught_up(leases, error, deadline)
-            return self._programmer.program(fresh, jobs, deadline)
+        """Step 2, for all of them; each card may refuse an epoch once."""
+        for _ in {job.region.card for job in jobs}:
+            try:
+                return self._programmer.program(leases, jobs, deadline)
+            except helper.EpochRefused as error:
+                leases = self._caught_up(leases, error, deadline)
+        return self._programmer.program(leases, jobs, deadline)
 
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
         """Steps 3 to 6 for one accelerator; a host's has none but the proof."""
@@ -308,10 +311,10 @@ class Lifecycle:
     def _sent(
         self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
     ) -> Lease:
-        """Take a privileged step, once more where the lease's epoch is too low."""
+        """Take a privileged step, once more with an epoch that is accepted."""
         try:
             step(lease, deadline)
-        except helper.StaleEpoch as error:
+        except helper.EpochRefused as error:
             (lease,) = self._caught_up([lease], error, deadline)
             step(lease, deadline)
         return lease
@@ -332,7 +335,7 @@ class Lifecycle:
         try:
             try:
                 self._give_back(lease, deadline)
-            except helper.StaleEpoch as error:
+            except helper.EpochRefused as error:
                 (lease,) = self._caught_up([lease], error, deadline)
                 self._give_back(lease, deadline)
         except exception.OsAccError as error:
@@ -366,15 +369,18 @@ class Lifecycle:
                 LOG.warning("%s; nothing of it is restored", error)
 
     def _caught_up(
-        self, leases: Sequence[Lease], error: helper.StaleEpoch, deadline: float
+        self, leases: Sequence[Lease], error: helper.EpochRefused, deadline: float
     ) -> tuple[Lease, ...]:
-        """The leases with an epoch that the host takes.
+        """The leases, those of the device that refused with an accepted epoch.
 
-        A store that was lost has to count on from where it had been.
+        A store that was lost has to count on from where it had been. One that
+        has counted far ahead, while the clock was wrong, has to come back.
         """
+        refused = [each for each in leases if _is_about(each, error.address)]
         store = self._store.until(deadline)
-        store.raise_epoch(error.seen + 1)
-        return store.replace(leases)
+        fresh = store.replace(refused or leases, error.accepted)
+        renewed = {lease.uuid: lease for lease in fresh}
+        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
 
     def _plugin_step(
         self,
@@ -472,6 +478,14 @@ def _is_interrupted(lease: Lease) -> bool:
         and lease.programming is not None
         and lease.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
     )
+
+
+def _is_about(lease: Lease, address: str) -> bool:
+    """Whether a function is one of a lease, or the card of its region."""
+    addresses = {*map(str, lease.members)}
+    if lease.programming is not None:
+        addresses.add(str(lease.programming.region.card))
+    return address in addresses
 
 
 def _handle(lease: Lease) -> Handle:

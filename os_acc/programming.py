@@ -57,7 +57,7 @@ _UNTOUCHED = (
     exception.HelperUnavailable,
     exception.LockTimeout,
     exception.StateUnavailable,
-    helper.StaleEpoch,
+    helper.EpochRefused,
 )
 
 

@@ -93,10 +93,9 @@ def _make_one(
         )
     try:
         _set(function, count, store.next_epoch(), hands, deadline)
-    except helper.StaleEpoch as error:
-        # A store that was lost had counted further.
-        store.raise_epoch(error.seen + 1)
-        _set(function, count, store.next_epoch(), hands, deadline)
+    except helper.EpochRefused as error:
+        # A store that was lost had counted further, or the clock was ahead.
+        _set(function, count, store.next_epoch(error.accepted), hands, deadline)
 
 
 def _set(

@@ -43,8 +43,11 @@ class Outcome(enum.StrEnum):
     STUCK = "stuck"
     #: An earlier write on this device has not ended yet.
     BUSY = "busy"
-    #: A later operation has already been here; ``observed`` is its epoch.
+    #: A later operation has already been here; ``observed`` is the lowest and
+    #: the highest epoch that would be accepted.
     STALE = "stale"
+    #: The epoch is far above those of all operations; ``observed`` as before.
+    AHEAD = "ahead"
     #: The helper's record has it taken for another lease; ``observed`` is its
     #: uuid.
     CLAIMED = "claimed"

@@ -25,7 +25,9 @@ reaches it. So every round trip that writes runs in one forked child:
 
 The lock files also carry the epoch of the last operation. A call that was
 queued by a client which is dead by now, and whose work has been rolled back
-meanwhile, carries a lower one and is refused.
+meanwhile, carries a lower one and is refused. One that lies more than a day
+ahead of the clock, and of all that was seen, is refused as well, and not
+recorded: every later call would carry a lower one.
 """
 
 from __future__ import annotations
@@ -36,18 +38,20 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
 
+from os_acc.objects import epoch as epochs
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 from os_acc.privsep.outcome import Outcome, Result
 
 #: Where the locks lie: root's own, gone with the boot that they belong to.
 LOCKS = "run/os_acc"
-#: Whatever is recorded here can still be exceeded by the store's 64 bits.
-EPOCH_LIMIT = 2**62
+#: No argument is above; which epochs a call may carry is decided under the lock.
+EPOCH_LIMIT = epochs.LIMIT
 _POLL_SECONDS = 0.005
 # Two callers never want one device at the same time: whoever has the lock is
 # the child of a caller that is gone, or is stuck.
@@ -59,6 +63,32 @@ _TEXT_LIMIT = 500
 _ENDINGS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 Job = Callable[[int], Result]
+
+
+class Clock:
+    """The latest time of day that this process has read.
+
+    It does not go back when the host's does: an epoch that was accepted once
+    is accepted again.
+
+    :param read: nanoseconds since 1970, UTC; None: the host's clock.
+    """
+
+    def __init__(self, read: Callable[[], int] | None = None) -> None:
+        self._read = read
+        self._latest = 0
+        # The helper has many threads. The child of a fork never asks.
+        self._guard = threading.Lock()
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC."""
+        read = self._read or time.time_ns
+        with self._guard:
+            self._latest = max(self._latest, read() // 1000)
+            return self._latest
+
+
+clock = Clock()
 
 #: Children that outlived their deadline, to be reaped when they end.
 _stuck: set[int] = set()
@@ -84,9 +114,12 @@ def run(
     try:
         for address in sorted(addresses):
             patience = min(deadline, time.monotonic() + _LOCK_SECONDS)
-            refusal = _lock(address, epoch, patience, locks)
+            refusal = _lock(address, patience, locks)
             if refusal is not None:
                 return (refusal,) * len(addresses)
+        refusal = _enter(epoch, locks)
+        if refusal is not None:
+            return (refusal,) * len(addresses)
         return _in_child(len(addresses), deadline, job, (*locks, *files))
     finally:
         for fd in locks:
@@ -97,9 +130,7 @@ def _lock_path(address: PciAddress) -> str:
     return kernel.current.path(LOCKS, str(address))
 
 
-def _lock(
-    address: PciAddress, epoch: int, deadline: float, locks: list[int]
-) -> Result | None:
+def _lock(address: PciAddress, deadline: float, locks: list[int]) -> Result | None:
     try:
         os.makedirs(kernel.current.path(LOCKS), mode=0o700, exist_ok=True)
         fd = os.open(
@@ -113,16 +144,24 @@ def _lock(
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            return None
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 return Result(Outcome.BUSY, errno.EBUSY, "lock")
             time.sleep(_POLL_SECONDS)
-    seen = _epoch(fd)
-    if epoch < seen:
-        return Result(Outcome.STALE, 0, "lock", str(seen))
+
+
+def _enter(epoch: int, locks: Sequence[int]) -> Result | None:
+    """Record an epoch in all locked files, or refuse it and record nothing."""
     try:
-        os.pwrite(fd, _record(b"%020d" % epoch), 0)
+        # Of all devices of the call: each accepts then what the others have seen.
+        seen = max((_epoch(fd) for fd in locks), default=0)
+        accepted = epochs.Accepted.at(seen, clock.now())
+        if not accepted.seen <= epoch <= accepted.limit:
+            outcome = Outcome.STALE if epoch < seen else Outcome.AHEAD
+            return Result(outcome, 0, "lock", f"{accepted.seen} {accepted.limit}")
+        for fd in locks:
+            os.pwrite(fd, _record(b"%020d" % epoch), 0)
     except OSError as error:
         return Result(Outcome.REFUSED, error.errno or errno.EIO, "lock")
     return None

@@ -30,6 +30,7 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
+from os_acc.objects.epoch import LIMIT, Accepted
 from os_acc.objects.lease import Lease, LeaseState, Standing
 from os_acc.objects.naming import NOWHERE, Place
 from os_acc.objects.pci import PciAddress
@@ -144,10 +145,13 @@ class Store:
                 self._record(connection, Operation.ADD, lease)
             return fresh
 
-    def replace(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+    def replace(
+        self, leases: Iterable[Lease], accepted: Accepted | None = None
+    ) -> tuple[Lease, ...]:
         """Change leases, all or none; they return with their new epoch.
 
         :param leases: with the epoch with which they were read.
+        :param accepted: by the helper, which has refused their epoch.
         :raises LeaseNotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed by somebody else.
         :raises AlreadyLeased: a function that one now needs is taken.
@@ -155,7 +159,7 @@ class Store:
         with self._transaction() as connection:
             read = tuple(leases)
             places = [self._current(connection, lease) for lease in read]
-            fresh = self._stamped(connection, read)
+            fresh = self._stamped(connection, read, accepted=accepted)
             for row in places:
                 rows.release(connection, row)
             for row, lease in zip(places, fresh, strict=True):
@@ -231,15 +235,13 @@ class Store:
             requests.move(connection, [lease.uuid for lease in fresh], new_consumer)
             return fresh
 
-    def next_epoch(self) -> int:
-        """An epoch for a privileged step that belongs to no lease."""
-        with self._transaction() as connection:
-            return rows.next_epoch(connection, self._now())
+    def next_epoch(self, accepted: Accepted | None = None) -> int:
+        """An epoch for a privileged step that belongs to no lease.
 
-    def raise_epoch(self, at_least: int) -> None:
-        """Let every epoch from now on be above a number seen elsewhere."""
+        :param accepted: by the helper, which has refused the one before.
+        """
         with self._transaction() as connection:
-            connection.execute("UPDATE meta SET epoch = max(epoch, ?)", (at_least,))
+            return rows.next_epoch(connection, self._now(), accepted)
 
     def providers(self) -> dict[str, str]:
         """Every provider that was ever offered: uuid to resource class."""
@@ -449,12 +451,18 @@ class Store:
         connection: sqlite3.Connection,
         leases: Iterable[Lease],
         consumer: str | None = None,
+        accepted: Accepted | None = None,
     ) -> tuple[Lease, ...]:
-        epoch = rows.next_epoch(connection, self._now())
-        return tuple(
-            dataclasses.replace(lease, epoch=epoch, consumer=consumer or lease.consumer)
-            for lease in leases
-        )
+        epoch = rows.next_epoch(connection, self._now(), accepted)
+
+        def stamped(lease: Lease) -> Lease:
+            # A lease may be ahead of the counter, and calls that carry its epoch
+            # may be queued. It goes back only where the helper refuses them, too.
+            own = epoch if accepted else min(max(epoch, lease.epoch + 1), LIMIT)
+            whose = consumer or lease.consumer
+            return dataclasses.replace(lease, epoch=own, consumer=whose)
+
+        return tuple(map(stamped, leases))
 
     def _claim(self, connection: sqlite3.Connection, lease: Lease) -> None:
         taken = rows.claim(connection, lease)

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from os_acc import exception
+from os_acc.objects import epoch
+from os_acc.objects.epoch import Accepted
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec
@@ -68,23 +70,33 @@ def select(
     return [Row(*values) for values in cursor]
 
 
-def next_epoch(connection: sqlite3.Connection, now: int) -> int:
-    """A number above all that this store gave out, and near ``now``.
+def next_epoch(
+    connection: sqlite3.Connection, now: int, accepted: Accepted | None = None
+) -> int:
+    """The next number, above all that this store gave out, and near ``now``.
 
     :param now: microseconds; makes the number rise even if the store is lost.
+    :param accepted: by the helper, which has refused a number; None: it has not.
+        The number may then be lower than those before. The counter follows no
+        further up than the helper would on this store's word.
     """
-    epoch = max(last_epoch(connection) + 1, now)
+    last = last_epoch(connection)
+    own = min(max(last + 1, now), epoch.LIMIT)
+    chosen = accepted.nearest(own) if accepted else own
+    kept = chosen if chosen <= epoch.Accepted.at(last, now).limit else own
+    set_epoch(connection, kept)
+    return chosen
+
+
+def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
+    """Let the counter go on from a number."""
     connection.execute("UPDATE meta SET epoch = ?", (epoch,))
-    return epoch
 
 
 def last_epoch(connection: sqlite3.Connection) -> int:
-    """The highest number that this store gave out."""
-    (epoch,) = connection.execute(
-        "SELECT max((SELECT epoch FROM meta),"
-        " (SELECT coalesce(max(epoch), 0) FROM leases))"
-    ).fetchone()
-    return int(epoch)
+    """The number that the counter has reached."""
+    (found,) = connection.execute("SELECT epoch FROM meta").fetchone()
+    return int(found)
 
 
 def insert(connection: sqlite3.Connection, lease: Lease) -> None:

@@ -92,7 +92,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     :param connection: a new store, in a transaction.
     """
     kept: set[str] = set()
-    damaged = 0
+    damaged, last = 0, remains.epoch
     for row in remains.leases:
         try:
             lease = rows.lease_of(row)
@@ -105,6 +105,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
             continue
         if lease.uuid not in kept:
             kept.add(lease.uuid)
+            last = max(last, lease.epoch)
             rows.insert(connection, lease)
             rows.restore_claims(connection, lease)
     connection.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims)
@@ -123,10 +124,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     )
     requests.keep(connection, remains.requests)
     doubts.keep(connection, remains.regions, whole=remains.regions_are_whole)
-    connection.execute(
-        "UPDATE meta SET epoch = ?",
-        (max(rows.last_epoch(connection), remains.epoch),),
-    )
+    rows.set_epoch(connection, last)
     return Salvaged(len(kept), damaged)
 
 

@@ -154,7 +154,7 @@ def _are_targets(value: Any, names: int) -> bool:
 def _is_told(group: object, epoch: object, milliseconds: object) -> bool:
     return (
         _is_number(group, 0, 2**31 - 1)
-        and _is_number(epoch, 0, 2**62)
+        and _is_number(epoch, 0, 2**63 - 1)
         and _is_number(milliseconds, 1, 600_000)
     )
 

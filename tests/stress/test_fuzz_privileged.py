@@ -15,14 +15,17 @@
 from __future__ import annotations
 
 import importlib
+import pathlib
 import pkgutil
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from os_acc import privsep
+from os_acc.objects.epoch import DAY
 from os_acc.testing import FakeKernel, hosts
 from tests.rubbish import shown
 from tests.shares import Share
@@ -92,6 +95,15 @@ def test_nothing_is_written_but_what_was_meant(
     fuzzed("privileged calls", len(calls))
 
 
+def check_later_calls_are_accepted(fake: FakeKernel) -> None:
+    """No call, whatever epoch it carried, outranks those of tomorrow."""
+    tomorrow = time.time_ns() // 1000 + DAY
+    for lock in pathlib.Path(fake.root, "run/os_acc").glob("*:*:*.?"):
+        # It is empty where no epoch was accepted.
+        recorded, *_ = lock.read_bytes().split() or [b"0"]
+        assert int(recorded) <= tomorrow
+
+
 @pytest.mark.parametrize("name", contract.ALL)
 def test_a_kernel_that_reacts_is_asked_for_nothing_else(
     place: str, seed: str, share: Share, fuzzed: Fuzzed, name: str
@@ -113,7 +125,8 @@ def test_a_kernel_that_reacts_is_asked_for_nothing_else(
                 done += len(writes)
                 permitted = entry_point.permitted(host, given)
                 assert {(each.path, each.text) for each in writes} <= permitted
-                # Else the highest epoch would be the last one that is taken.
+                check_later_calls_are_accepted(fake)
+                # A low epoch is accepted again.
                 shutil.rmtree(f"{fake.root}/run/os_acc", ignore_errors=True)
     # Nothing came from a call that was refused either.
     assert len(fake.writes()) == done

@@ -22,6 +22,9 @@ from stevedore import ExtensionManager
 
 from os_acc import plugins, service
 from os_acc.manager import Manager
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import worker
+from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit import acme_fpga
 from tests.unit.bench import Bench, privileged_here
@@ -54,6 +57,21 @@ def bench(make_bench: Callable[..., Bench]) -> Bench:
 def fake(bench: Bench) -> FakeKernel:
     """The kernel of the two-socket host."""
     return bench.kernel
+
+
+@pytest.fixture
+def let_a_device_see(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """Record an epoch for a device, as a call does while the clock is that far."""
+
+    def see(address: str, epoch: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "clock", worker.Clock(lambda: epoch * 1000))
+            (answer,) = worker.run(
+                [PciAddress.parse(address)], epoch, 30, lambda _: Result(Outcome.OK)
+            )
+        assert answer.outcome == Outcome.OK
+
+    return see
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.exception import OsAccError
+from os_acc.objects.epoch import Accepted
 
 
 def all_of(kind: type[OsAccError]) -> list[type[OsAccError]]:
@@ -28,8 +29,8 @@ def make(kind: type[OsAccError], **arguments: object) -> OsAccError:
     more = (
         {"released": (), "unreleased": ()}
         if issubclass(kind, exception.DevicesUnreleased)
-        else {"seen": 7}
-        if kind.__name__ == "StaleEpoch"
+        else {"address": "0000:3b:00.0", "accepted": Accepted(7, 9)}
+        if kind.__name__ == "EpochRefused"
         else {}
     )
     return kind("what happened", **more, **arguments)

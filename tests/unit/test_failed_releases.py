@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception, helper, lifecycle, service
+from os_acc.objects.epoch import Accepted
 from os_acc.objects.lease import LeaseState
 from os_acc.placement.publisher import Publisher
 from os_acc.store.locks import consumer_lock
@@ -355,7 +356,7 @@ TRANSIENT = [
     exception.HelperUnavailable("no helper"),
     exception.LockTimeout("locked"),
     exception.StoreBusy("busy"),
-    helper.StaleEpoch("a later operation", 7),
+    helper.EpochRefused("a later operation", GPU, Accepted(7, 9)),
 ]
 LASTING = [
     exception.HostStepFailed("EIO"),

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import mmap
 import os
 from pathlib import Path
@@ -24,8 +25,7 @@ import pytest
 from os_acc import exception, operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import holders, kernel, worker
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep import holders, kernel
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit.bench import Bench, instance, request, uuid_of
 
@@ -357,13 +357,13 @@ def test_a_failure_to_go_back_is_told_with_its_cause(bench):
 # -- later operations come first ---------------------------------------------
 
 
-def let_the_host_see(epoch: int) -> None:
+@pytest.fixture
+def let_the_host_see(let_a_device_see):
     """As the last call that was for the FPGA."""
-    address = PciAddress.parse(FPGA)
-    worker.run([address], epoch, 30, lambda _index: Result(Outcome.OK))
+    return functools.partial(let_a_device_see, FPGA)
 
 
-def test_a_store_that_counts_behind_the_host_catches_up(bench):
+def test_a_store_that_counts_behind_the_host_catches_up(bench, let_the_host_see):
     """The store was lost and the clock went back."""
     before = bench.kernel.snapshot()
     ahead = bench.manager.store.next_epoch() + 10**12
@@ -378,7 +378,7 @@ def test_a_store_that_counts_behind_the_host_catches_up(bench):
     assert bench.kernel.snapshot() == before
 
 
-def test_a_failure_after_catching_up_is_still_recorded(bench):
+def test_a_failure_after_catching_up_is_still_recorded(bench, let_the_host_see):
     bench.plug(1, FPGA)
     ahead = bench.manager.store.next_epoch() + 10**12
     let_the_host_see(ahead)

@@ -25,6 +25,7 @@ from oslo_config import cfg
 from oslo_privsep import daemon
 
 from os_acc import exception, helper, privsep
+from os_acc.objects.epoch import Accepted
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import binding, holders, sriov
@@ -143,7 +144,8 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
             exception.DeviceChanged,
             "identity is now 10ee:5000",
         ),
-        (Result(Outcome.STALE, 0, "lock", "99"), helper.StaleEpoch, "later"),
+        (Result(Outcome.STALE, 0, "lock", "99 999"), helper.EpochRefused, "later"),
+        (Result(Outcome.AHEAD, 0, "lock", "9 99"), helper.EpochRefused, "far ahead"),
         (Result(Outcome.IN_USE, errno.EBUSY), exception.DeviceInUse, "in use"),
         (Result(Outcome.UNSURE, errno.EACCES), exception.DeviceInUse, "in use"),
         (Result(Outcome.STUCK, errno.ETIMEDOUT), exception.DeviceStuck, "returned"),
@@ -185,11 +187,16 @@ def test_each_outcome_is_one_typed_error(here, answer, deadline, result, error, 
         assert caught.value.address == str(SECOND)
 
 
-def test_a_stale_epoch_carries_the_one_that_was_seen(here, answer, deadline):
-    answer(binding, "take", (Result(Outcome.STALE, 0, "lock", "99"),) * 2)
-    with pytest.raises(helper.StaleEpoch) as caught:
+@pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.AHEAD])
+def test_an_epoch_is_refused_with_those_that_are_accepted(
+    here, answer, deadline, outcome
+):
+    answer(binding, "take", (Result(outcome, 0, "lock", "99 999"),) * 2)
+    with pytest.raises(helper.EpochRefused) as caught:
         here.take(LEASE, deadline)
-    assert caught.value.seen == 99
+    assert caught.value.accepted == Accepted(99, 999)
+    assert caught.value.address == str(LEASE.address)
+    assert caught.value.retryable
 
 
 @pytest.mark.parametrize("answers", [(), (OK,), (OK, OK, OK)])

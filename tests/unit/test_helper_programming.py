@@ -25,7 +25,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.policy import SIGNATURE_PROPERTIES
-from os_acc.helper import Helper, StaleEpoch
+from os_acc.helper import EpochRefused, Helper
 from os_acc.host.function import read_function
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.privsep import fpga, rootconf
@@ -256,7 +256,7 @@ def test_a_port_that_is_gone_cannot_be_programmed(host: FpgaHost, hands: Helper)
 
 def test_a_later_operation_comes_first(host: FpgaHost, hands: Helper):
     program(host, hands, epoch=9)
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(EpochRefused):
         program(host, hands, epoch=8)
 
 

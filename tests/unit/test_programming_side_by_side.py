@@ -20,6 +20,7 @@ from concurrent import futures
 import pytest
 
 from os_acc import exception, helper, service
+from os_acc.objects.epoch import DAY
 from os_acc.objects.lease import Owner
 from tests.unit.bench import instance, request
 from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, OTHER_VF, VF, FpgaBench
@@ -53,6 +54,17 @@ def test_the_cards_of_a_request_are_programmed_at_the_same_time(fpgas, pool):
     fpgas.kernel.lift()
     assert len(plug.result()) == 2
     assert (fpgas.held(CARD), fpgas.held(OTHER_CARD)) == (GZIP, CRYPTO)
+
+
+def test_cards_that_have_seen_different_epochs_are_programmed_for_one_guest(
+    fpgas, let_a_device_see
+):
+    """One was used while the clock was ahead, the other was not."""
+    selected, specs = two(fpgas, CARD, OTHER_CARD)
+    let_a_device_see(CARD, fpgas.manager.store.next_epoch() + 400 * DAY)
+    assert len(fpgas.manager.plug(instance(1), selected, specs)) == 2
+    assert (fpgas.held(CARD), fpgas.held(OTHER_CARD)) == (GZIP, CRYPTO)
+    assert fpgas.unplug(1) == 2
 
 
 def test_a_card_is_programmed_while_that_of_another_guest_is(fpgas, pool):

@@ -185,10 +185,11 @@ def test_a_pf_that_nova_claims_gets_none(make_bench, caplog, claim):
     assert f"{NIC} gets no VFs: Nova claims it" in caplog.text
 
 
-def test_vfs_are_made_where_a_lost_store_had_counted_further(make_bench):
+def test_vfs_are_made_where_a_lost_store_had_counted_further(
+    make_bench, let_a_device_see
+):
     bench = make_bench(device_spec=[spec(NIC, 4)])
-    bench.manager.store.raise_epoch(2**60)
-    bench.restart()
+    let_a_device_see(NIC, bench.manager.store.next_epoch() + 10**12)
     bench.kernel.write(
         bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs"), "0"
     )

@@ -22,6 +22,7 @@ import signal
 
 import pytest
 
+from os_acc.objects.epoch import DAY, LIMIT
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import worker
 from os_acc.privsep.outcome import Outcome, Result
@@ -175,7 +176,7 @@ def test_a_lower_epoch_than_one_that_was_seen_is_refused(fake):
     worker.run([FIRST], 5, 30, lambda index: OK)
     answers = worker.run([FIRST, SECOND], 4, 30, lambda index: OK)
     assert {each.outcome for each in answers} == {Outcome.STALE}
-    assert answers[0].observed == "5"
+    assert answers[0].observed.split()[0] == "5"
     for epoch in (5, 6):
         (again,) = worker.run([FIRST], epoch, 30, lambda index: OK)
         assert again.outcome == Outcome.OK
@@ -207,3 +208,55 @@ def test_locks_are_for_root_alone(fake):
     worker.run([FIRST], 1, 30, lambda index: OK)
     assert os.stat(f"{fake.root}/run/os_acc").st_mode & 0o777 == 0o700
     assert os.stat(lock_path(fake, FIRST)).st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The helper's time of day, in microseconds."""
+    microseconds = 1_800_000_000_000_000
+    clock = worker.Clock(lambda: microseconds * 1000)
+    monkeypatch.setattr(worker, "clock", clock)
+    return microseconds
+
+
+def run(epoch: int, *addresses: PciAddress) -> Result:
+    return worker.run(addresses or [FIRST], epoch, 30, lambda index: OK)[0]
+
+
+def test_an_epoch_may_lie_a_day_ahead_of_the_clock_and_no_more(fake, noon):
+    for ahead in (DAY + 1, 2**40, 2**62 - noon, LIMIT - noon):
+        refused = run(noon + ahead)
+        assert (refused.outcome, refused.step) == (Outcome.AHEAD, "lock")
+        assert refused.observed == f"0 {noon + DAY}"
+    # None of them was recorded.
+    assert run(1).outcome == Outcome.OK
+    assert run(noon + DAY).outcome == Outcome.OK
+
+
+def test_an_epoch_may_lie_a_day_ahead_of_one_that_was_seen(fake, noon, monkeypatch):
+    run(noon + DAY)
+    monkeypatch.setattr(worker, "clock", worker.Clock(lambda: 0))
+    refused = run(noon + 2 * DAY + 1)
+    assert (refused.outcome, refused.observed) == (
+        Outcome.AHEAD,
+        f"{noon + DAY} {noon + 2 * DAY}",
+    )
+    assert run(noon + 2 * DAY).outcome == Outcome.OK
+
+
+def test_devices_of_one_call_accept_what_each_of_them_has_seen(fake, noon, monkeypatch):
+    run(noon, FIRST)
+    monkeypatch.setattr(worker, "clock", worker.Clock(lambda: 0))
+    assert run(noon + 1, FIRST, SECOND).outcome == Outcome.OK
+
+
+def test_what_is_refused_is_recorded_for_no_device_of_the_call(fake, noon):
+    run(noon, SECOND)
+    assert run(7, FIRST, SECOND).outcome == Outcome.STALE
+    assert run(1, FIRST).outcome == Outcome.OK
+
+
+def test_the_clock_of_a_helper_does_not_go_back():
+    times = iter((5_000, 9_000, 1_000))
+    clock = worker.Clock(lambda: next(times))
+    assert [clock.now() for _ in range(3)] == [5, 9, 9]

@@ -13,9 +13,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import os
+import sqlite3
 import threading
 
 import pytest
@@ -23,10 +25,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
+from os_acc.objects.epoch import DAY, LIMIT, Accepted
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
+from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly, rows
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "55555555-5555-4555-8555-555555555555"
@@ -200,9 +203,44 @@ def test_the_epoch_rises_even_if_the_store_is_lost(tmp_path, clock, make_lease):
 
 
 def test_the_epoch_rises_above_what_the_helper_has_seen(store, make_lease):
-    store.raise_epoch(2**61)
-    store.raise_epoch(7)
-    assert store.add([make_lease(1)])[0].epoch == 2**61 + 1
+    (lease,) = store.add([make_lease(1)])
+    seen = lease.epoch + 5 * 10**9
+    (lease,) = store.replace([lease], Accepted.at(seen, lease.epoch))
+    assert lease.epoch == seen + 1
+    assert store.add([make_lease(2)])[0].epoch == seen + 2
+
+
+def test_the_counter_does_not_follow_a_device_beyond_the_bound(store, make_lease):
+    (lease,) = store.add([make_lease(1)])
+    seen = lease.epoch + 2 * DAY
+    (lease,) = store.replace([lease], Accepted.at(seen, lease.epoch))
+    assert lease.epoch == seen + 1
+    assert store.add([make_lease(2)])[0].epoch < seen
+    # Calls with the epoch of the lease may be queued.
+    assert store.replace([lease])[0].epoch == seen + 2
+
+
+def test_a_counter_that_is_far_ahead_comes_back_where_the_helper_refuses_it(
+    state_path, clock, make_lease
+):
+    store = Store.open(state_path, 30, clock)
+    (lease,) = store.add([make_lease(1)])
+    clock.seconds -= 10**7
+    now = clock.seconds * 10**6
+    assert store.next_epoch() == lease.epoch + 1
+    assert store.next_epoch(Accepted.at(0, now)) == now + 1
+    assert store.next_epoch() == now + 2
+    (back,) = store.replace([lease], Accepted.at(0, now))
+    assert back.epoch == now + 3
+
+
+def test_a_counter_that_has_reached_its_end_comes_back(store, file, make_lease):
+    (lease,) = store.add([make_lease(1)])
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        rows.set_epoch(connection, LIMIT)
+    assert store.next_epoch() == LIMIT
+    again = store.next_epoch(Accepted.at(lease.epoch, lease.epoch))
+    assert lease.epoch < again <= lease.epoch + 2
 
 
 def test_a_call_without_a_lease_has_its_place_among_the_epochs(store, make_lease):

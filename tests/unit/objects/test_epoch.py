@@ -1,0 +1,37 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc.objects.epoch import DAY, LIMIT, Accepted
+
+EPOCHS = st.integers(0, LIMIT)
+
+
+@given(EPOCHS, EPOCHS, EPOCHS)
+def test_the_nearest_epoch_is_accepted_and_new(seen, clock, epoch):
+    accepted = Accepted.at(seen, clock)
+    nearest = accepted.nearest(epoch)
+    assert accepted.seen <= nearest <= accepted.limit
+    assert nearest > seen or seen == LIMIT
+    if seen < epoch <= accepted.limit:
+        assert nearest == epoch
+
+
+def test_an_epoch_that_was_far_ahead_is_near_the_clock_afterwards():
+    assert Accepted.at(7, 1000).nearest(2**62) == 1001
+    assert Accepted.at(2000, 1000).nearest(2**62) == 2001
+    assert Accepted.at(2000, 1000).nearest(3) == 2001
+    assert Accepted.at(7, 1000).limit == 1000 + DAY
