@@ -42,7 +42,7 @@ from collections.abc import Iterator, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.store import refusals, salvage, schema
+from os_acc.store import codec, meta, proof, refusals, salvage, schema
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
@@ -55,6 +55,12 @@ _COMPANIONS = ("-journal", *_LOG)
 #: Where the file says which journal it has, and what it says for ours
 #: (https://www.sqlite.org/fileformat2.html#file_format_version_numbers).
 _MODE_AT, _ROLLBACK = 18, b"\x01"
+#: The same twice: who may read, and who may write. Another tool may have left a
+#: write-ahead log.
+_MODES = (b"\x01\x01", b"\x02\x02")
+#: Format and encoding of the schema.
+_FORMAT, _FORMAT_AT = (4).to_bytes(4, "big"), 44
+_UTF8, _UTF8_AT = (1).to_bytes(4, "big"), 56
 
 # SQLite keeps the books of its own POSIX locks in the memory of the process,
 # and a child inherits the books without the locks. So no thread forks while
@@ -119,6 +125,25 @@ def has_strange_log(path: str) -> bool:
     return header[_MODE_AT:] == _ROLLBACK
 
 
+def has_sound_header(path: str) -> bool:
+    """Whether the header has what that of every store has.
+
+    SQLite takes other values for those of a file that is read-only, or of a
+    newer SQLite, and not for damage.
+    """
+    try:
+        with open(path, "rb") as file:
+            header = file.read(_UTF8_AT + 4)
+    except OSError:
+        # The next one to open it reports why.
+        return True
+    return (
+        header[_MODE_AT : _MODE_AT + 2] in _MODES
+        and header[_FORMAT_AT : _FORMAT_AT + 4] == _FORMAT
+        and header[_UTF8_AT:] == _UTF8
+    )
+
+
 class Database:
     """The store's file below one state directory.
 
@@ -171,11 +196,11 @@ class Database:
                         self._identify(connection)
                         yield connection
             except sqlite3.Error as error:
-                if not refusals.is_damage(error):
+                if not refusals.is_damage(error) and has_sound_header(self.path):
                     raise refusals.from_sqlite(error, self.path) from error
                 raise self._replace(str(error), deadline) from error
             # Names in SQLite's messages come out of the file as they are.
-            except (_Damage, UnicodeDecodeError) as error:
+            except (_Damage, codec.Unreadable, UnicodeDecodeError) as error:
                 raise self._replace(str(error), deadline) from error
 
     @contextlib.contextmanager
@@ -196,7 +221,7 @@ class Database:
         if not schema.is_store(connection):
             raise _Damage("it is not a store of os_acc")
         version = schema.version_of(connection)
-        if version < 1:
+        if version < 1 or meta.contradicts_header(connection):
             raise _Damage(f"it has version {version} of the schema")
         if version > len(schema.STEPS):
             raise exception.StoreTooNew(
@@ -210,12 +235,11 @@ class Database:
         schema.migrate(connection)
         if thorough and not schema.is_whole(connection):
             raise _Damage("its tables are not those of a store")
+        if thorough:
+            proof.check(connection)
 
     def _identify(self, connection: sqlite3.Connection) -> None:
-        found = connection.execute("SELECT store FROM meta").fetchall()
-        if len(found) != 1:
-            raise _Damage("it does not say which store it is")
-        known, self._known = self._known, str(found[0][0])
+        known, self._known = self._known, meta.read(connection).store
         if known not in (None, self._known):
             raise StoreDamaged(
                 f"{self.path} has been replaced by another process",
@@ -337,6 +361,7 @@ def _connect(
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.execute("PRAGMA journal_mode = PERSIST")
             connection.execute("PRAGMA synchronous = FULL")
+            schema.teach(connection)
             yield connection
 
 

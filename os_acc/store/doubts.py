@@ -25,8 +25,12 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from oslo_log import log
+
 from os_acc.objects.region import NO_DOUBTS, Doubts
 from os_acc.store import codec, schema
+
+LOG = log.getLogger(__name__)
 
 COLUMNS = "key, image, proved, digest"
 
@@ -126,6 +130,15 @@ def recall(connection: sqlite3.Connection, key: str, before: Row | None) -> None
         _put(connection, before)
     else:
         connection.execute("DELETE FROM unknown_regions WHERE key = ?", (key,))
+
+
+def tell(connection: sqlite3.Connection) -> None:
+    """Log that rows do not prove themselves, where some do not."""
+    if not is_sound(connection):
+        LOG.error(
+            "the records of some regions are damaged: no region is given out before"
+            " it has been programmed anew"
+        )
 
 
 def is_sound(connection: sqlite3.Connection) -> bool:

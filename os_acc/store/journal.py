@@ -20,6 +20,12 @@ import datetime
 import enum
 import sqlite3
 
+from oslo_log import log
+
+from os_acc.store.proof import EVENTS
+
+LOG = log.getLogger(__name__)
+
 #: How many of the newest events are kept.
 KEPT = 10_000
 
@@ -69,33 +75,40 @@ def record(
 
     :param now: microseconds since 1970, UTC.
     """
-    texts = (consumer, address, state, detail)
-    connection.execute(
-        "INSERT INTO events (at, operation, consumer, address, state, detail)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (now, operation.value, *(_storable(text) for text in texts)),
-    )
-    connection.execute(
-        "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (KEPT,)
-    )
+    texts = map(_storable, (consumer, address, state, detail))
+    (number,) = connection.execute(
+        "SELECT coalesce(max(id), 0) + 1 FROM events"
+    ).fetchone()
+    EVENTS.put(connection, [(number, now, operation.value, *texts)])
+    connection.execute("DELETE FROM events WHERE id <= ?", (number - KEPT,))
 
 
 def newest(connection: sqlite3.Connection, limit: int) -> tuple[Event, ...]:
-    """The newest events, the latest of them last."""
-    cursor = connection.execute(
-        "SELECT at, operation, consumer, address, state, detail FROM"
-        " (SELECT * FROM events ORDER BY id DESC LIMIT ?) ORDER BY id",
+    """The newest events that prove themselves, the latest of them last."""
+    found = connection.execute(
+        f"SELECT {EVENTS.listed} FROM events ORDER BY id DESC LIMIT ?",
         (max(0, limit),),
-    )
-    return tuple(Event(_when(at), *texts) for at, *texts in cursor)
+    ).fetchall()
+    sound = [row for row in reversed(found) if EVENTS.is_sound(row)]
+    return tuple(Event(_when(at), *texts) for _, at, *texts, _ in sound)
 
 
-def _when(at: object) -> datetime.datetime:
-    # A damaged time must not hide the events around it.
+def sweep(connection: sqlite3.Connection) -> None:
+    """Remove events that do not prove themselves.
+
+    A number that is too high would make all others too old to be kept.
+    """
+    found = connection.execute(f"SELECT {EVENTS.listed} FROM events").fetchall()
+    damaged = [(row[0],) for row in found if not EVENTS.is_sound(row)]
+    if damaged:
+        LOG.error("the records of %d events are damaged and removed", len(damaged))
+        connection.executemany("DELETE FROM events WHERE id = ?", damaged)
+
+
+def _when(at: int) -> datetime.datetime:
+    # The clock may have been anywhere.
     try:
-        return _EPOCH + datetime.timedelta(
-            microseconds=at if isinstance(at, int) else 0
-        )
+        return _EPOCH + datetime.timedelta(microseconds=at)
     except OverflowError:
         return _EPOCH
 

@@ -38,6 +38,7 @@ from os_acc.objects.told import NOTHING, Told
 from os_acc.store import codec, doubts, journal, offers, places, requests, rows, told
 from os_acc.store.database import Database, StoreDamaged
 from os_acc.store.journal import Event, Operation
+from os_acc.store.proof import CLAIMS, PROVIDERS
 
 LOG = log.getLogger(__name__)
 
@@ -123,11 +124,11 @@ class Store:
     def lease_of(self, address: PciAddress) -> Lease | None:
         """The lease that takes this function from the host, if one does."""
         with self._transaction() as connection:
-            found = rows.select(
-                connection,
-                "uuid = (SELECT lease FROM claims WHERE address = ?)",
-                str(address),
-            )
+            found = [
+                row
+                for _, uuid in CLAIMS.read(connection, "address = ?", str(address))
+                for row in rows.select(connection, "uuid = ?", uuid)
+            ]
             return next(iter(self._load(connection, found)), None)
 
     def add(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
@@ -246,9 +247,7 @@ class Store:
     def providers(self) -> dict[str, str]:
         """Every provider that was ever offered: uuid to resource class."""
         with self._transaction() as connection:
-            return dict(
-                connection.execute("SELECT uuid, resource_class FROM providers")
-            )
+            return dict(PROVIDERS.read(connection))
 
     def remember_providers(
         self,
@@ -262,9 +261,7 @@ class Store:
         :param by: the names of the plugins that offer them.
         """
         with self._transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO providers VALUES (?, ?)", offered.items()
-            )
+            PROVIDERS.put(connection, offered.items())
             places.keep(connection, where)
             offers.keep(connection, by)
 
@@ -390,6 +387,10 @@ class Store:
 
     def _check(self) -> None:
         with self._transaction(thorough=True) as connection:
+            journal.sweep(connection)
+            doubts.tell(connection)
+            # It logs those that do not prove themselves.
+            requests.select(connection)
             for lease in self._load(connection, rows.select(connection)):
                 rows.restore_claims(connection, lease)
 

@@ -21,24 +21,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
-from os_acc.store import schema
-
-COLUMNS: Final = "provider, plugin"
+from os_acc.store.proof import OFFERED
 
 
 def read(connection: sqlite3.Connection) -> Mapping[str, str]:
     """The plugin of every provider of which it is on record, by its uuid."""
-    if schema.version_of(connection) < schema.WITH_PLUGINS:
-        return MappingProxyType({})
-    return MappingProxyType(
-        dict(connection.execute(f"SELECT {COLUMNS} FROM offered_by"))
-    )
+    return MappingProxyType(dict(OFFERED.read(connection)))
 
 
 def keep(connection: sqlite3.Connection, plugins: Mapping[str, str]) -> None:
     """Record who offers providers now."""
-    connection.executemany(
-        "INSERT OR REPLACE INTO offered_by VALUES (?, ?)", plugins.items()
-    )
+    OFFERED.put(connection, plugins.items())

@@ -20,33 +20,25 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
-from os_acc import exception
 from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
-from os_acc.store import schema
-
-COLUMNS: Final = "provider, address, key"
+from os_acc.store.proof import PLACES
 
 
 def read(connection: sqlite3.Connection) -> Mapping[str, Place]:
     """The place of every provider that was ever offered, by its uuid."""
-    found: dict[str, Place] = {}
-    if schema.version_of(connection) < schema.WITH_PLACES:
-        return MappingProxyType(found)
-    for provider, address, key in connection.execute(f"SELECT {COLUMNS} FROM places"):
-        try:
-            found[provider] = Place(PciAddress.parse(address), key)
-        except exception.InvalidPciAddress:
-            # A damaged row names no function.
-            continue
-    return MappingProxyType(found)
+    return MappingProxyType(
+        {
+            provider: Place(PciAddress.parse(address), key)
+            for provider, address, key in PLACES.read(connection)
+        }
+    )
 
 
 def keep(connection: sqlite3.Connection, places: Mapping[str, Place]) -> None:
     """Record where providers are now."""
-    connection.executemany(
-        "INSERT OR REPLACE INTO places VALUES (?, ?, ?)",
+    PLACES.put(
+        connection,
         [(uuid, str(each.address), each.key) for uuid, each in places.items()],
     )

@@ -39,6 +39,7 @@ from os_acc.objects.told import NOTHING, Told
 from os_acc.store import (
     codec,
     doubts,
+    meta,
     offers,
     places,
     refusals,
@@ -47,7 +48,12 @@ from os_acc.store import (
     schema,
     told,
 )
-from os_acc.store.database import Database, StoreDamaged, has_strange_log
+from os_acc.store.database import (
+    Database,
+    StoreDamaged,
+    has_sound_header,
+    has_strange_log,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,8 +109,10 @@ def read(state_path: str, busy_timeout: float) -> Recorded:
         raise refusals.from_os_error(error, database.path) from error
     try:
         found = _read(database.path, time.monotonic() + busy_timeout)
+    except codec.Unreadable as error:
+        raise _damaged(database.path, str(error)) from error
     except sqlite3.Error as error:
-        if refusals.is_damage(error):
+        if refusals.is_damage(error) or not has_sound_header(database.path):
             raise _damaged(database.path, str(error)) from error
         raise refusals.from_sqlite(error, database.path) from error
     except OSError as error:
@@ -165,6 +173,8 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
         connection.execute("BEGIN")
         if not schema.is_store(connection):
             raise _damaged(path, "it is not a store of os_acc")
+        if meta.contradicts_header(connection):
+            raise _damaged(path, "its version is not the one that is recorded")
         if schema.version_of(connection) > len(schema.STEPS):
             raise exception.StoreTooNew(f"{path} was made by a newer os_acc")
         leases: list[Lease] = []

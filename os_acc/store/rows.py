@@ -24,7 +24,8 @@ from os_acc.objects import epoch
 from os_acc.objects.epoch import Accepted
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
-from os_acc.store import codec
+from os_acc.store import codec, meta
+from os_acc.store.proof import CLAIMS
 
 COLUMNS = "rowid, uuid, consumer, epoch, payload, digest"
 
@@ -80,23 +81,12 @@ def next_epoch(
         The number may then be lower than those before. The counter follows no
         further up than the helper would on this store's word.
     """
-    last = last_epoch(connection)
+    last = meta.read(connection).epoch
     own = min(max(last + 1, now), epoch.LIMIT)
     chosen = accepted.nearest(own) if accepted else own
     kept = chosen if chosen <= epoch.Accepted.at(last, now).limit else own
-    set_epoch(connection, kept)
+    meta.set_epoch(connection, kept)
     return chosen
-
-
-def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
-    """Let the counter go on from a number."""
-    connection.execute("UPDATE meta SET epoch = ?", (epoch,))
-
-
-def last_epoch(connection: sqlite3.Connection) -> int:
-    """The number that the counter has reached."""
-    (found,) = connection.execute("SELECT epoch FROM meta").fetchone()
-    return int(found)
 
 
 def insert(connection: sqlite3.Connection, lease: Lease) -> None:
@@ -139,20 +129,15 @@ def release(connection: sqlite3.Connection, row: Row) -> None:
 def claim(connection: sqlite3.Connection, lease: Lease) -> str | None:
     """Claim all addresses of a lease; the first one that is taken, or None."""
     for address in addresses_of(lease):
-        taken = connection.execute(
-            "INSERT OR IGNORE INTO claims VALUES (?, ?)", (address, lease.uuid)
-        )
-        if not taken.rowcount:
+        if not CLAIMS.put(connection, [(address, lease.uuid)], keep=True):
             return address
     return None
 
 
 def restore_claims(connection: sqlite3.Connection, lease: Lease) -> None:
     """Claim what a lease has to hold, wherever nobody else holds it."""
-    connection.executemany(
-        "INSERT OR IGNORE INTO claims VALUES (?, ?)",
-        [(address, lease.uuid) for address in addresses_of(lease)],
-    )
+    claims = [(address, lease.uuid) for address in addresses_of(lease)]
+    CLAIMS.put(connection, claims, keep=True)
 
 
 def addresses_of(lease: Lease) -> list[str]:
@@ -180,15 +165,11 @@ _ORPHANS = "lease NOT IN (SELECT uuid FROM leases)"
 
 def orphans(connection: sqlite3.Connection) -> Iterator[PciAddress]:
     """Addresses that are claimed by leases which cannot be read any more."""
-    yield from _parsed(
-        connection.execute(
-            f"SELECT address FROM claims WHERE {_ORPHANS} ORDER BY address"
-        )
-    )
+    yield from _parsed(CLAIMS.read(connection, f"{_ORPHANS} ORDER BY address"))
 
 
-def _parsed(found: Iterable[tuple[str]]) -> Iterator[PciAddress]:
-    for (text,) in found:
+def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[PciAddress]:
+    for text, _ in found:
         try:
             yield PciAddress.parse(text)
         except exception.InvalidPciAddress:
@@ -197,10 +178,7 @@ def _parsed(found: Iterable[tuple[str]]) -> Iterator[PciAddress]:
 
 def claims_of(connection: sqlite3.Connection, row: Row) -> Iterator[PciAddress]:
     """Addresses that the lease of a row claims, whether it can be read or not."""
-    cursor = connection.execute(
-        "SELECT address FROM claims WHERE lease = ?", (row.uuid,)
-    )
-    yield from _parsed(cursor)
+    yield from _parsed(CLAIMS.read(connection, "lease = ?", row.uuid))
 
 
 def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:

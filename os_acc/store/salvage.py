@@ -17,31 +17,44 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from os_acc.store import codec, doubts, offers, places, refusals, requests, rows, told
+from os_acc.store import codec, doubts, meta, refusals, requests, rows
+from os_acc.store.proof import (
+    CLAIMS,
+    MADE,
+    META,
+    OFFERED,
+    PLACES,
+    PROVIDERS,
+    TOLD,
+    Table,
+)
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
+#: Tables whose rows are kept as they are. Events go with the file set aside.
+_KEPT = (PROVIDERS, TOLD, MADE, PLACES, OFFERED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remains:
     """What a damaged store still says; nothing where it says nothing.
 
+    :ivar claims: also those that do not prove themselves.
+    :ivar tables: rows that prove themselves, of each table of plain columns.
     :ivar regions_are_whole: whether this is all that it said of regions.
     """
 
     leases: tuple[rows.Row, ...] = ()
     claims: tuple[tuple[str, ...], ...] = ()
     epoch: int = 0
-    providers: tuple[tuple[str, ...], ...] = ()
-    places: tuple[tuple[str, ...], ...] = ()
-    plugins: tuple[tuple[str, ...], ...] = ()
+    tables: Mapping[Table, tuple[tuple[Any, ...], ...]] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
     regions: tuple[doubts.Row, ...] = ()
     regions_are_whole: bool = False
-    told: tuple[tuple[str, ...], ...] = ()
-    made: tuple[tuple[str, ...], ...] = ()
     requests: tuple[tuple[str, ...], ...] = ()
 
 
@@ -61,25 +74,16 @@ def read(connection: sqlite3.Connection) -> Remains:
     return Remains(
         leases=tuple(rows.Row(*row) for row in _scan(connection, "leases", _LEASE)),
         claims=tuple(_texts(connection, "claims", "address, lease")),
-        epoch=max(
-            (
-                epoch
-                for _, epoch in _scan(connection, "meta", "epoch")
-                if isinstance(epoch, int)
-            ),
-            default=0,
+        epoch=max((epoch for _, epoch, _ in _sound(connection, META)), default=0),
+        tables=MappingProxyType(
+            {table: tuple(_sound(connection, table)) for table in _KEPT}
         ),
-        providers=tuple(_texts(connection, "providers", "uuid, resource_class")),
-        places=tuple(_texts(connection, "places", places.COLUMNS)),
-        plugins=tuple(_texts(connection, "offered_by", offers.COLUMNS)),
         regions=tuple(
             row
             for _, *found in _scan(connection, "unknown_regions", doubts.COLUMNS)
             if (row := doubts.Row(*found)).is_sound
         ),
         regions_are_whole=_is_whole(connection),
-        told=tuple(_texts(connection, "told", told.GIVEN)),
-        made=tuple(_texts(connection, "made_names", told.MADE)),
         requests=tuple(_texts(connection, "requests", requests.COLUMNS)),
     )
 
@@ -87,7 +91,8 @@ def read(connection: sqlite3.Connection) -> Remains:
 def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     """Copy every lease that proves itself, and every claim that is left.
 
-    A claim whose lease is not among them keeps its device out of use.
+    A claim whose lease is not among them keeps its device out of use, also where
+    it does not prove itself: what it was may be known of it alone.
 
     :param connection: a new store, in a transaction.
     """
@@ -108,23 +113,13 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
             last = max(last, lease.epoch)
             rows.insert(connection, lease)
             rows.restore_claims(connection, lease)
-    connection.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", remains.claims)
-    connection.executemany(
-        "INSERT OR IGNORE INTO providers VALUES (?, ?)", remains.providers
-    )
-    connection.executemany(
-        "INSERT OR IGNORE INTO places VALUES (?, ?, ?)", remains.places
-    )
-    connection.executemany(
-        "INSERT OR IGNORE INTO offered_by VALUES (?, ?)", remains.plugins
-    )
-    connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", remains.told)
-    connection.executemany(
-        f"INSERT OR IGNORE INTO made_names ({told.MADE}) VALUES (?, ?)", remains.made
-    )
+    lost = [claim for claim in remains.claims if claim[1] not in kept]
+    CLAIMS.put(connection, lost, keep=True)
+    for table, found in remains.tables.items():
+        table.put(connection, found, keep=True)
     requests.keep(connection, remains.requests)
     doubts.keep(connection, remains.regions, whole=remains.regions_are_whole)
-    rows.set_epoch(connection, last)
+    meta.set_epoch(connection, last)
     return Salvaged(len(kept), damaged)
 
 
@@ -142,6 +137,12 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
         # As in _scan().
         pass
     return False
+
+
+def _sound(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
+    for _, *row in _scan(connection, table.name, table.listed):
+        if table.is_sound(tuple(row)):
+            yield tuple(row[:-1])
 
 
 def _texts(

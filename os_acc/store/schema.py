@@ -24,8 +24,18 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
+from os_acc.store import codec
+
 #: "osac": tells a store of os_acc from any other SQLite file.
 APPLICATION_ID = 0x6F736163
+
+
+def _proved(table: str, columns: str) -> tuple[str, str]:
+    return (
+        f"ALTER TABLE {table} ADD COLUMN digest TEXT NOT NULL DEFAULT ''",
+        f"UPDATE {table} SET digest = proof('{table}', {columns})",
+    )
+
 
 #: Step *n* brings a store from version *n* to version *n + 1*.
 STEPS: tuple[tuple[str, ...], ...] = (
@@ -94,6 +104,19 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE offered_by (provider TEXT NOT NULL PRIMARY KEY,"
         " plugin TEXT NOT NULL)",
     ),
+    (
+        # Every row of plain columns proves itself, and the version in the header
+        # of the file is proved as well.
+        "ALTER TABLE meta ADD COLUMN version INTEGER NOT NULL DEFAULT 0",
+        *_proved("meta", "store, epoch, version"),
+        *_proved("claims", "address, lease"),
+        *_proved("providers", "uuid, resource_class"),
+        *_proved("events", "id, at, operation, consumer, address, state, detail"),
+        *_proved("told", "provider, kind, name"),
+        *_proved("made_names", "kind, name, kept"),
+        *_proved("places", "provider, address, key"),
+        *_proved("offered_by", "provider, plugin"),
+    ),
 )
 
 #: The first version that has the table of unknown regions, and the first of
@@ -107,6 +130,13 @@ WITH_PLACES = 6
 WITH_KEPT = 7
 #: The first that knows by which plugin a provider was offered.
 WITH_PLUGINS = 8
+#: The first of which each row of plain columns proves itself.
+WITH_DIGESTS = 9
+
+
+def teach(connection: sqlite3.Connection) -> None:
+    """Let statements on a connection call the digest of a row."""
+    connection.create_function("proof", -1, codec.proof, deterministic=True)
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -123,6 +153,7 @@ def is_whole(connection: sqlite3.Connection) -> bool:
     """Whether the tables are those that a new store of this version has."""
     with contextlib.closing(sqlite3.connect(":memory:")) as new:
         new.isolation_level = None
+        teach(new)
         migrate(new)
         return _tables(connection) == _tables(new)
 
@@ -137,6 +168,10 @@ def migrate(connection: sqlite3.Connection) -> None:
         for step in STEPS[version:]:
             for statement in step:
                 connection.execute(statement)
+        connection.execute(
+            "UPDATE meta SET version = ?1, digest = proof('meta', store, epoch, ?1)",
+            (len(STEPS),),
+        )
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(STEPS)}")
 

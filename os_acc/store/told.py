@@ -14,7 +14,7 @@
 """What Placement was told; in an open transaction, no policy here.
 
 A row that is lost costs little: what it names then counts as somebody else's,
-and stays. One that is damaged names what nobody has.
+and stays.
 """
 
 from __future__ import annotations
@@ -22,34 +22,27 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 
-from os_acc.objects.told import NOTHING, Kind, Name, Told
-from os_acc.store import schema
-
-GIVEN, MADE = "provider, kind, name", "kind, name"
+from os_acc.objects.told import Kind, Name, Told
+from os_acc.store.proof import MADE, TOLD
 
 _KINDS = {each.value: each for each in Kind}
 
 
 def read(connection: sqlite3.Connection) -> Told:
     """All that was told."""
-    if schema.version_of(connection) < schema.WITH_TOLD:
-        return NOTHING
     given: defaultdict[str, set[Name]] = defaultdict(set)
-    for provider, kind, text in connection.execute(f"SELECT {GIVEN} FROM told"):
+    for provider, kind, text in TOLD.read(connection):
         if kind in _KINDS:
             given[provider].add(Name(_KINDS[kind], text))
-    kept = "kept" if schema.version_of(connection) >= schema.WITH_KEPT else "0"
     made = {
         Name(_KINDS[kind], text): at
-        for kind, text, at in connection.execute(
-            f"SELECT {MADE}, {kept} FROM made_names"
-        )
+        for kind, text, at in MADE.read(connection)
         if kind in _KINDS
     }
     return Told.of_mapping(
         {each: frozenset(names) for each, names in given.items()},
         frozenset(made),
-        {name: at for name, at in made.items() if isinstance(at, int) and at},
+        {name: at for name, at in made.items() if at},
     )
 
 
@@ -61,14 +54,11 @@ def change(connection: sqlite3.Connection, more: Told, gone: Told) -> None:
     connection.executemany(
         "DELETE FROM made_names WHERE kind = ? AND name = ?", _made(gone)
     )
-    connection.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", more.rows())
-    connection.executemany(
-        f"INSERT OR IGNORE INTO made_names ({MADE}) VALUES (?, ?)", _made(more)
-    )
-    connection.executemany(
-        "UPDATE made_names SET kept = ? WHERE kind = ? AND name = ?",
-        [(at, name.kind.value, name.text) for name, at in more.kept.items()],
-    )
+    TOLD.put(connection, more.rows(), keep=True)
+    MADE.put(connection, [(*name, 0) for name in _made(more)], keep=True)
+    ours = {(kind, text) for kind, text, _ in MADE.read(connection)}
+    kept = [(name.kind.value, name.text, at) for name, at in more.kept.items()]
+    MADE.put(connection, [row for row in kept if row[:2] in ours])
 
 
 def _made(told: Told) -> list[tuple[str, str]]:

@@ -47,7 +47,7 @@ from tests.stress.fault_store import (
     file_of,
     journal_of,
 )
-from tests.unit.store.files import execute
+from tests.unit.store.files import execute, set_version
 
 
 @pytest.fixture(scope="module")
@@ -312,14 +312,14 @@ def test_a_version_that_never_was_is_damage(bench: Bench, leases, version) -> No
 
 @pytest.mark.parametrize("version", [len(schema.STEPS) + 1, 2**31 - 1])
 def test_a_newer_store_is_left_alone(bench: Bench, leases, version) -> None:
-    execute(file_of(bench), f"PRAGMA user_version = {version}")
+    set_version(file_of(bench), version)
     with fault_store.changing_nothing(bench):
         read(bench)
         for _ in range(2):
             with pytest.raises(exception.StoreTooNew, match="os_acc") as caught:
                 bench.boot()
             check_named(caught.value)
-    execute(file_of(bench), f"PRAGMA user_version = {len(schema.STEPS)}")
+    set_version(file_of(bench), len(schema.STEPS))
     check_serves(bench, leases, whole=True)
 
 

@@ -27,6 +27,7 @@ import pytest
 from os_acc import service
 from os_acc.manager import Manager
 from os_acc.privsep import worker
+from os_acc.store import meta
 from os_acc.store.database import Database
 from os_acc.store.locks import Locks, consumer_lock
 from os_acc.testing import Snapshot
@@ -61,7 +62,7 @@ def hold_consumer(host: Host) -> None:
 def hold_store(host: Host) -> None:
     """In the middle of a transaction that has written already."""
     with Database(host.state, 60).transaction() as connection:
-        connection.execute("UPDATE meta SET epoch = epoch + 1")
+        meta.set_epoch(connection, meta.read(connection).epoch + 1)
         stand_still(host)
 
 

@@ -30,8 +30,8 @@ from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.epoch import DAY, LIMIT, Accepted
 from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, StoreDamaged, readonly, schema
-from tests.unit.store.files import execute, reopened
+from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
+from tests.unit.store.files import downgrade, execute, fill, reopened, set_version
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 
@@ -118,6 +118,8 @@ def test_a_place_that_is_none_costs_no_other(store, file):
     place = Place(PciAddress(0, 0x3B, 0, 0), "a card")
     store.remember_providers({}, {"one": place, "two": place})
     execute(file, "UPDATE places SET address = 'nowhere' WHERE provider = 'one'")
+    with pytest.raises(StoreDamaged):
+        store.standing()
     assert store.standing().places == {"two": place}
 
 
@@ -243,16 +245,29 @@ def test_a_claim_that_cannot_be_read_hides_no_other(store, file):
     execute(
         file,
         "INSERT INTO claims VALUES"
-        " ('nowhere', 'x'), (x'ff', 'x'), ('0000:3b:01.0', 'x')",
+        " ('nowhere', 'x', ''), (x'ff', 'x', ''), ('0000:3b:01.0', 'x', '')",
     )
+    with pytest.raises(StoreDamaged, match="a row of claims"):
+        store.damaged_claims()
     assert store.damaged_claims() == (PciAddress(0, 0x3B, 1, 0),)
 
 
-@pytest.mark.parametrize("when", ["'soon'", str(2**62)])
-def test_an_event_that_cannot_be_read_hides_no_other(store, file, make_lease, when):
+def test_a_damaged_event_hides_no_other(store, state_path, file, make_lease, caplog):
     store.add([make_lease(1)])
-    execute(file, f"INSERT INTO events VALUES (9, {when}, 'add', '', '', '', '')")
+    values = f"{2**40}, 0, 'add', '', '', '', '', ''"
+    execute(file, f"INSERT INTO events VALUES ({values})")
+    assert len(store.events(9)) == 1
+    store = reopened(state_path)
+    assert "1 events are damaged" in caplog.text
+    store.add([make_lease(2)])
     assert len(store.events(9)) == 2
+    assert store.damaged == ()
+
+
+def test_an_event_may_be_of_any_time(state_path, make_lease):
+    store = Store.open(state_path, 30, clock=lambda: 2**62 * 1000)
+    store.add([make_lease(1)])
+    assert len(store.events(9)) == 1
 
 
 @pytest.fixture(scope="module")
@@ -291,13 +306,26 @@ def test_one_wrong_byte_loses_no_lease_silently(sound_store, make_lease, data):
 
 def test_a_newer_store_is_left_alone(store, state_path, file, make_lease):
     added = store.add([make_lease(1)])
-    execute(file, f"PRAGMA user_version = {len(schema.STEPS) + 1}")
+    set_version(file, len(schema.STEPS) + 1)
     before = file.read_bytes()
     for attempt in (store.leases, lambda: reopened(state_path)):
         with pytest.raises(exception.StoreTooNew):
             attempt()
     assert file.read_bytes() == before
-    execute(file, f"PRAGMA user_version = {len(schema.STEPS)}")
+    set_version(file, len(schema.STEPS))
+    assert store.leases() == added
+
+
+@pytest.mark.parametrize("version", [1, len(schema.STEPS) - 1, len(schema.STEPS) + 1])
+def test_a_version_that_the_store_itself_contradicts_is_damage(
+    store, state_path, file, make_lease, version
+):
+    added = store.add([make_lease(1)])
+    execute(file, f"PRAGMA user_version = {version}")
+    with pytest.raises(StoreDamaged):
+        readonly.read(state_path, 1)
+    store = reopened(state_path)
+    assert len(store.damaged) == 1
     assert store.leases() == added
 
 
@@ -313,24 +341,23 @@ def test_an_older_store_is_brought_up_to_date(
         assert connection.execute("SELECT actor FROM events").fetchall() == [("",)]
 
 
-def test_a_store_from_before_there_were_regions_is_served(
-    store, state_path, file, make_lease
+@pytest.mark.parametrize("version", range(1, len(schema.STEPS)))
+def test_a_store_of_each_older_version_is_served(
+    store, state_path, file, make_lease, version
 ):
-    added = store.add([make_lease(1)])
-    later = (
-        "unknown_regions",
-        "told",
-        "made_names",
-        "requests",
-        "places",
-        "offered_by",
-    )
-    execute(file, *(f"DROP TABLE {each}" for each in later), "PRAGMA user_version = 1")
+    fill(store, make_lease)
+    added = store.leases()
+    downgrade(file, version)
     # Whoever only looks changes nothing, and sees the leases.
     assert readonly.read(state_path, 1).standing.leases == added
     store = reopened(state_path)
+    assert store.damaged == ()
     assert store.leases() == added
     assert not store.standing().unknown_regions
+    assert store.lease_of(added[0].address) == added[0]
+    assert store.providers() == {"provider": "CUSTOM_ACCELERATOR_NIC"}
+    assert len(store.events(9)) == 1
+    assert reopened(state_path).damaged == ()
 
 
 def test_tables_that_are_not_ours_are_damage(store, state_path, file, make_lease):

@@ -13,11 +13,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import os
-import sqlite3
 import threading
 
 import pytest
@@ -29,7 +27,8 @@ from os_acc.objects.epoch import DAY, LIMIT, Accepted
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
-from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly, rows
+from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
+from tests.unit.store.files import set_epoch
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "55555555-5555-4555-8555-555555555555"
@@ -236,8 +235,7 @@ def test_a_counter_that_is_far_ahead_comes_back_where_the_helper_refuses_it(
 
 def test_a_counter_that_has_reached_its_end_comes_back(store, file, make_lease):
     (lease,) = store.add([make_lease(1)])
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        rows.set_epoch(connection, LIMIT)
+    set_epoch(file, LIMIT)
     assert store.next_epoch() == LIMIT
     again = store.next_epoch(Accepted.at(lease.epoch, lease.epoch))
     assert lease.epoch < again <= lease.epoch + 2

@@ -101,7 +101,7 @@ def test_what_a_killed_process_had_not_committed_is_gone(
             # More than SQLite's cache holds, so that the file is half written.
             connection.execute(
                 "INSERT INTO events VALUES"
-                " (1000, 0, '', '', '', '', hex(zeroblob(8000000)))"
+                " (1000, 0, '', '', '', '', hex(zeroblob(8000000)), '')"
             )
             pause()
 

@@ -25,6 +25,7 @@ import pytest
 from os_acc import exception
 from os_acc.store import StoreDamaged, readonly
 from tests.unit.bench import Bench, uuid_of
+from tests.unit.store.files import set_version
 
 # Enough to push half of a transaction out of the cache and into the file.
 _DIE_WITHIN_A_TRANSACTION = """
@@ -35,7 +36,7 @@ connection.execute("BEGIN IMMEDIATE")
 connection.execute("DELETE FROM claims")
 connection.execute("DELETE FROM leases")
 for number in range(2000):
-    connection.execute("INSERT INTO claims VALUES (?, 'x')", (str(number) * 50,))
+    connection.execute("INSERT INTO claims VALUES (?, 'x', '')", (str(number) * 50,))
 os._exit(9)
 """
 
@@ -100,9 +101,7 @@ def test_a_damaged_file_is_an_error_and_stays(
 
 
 def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: Bench) -> None:
-    with sqlite3.connect(store) as connection:
-        connection.execute("PRAGMA user_version = 999")
-    connection.close()
+    set_version(store, 999)
     with pytest.raises(exception.StoreTooNew):
         readonly.read(bench.state_path, 1.0)
 

@@ -67,7 +67,7 @@ def test_what_can_be_read_of_a_damaged_store_stays_known(store, state_path, file
     execute(
         file,
         "DROP TABLE events",
-        "INSERT INTO told VALUES ('one', 'no kind', 'CUSTOM_LOST')",
+        "INSERT INTO told VALUES ('one', 'no kind', 'CUSTOM_LOST', '')",
     )
     store = reopened(state_path)
     assert len(store.damaged) == 1

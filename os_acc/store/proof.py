@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Tables whose rows prove themselves; in an open transaction, no policy here.
+
+Each row has a digest of its table's name and of all its values with their types.
+It is compared whenever a row is read, and for every row when the store is opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+from os_acc.store import codec, schema
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """A table of plain columns, and a digest beside them.
+
+    :ivar columns: all others, in the order of the table.
+    :ivar since: the first version of the schema that has it.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    since: int = 1
+
+    @property
+    def listed(self) -> str:
+        """All columns, for a statement."""
+        return ", ".join((*self.columns, "digest"))
+
+    def is_sound(self, row: tuple[Any, ...]) -> bool:
+        """Whether a row of all columns is as it was written."""
+        *values, digest = row
+        return bool(digest) and codec.proof(self.name, *values) == digest
+
+    def read(
+        self,
+        connection: sqlite3.Connection,
+        condition: str = "TRUE",
+        *arguments: object,
+    ) -> list[tuple[Any, ...]]:
+        """The values of rows, without their digests.
+
+        :raises Unreadable: one of them is not as it was written.
+        """
+        version = schema.version_of(connection)
+        if version < self.since:
+            return []
+        # A reader brings no older store up to date.
+        proves = version >= schema.WITH_DIGESTS
+        listed = self.listed if proves else ", ".join(self.columns)
+        found = connection.execute(
+            f"SELECT {listed} FROM {self.name} WHERE {condition}", arguments
+        ).fetchall()
+        if not proves:
+            return found
+        if not all(map(self.is_sound, found)):
+            raise codec.Unreadable(f"a row of {self.name} does not match its digest")
+        return [row[:-1] for row in found]
+
+    def put(
+        self,
+        connection: sqlite3.Connection,
+        rows: Iterable[tuple[Any, ...]],
+        *,
+        keep: bool = False,
+    ) -> int:
+        """Write rows in the place of those with the same key; how many.
+
+        :param keep: leave rows that are there as they are.
+        """
+        verb = "IGNORE" if keep else "REPLACE"
+        marks = ", ".join("?" * (len(self.columns) + 1))
+        return connection.executemany(
+            f"INSERT OR {verb} INTO {self.name} ({self.listed}) VALUES ({marks})",
+            [(*row, codec.proof(self.name, *row)) for row in rows],
+        ).rowcount
+
+
+META: Final = Table("meta", ("store", "epoch", "version"))
+CLAIMS: Final = Table("claims", ("address", "lease"))
+PROVIDERS: Final = Table("providers", ("uuid", "resource_class"))
+EVENTS: Final = Table(
+    "events", ("id", "at", "operation", "consumer", "address", "state", "detail")
+)
+TOLD: Final = Table("told", ("provider", "kind", "name"), schema.WITH_TOLD)
+MADE: Final = Table("made_names", ("kind", "name", "kept"), schema.WITH_KEPT)
+PLACES: Final = Table("places", ("provider", "address", "key"), schema.WITH_PLACES)
+OFFERED: Final = Table("offered_by", ("provider", "plugin"), schema.WITH_PLUGINS)
+
+#: Those of which a damaged row makes the whole store a damaged one.
+DECISIVE: Final = (META, CLAIMS, PROVIDERS, TOLD, MADE, PLACES, OFFERED)
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Read every row that decides anything.
+
+    :raises Unreadable: one of them is not as it was written.
+    """
+    for table in DECISIVE:
+        table.read(connection)

@@ -1,0 +1,205 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A store with rows in all tables, of which one bit is wrong.
+
+The service that starts on it reports damage, or everything is as without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+import re
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from os_acc.manager import Manager
+from os_acc.objects.accelerator_request import AcceleratorRequest
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.region import Region
+from os_acc.objects.told import Kind, Name, Told
+from os_acc.store import readonly
+from os_acc.testing import HostSpec, hosts
+from os_acc.testing.provider_tree import ProviderTree
+from tests.stress import fault_trials
+from tests.stress.bench import Bench, plug, request
+from tests.unit.store.files import execute, file_in
+
+CARD, NIC = "0000:17:00.0", "0000:3b:00.0"
+#: They have a card of two functions, a VF, and a lease whose record is damaged.
+FIRST, SECOND, LOST, NEXT = (
+    f"{number}1111111-1111-4111-8111-111111111111" for number in range(1, 5)
+)
+#: How the log reports a row that is set aside.
+_REPORT = re.compile("damaged|does not prove itself")
+#: A provider whose device has gone.
+_GONE = "99999999-9999-4999-8999-999999999999"
+_FAST = Name(Kind.TRAIT, "CUSTOM_FAST")
+_CLASS = Name(Kind.RESOURCE_CLASS, "CUSTOM_GONE")
+_REGION = Region(
+    PciAddress.parse("0000:b3:00.0"),
+    PciIdentity(0x8086, 0x0B2B, 0, 0, 0),
+    0,
+    hosts.DFL_INTERFACE,
+    None,
+)
+#: What each table of the store has to have for a flip in it to matter.
+TABLES = (
+    *("meta", "leases", "claims", "damaged", "events", "providers", "told"),
+    *("made_names", "requests", "places", "offered_by", "unknown_regions"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answers:
+    """All that a service says and does by its store.
+
+    :ivar written: Nova's provider tree after it was updated.
+    """
+
+    attached: Any
+    providers: Any
+    plugged: Any
+    written: Any
+    recorded: Any
+
+
+class Flips:
+    """A host and the sound store of its service, in a directory."""
+
+    def __init__(self, directory: str) -> None:
+        self.bench = Bench(directory)
+        nic = hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=4)
+        kernel = self.bench.build(HostSpec((*hosts.gpu("0000:17"), nic)))
+        self.state = pathlib.Path(directory, "state")
+        self.file = file_in(str(self.state))
+        with kernel.installed():
+            self._asked = self._fill()
+            self.content = self.file.read_bytes()
+            manager = self.bench.manager()
+            self.expected = self._answers(manager)
+            self.offered = self._free(manager)
+            assert not self.reported
+
+    def _fill(self) -> dict[str, Any]:
+        manager = self.bench.manager()
+        store = manager.store
+        asked = {
+            FIRST: request(manager, [CARD]),
+            SECOND: request(manager, [NIC]),
+        }
+        for consumer, what in asked.items():
+            manager.plug({"uuid": consumer}, *what)
+        plug(manager, LOST, NIC)
+        execute(
+            self.file,
+            f"UPDATE leases SET payload = payload || ' ' WHERE consumer = '{LOST}'",
+        )
+        store.leases()
+        store.remember_providers({_GONE: "CUSTOM_GONE"}, by={_GONE: "pci"})
+        names = frozenset({_FAST, _CLASS})
+        store.change_told(Told.of_mapping({_GONE: names}, names, {_FAST: 7}))
+        store.forget_region(_REGION.key, "an image")
+        store.know_region(dataclasses.replace(_REGION, number=1).key, "a function")
+        uuid = "55555555-5555-4555-8555-555555555555"
+        store.add_requests([AcceleratorRequest(uuid, "a profile", 0)])
+        return asked
+
+    def _answers(self, manager: Manager) -> Answers:
+        consumers = (FIRST, SECOND, LOST)
+        attached = [manager.attached({"uuid": each}) for each in consumers]
+        plugged = [
+            manager.plug({"uuid": consumer}, *what)
+            for consumer, what in self._asked.items()
+        ]
+        # The confirming plugs have changed nothing.
+        recorded = readonly.read(str(self.state), 10)
+        return Answers(
+            attached,
+            manager.providers(),
+            plugged,
+            _tree(manager),
+            (recorded, manager.store.providers()),
+        )
+
+    def _free(self, manager: Manager) -> set[str]:
+        """The functions that a plug would get."""
+        stock = manager.take_stock()
+        taken = manager.store.standing().taken
+        return {
+            str(handle.address)
+            for provider in stock.providers.values()
+            for handle in provider.device.handles
+            if not taken.intersection(handle.members)
+        }
+
+    @property
+    def reported(self) -> bool:
+        """Whether a damaged file lies beside the store."""
+        return any(".damaged-" in each.name for each in self.state.iterdir())
+
+    def trouble(self, bit: int) -> str:
+        """Flip a bit; why that is neither reported nor harmless, if so."""
+        changed = bytearray(self.content)
+        changed[bit // 8] ^= 1 << bit % 8
+        if why := self.trouble_with(changed):
+            page, offset = divmod(bit // 8, 4096)
+            return f"bit {bit % 8} of byte {offset} of page {page + 1}: {why}"
+        return ""
+
+    def trouble_with(self, content: bytes) -> str:
+        """Start a service on a damaged store; why that is not as it has to be."""
+        for file in self.state.glob("os_acc.sqlite*"):
+            file.unlink()
+        self.file.write_bytes(content)
+        with self.bench.kernel.installed(), fault_trials.listening() as log:
+            try:
+                manager = self.bench.manager()
+                if self.reported or any(map(_REPORT.search, log)):
+                    # Nothing is plugged: a lease that is set aside would be made
+                    # anew, and the host would be another one.
+                    more = self._free(manager) - self.offered
+                    return f"{more} are offered" if more else ""
+                found = self._answers(manager)
+            except Exception:  # noqa: BLE001 - each error is a finding
+                return traceback.format_exc()
+        return "" if found == self.expected else "".join(self._different(found))
+
+    def _different(self, found: Answers) -> Iterator[str]:
+        for field in dataclasses.fields(Answers):
+            is_now = getattr(found, field.name)
+            was = getattr(self.expected, field.name)
+            if is_now != was:
+                yield f"{field.name}: {is_now}\nwithout it: {was}\n"
+
+    def bits(self, seed: object, number: int) -> Iterator[int]:
+        """Random bits, of all pages alike."""
+        dice = random.Random(f"{seed}")
+        for _ in range(number):
+            yield dice.randrange(len(self.content) * 8)
+
+
+def _tree(manager: Manager) -> dict[str, Any]:
+    tree = ProviderTree()
+    tree.new_root("host", "66666666-6666-4666-8666-666666666666", 1)
+    tree.new_child("gone", "host", _GONE, 1)
+    tree.update_inventory("gone", {"CUSTOM_GONE": {"total": 1}})
+    tree.add_traits("gone", "CUSTOM_FAST", "CUSTOM_OF_OTHERS")
+    manager.update_provider_tree(tree, "host")
+    found = map(tree.data, tree.get_provider_uuids())
+    return {
+        each.uuid: (each.name, each.parent_uuid, each.inventory, sorted(each.traits))
+        for each in found
+    }

@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One wrong bit anywhere in the store is reported, or changes nothing.
+
+The bits are random, and the same in each run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from tests.stress import bit_flips
+from tests.stress.bit_flips import Flips
+from tests.stress.fault_counts import Count, Counting
+
+#: 20,000 bits in all.
+PARTS, BITS = 20, 1_000
+#: The header of the file.
+HEADER = 100 * 8
+
+
+@pytest.fixture
+def flips(place: str) -> Flips:
+    return Flips(os.path.join(place, "bench"))
+
+
+def survive(
+    flips: Flips, counting: Counting, what: str, bits: Iterator[int] | range
+) -> None:
+    troubles = [flips.trouble(bit) for bit in bits]
+    found = [each for each in troubles if each]
+    tried = len(troubles)
+    counting(Count("a wrong bit", what, tried, 1, tried, tried - len(found)))
+    assert not found, f"{len(found)} not survived:\n" + "\n".join(found[:5])
+
+
+def test_every_table_has_rows(flips: Flips) -> None:
+    with contextlib.closing(sqlite3.connect(flips.file)) as connection:
+        found = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        )
+        assert {name for (name,) in found} == set(bit_flips.TABLES)
+        for table in bit_flips.TABLES:
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_random_bit_may_be_wrong(flips: Flips, counting: Counting, part: int) -> None:
+    survive(flips, counting, f"part {part:02}", flips.bits(part, BITS))
+
+
+def test_every_bit_of_the_header_may_be_wrong(flips: Flips, counting: Counting) -> None:
+    survive(flips, counting, "the header", range(HEADER))

@@ -1,0 +1,57 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""One wrong bit in the store is reported or harmless; stress tests try 20,000."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sqlite3
+
+import pytest
+
+from tests.stress.bit_flips import TABLES, Flips
+from tests.unit.bench import privileged_here
+from tests.unit.store.files import execute
+
+
+@pytest.fixture
+def flips(tmp_path: pathlib.Path):
+    with privileged_here():
+        yield Flips(os.path.join(tmp_path, "bench"))
+
+
+def test_a_few_random_bits_may_be_wrong(flips: Flips):
+    assert [why for why in map(flips.trouble, flips.bits("unit", 40)) if why] == []
+
+
+def test_another_version_of_the_format_is_reported_or_harmless(flips: Flips):
+    for place in (18, 19, 47, 59):
+        for version in (0, 2, 3, 129):
+            content = bytearray(flips.content)
+            content[place] = version
+            assert not flips.trouble_with(content), (place, version)
+
+
+@pytest.mark.parametrize("table", [each for each in TABLES if each != "damaged"])
+def test_another_type_of_a_value_is_reported(flips: Flips, table):
+    with contextlib.closing(sqlite3.connect(flips.file)) as connection:
+        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    for _, column, *_ in columns:
+        if (table, column) == ("events", "id"):
+            # A key that is an integer takes nothing else.
+            continue
+        flips.file.write_bytes(flips.content)
+        execute(flips.file, f"UPDATE {table} SET {column} = CAST({column} AS BLOB)")
+        assert not flips.trouble_with(flips.file.read_bytes()), (table, column)
