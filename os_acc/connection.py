@@ -195,6 +195,8 @@ class Connection:
             f"the privileged helper {self._context.pypath} does not start: {error}"
         )
         failure.__cause__ = error
+        if exception.is_exhaustion(error) or isinstance(error, BlockingIOError):
+            failure.set_exhausted()
         start.over.set_exception(failure)
 
     def _use(self, start: Start, channel: daemon.RootwrapClientChannel) -> None:

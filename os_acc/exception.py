@@ -20,6 +20,7 @@ and whether the same call may succeed later without anybody's doing
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from errno import EINTR, EMFILE, ENFILE, ENOMEM
 from typing import Any, ClassVar, Final
 
 from os_acc import texts
@@ -28,6 +29,14 @@ from os_acc import texts
 #: whatever a service, a file or a caller has put into it.
 LONGEST_MESSAGE: Final = 1500
 LONGEST_HINT: Final = 480
+
+#: A process or the host has run out of something for the moment. It says nothing
+#: about the device, the disk or the file on which a call was refused so.
+EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOMEM, EINTR})
+_EXHAUSTED_HINT: Final = (
+    "retry; see the limits of the service (LimitNOFILE, TasksMax) and the memory of"
+    " the host"
+)
 
 
 class OsAccError(Exception):
@@ -51,6 +60,18 @@ class OsAccError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def set_exhausted(self) -> None:
+        """Mark this as an error that passes: see :data:`EXHAUSTED`."""
+        self.retryable = True
+        self.hint = _EXHAUSTED_HINT
+
+
+def is_exhaustion(error: BaseException | None) -> bool:
+    """Whether a call was refused because something has run out."""
+    if isinstance(error, OSError):
+        return error.errno in EXHAUSTED
+    return isinstance(error, MemoryError)
 
 
 # -- what the caller passed ------------------------------------------------
@@ -367,7 +388,17 @@ class BindRefused(HostError):
 
 
 class HostStepFailed(HostError):
-    """The kernel refused a step, or reported success without effect."""
+    """The kernel refused a step, or reported success without effect.
+
+    It is worth a retry where something has run out for the moment.
+    """
+
+    def __init__(
+        self, message: str, *, address: str = "", errno: int = 0, hint: str = ""
+    ) -> None:
+        super().__init__(message, address=address, errno=errno, hint=hint)
+        if errno in EXHAUSTED:
+            self.set_exhausted()
 
 
 class HelperLost(HostError):

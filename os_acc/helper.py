@@ -210,6 +210,12 @@ class Helper:
         )
         if outcome == Outcome.OK:
             return
+        if number in exception.EXHAUSTED:
+            raise exception.HostStepFailed(
+                f"cannot find out who holds {addresses[0]}: {os.strerror(number)}",
+                address=str(addresses[0]),
+                errno=number,
+            )
         names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
         raise exception.DeviceInUse(
             f"{addresses[0]} is held by {names or 'somebody who cannot be named'}",

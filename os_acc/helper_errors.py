@@ -119,8 +119,12 @@ def of_answer(address: str, result: Result) -> exception.OsAccError:
                 address=address,
                 hint="the driver did not take the device; the kernel's log says why",
             )
-    return exception.HostStepFailed(
+    error = exception.HostStepFailed(
         f"{text}: {programming_errors.reason(result)}",
         address=address,
         errno=result.errno,
     )
+    if result.step == "worker":
+        # Its child could not be forked, or had no memory.
+        error.set_exhausted()
+    return error

@@ -55,9 +55,11 @@ _WAITS = (
     exception.HelperLost,
     exception.HelperUnavailable,
     exception.LockTimeout,
-    exception.StoreBusy,
+    exception.StateUnavailable,
     helper.EpochRefused,
 )
+#: These can pass where something has run out for the moment, and only there.
+_MAY_PASS = (exception.HostStepFailed, exception.PluginFailed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -453,7 +455,9 @@ class Lifecycle:
 
 def is_transient(error: exception.OsAccError) -> bool:
     """Whether a release that failed for this cause is retried."""
-    return isinstance(error, _WAITS)
+    return isinstance(error, _WAITS) or (
+        isinstance(error, _MAY_PASS) and error.retryable
+    )
 
 
 def _judged(lease: Lease, error: exception.OsAccError) -> Lease:

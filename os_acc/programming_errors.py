@@ -50,6 +50,8 @@ def refusal(
             f"root's configuration does not let {region} be programmed",
             hint=DENIED_HINT,
         )
+    if result.errno in exception.EXHAUSTED and result.step != "programming":
+        return None
     match result.step:
         case "digest":
             return exception.ImageInvalid(

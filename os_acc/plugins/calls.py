@@ -39,9 +39,10 @@ def run(
         return function(*args, **kwargs)
     # A vendor may raise anything, and some libraries just leave.
     except (Exception, SystemExit) as error:
-        raise exception.PluginFailed(
-            f"the plugin {plugin_name} failed: {error!r}"
-        ) from error
+        failure = exception.PluginFailed(f"the plugin {plugin_name} failed: {error!r}")
+        if exception.is_exhaustion(error):
+            failure.set_exhausted()
+        raise failure from error
 
 
 _each_calls: weakref.WeakSet[Calls] = weakref.WeakSet()

@@ -110,8 +110,15 @@ def directory(address: PciAddress) -> str:
 
 
 def exists(address: PciAddress) -> bool:
-    """Whether there is such a function at all."""
-    return os.path.isdir(directory(address))
+    """Whether there is such a function at all.
+
+    :raises OSError: the kernel does not say it.
+    """
+    try:
+        os.stat(directory(address))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:

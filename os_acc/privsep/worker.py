@@ -90,6 +90,11 @@ class Clock:
 
 clock = Clock()
 
+
+class ChildRefused(OSError):
+    """There is no child: no descriptor, process or memory was left for it."""
+
+
 #: Children that outlived their deadline, to be reaped when they end.
 _stuck: set[int] = set()
 
@@ -120,7 +125,11 @@ def run(
         refusal = _enter(epoch, locks)
         if refusal is not None:
             return (refusal,) * len(addresses)
-        return _in_child(len(addresses), deadline, job, (*locks, *files))
+        try:
+            return _in_child(len(addresses), deadline, job, (*locks, *files))
+        except ChildRefused as error:
+            refusal = Result(Outcome.REFUSED, error.errno or errno.EAGAIN, "worker")
+            return (refusal,) * len(addresses)
     finally:
         for fd in locks:
             os.close(fd)
@@ -183,10 +192,15 @@ def _record(number: bytes) -> bytes:
 def _in_child(
     count: int, deadline: float, job: Job, keep: Sequence[int]
 ) -> tuple[Result, ...]:
-    readable, writable = os.pipe2(os.O_CLOEXEC)
+    try:
+        readable, writable = os.pipe2(os.O_CLOEXEC)
+    except OSError as error:
+        raise ChildRefused(error.errno, error.strerror) from error
     try:
         try:
             pid = _fork(count, job, writable, keep)
+        except OSError as error:
+            raise ChildRefused(error.errno, error.strerror) from error
         finally:
             os.close(writable)
         answers, ended = _collect(readable, deadline)
@@ -226,6 +240,8 @@ def _child(count: int, job: Job, writable: int, keep: Sequence[int]) -> None:
 def _outcome(job: Job, index: int) -> Result:
     try:
         return job(index)
+    except MemoryError:
+        return Result(Outcome.REFUSED, errno.ENOMEM, "worker")
     except BaseException as error:  # noqa: BLE001 - it is for whoever waits
         text = f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]
         return Result(Outcome.FAILED, 0, "worker", text)

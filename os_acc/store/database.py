@@ -195,6 +195,8 @@ class Database:
                     with connection:
                         self._identify(connection)
                         yield connection
+            except MemoryError as error:
+                raise refusals.from_memory(self.path) from error
             except sqlite3.Error as error:
                 if not refusals.is_damage(error) and has_sound_header(self.path):
                     raise refusals.from_sqlite(error, self.path) from error

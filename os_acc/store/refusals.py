@@ -44,9 +44,19 @@ def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
     """The error for a system call on ``path`` that failed."""
     if error.errno in _NO_SPACE:
         return exception.StoreFull(f"no space is left for {path}")
-    return exception.StateUnavailable(
+    refusal = exception.StateUnavailable(
         f"{path} cannot be used: {error.strerror or error}", hint=_OWNER_HINT
     )
+    if exception.is_exhaustion(error):
+        refusal.set_exhausted()
+    return refusal
+
+
+def from_memory(path: str) -> exception.StateUnavailable:
+    """The error for an operation for which no memory was left."""
+    refusal = exception.StateUnavailable(f"{path} cannot be used: no memory is left")
+    refusal.set_exhausted()
+    return refusal
 
 
 def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
@@ -60,9 +70,13 @@ def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
     if code == sqlite3.SQLITE_FULL or _is_full(path):
         return exception.StoreFull(f"no space is left for {path}")
     if code in _NO_ACCESS:
-        return exception.StateUnavailable(
+        refusal = exception.StateUnavailable(
             f"{path} cannot be used: {error}", hint=_OWNER_HINT
         )
+        # SQLite does not tell why it could not open a file that is ours.
+        if code == sqlite3.SQLITE_CANTOPEN and _can_be_opened(path):
+            refusal.set_exhausted()
+        return refusal
     return exception.StoreError(f"{path}: {error}", hint=_DISK_HINT)
 
 
@@ -81,6 +95,15 @@ def _primary_code(error: sqlite3.Error) -> int:
     # the primary code of an extended one.
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
+
+
+def _can_be_opened(path: str) -> bool:
+    # Without a descriptor: there may be none.
+    return (
+        os.path.isfile(path)
+        and os.access(path, os.R_OK | os.W_OK)
+        and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
+    )
 
 
 def _is_full(path: str) -> bool:

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -355,7 +356,7 @@ TRANSIENT = [
     exception.HelperLost("lost"),
     exception.HelperUnavailable("no helper"),
     exception.LockTimeout("locked"),
-    exception.StoreBusy("busy"),
+    exception.StateUnavailable("no descriptors are left"),
     helper.EpochRefused("a later operation", GPU, Accepted(7, 9)),
 ]
 LASTING = [
@@ -379,7 +380,16 @@ def fail_by(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception) -> 
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.parametrize("error", TRANSIENT, ids=lambda each: type(each).__name__)
+#: Of these kinds only what has run out for the moment is.
+EXHAUSTED = [
+    exception.HostStepFailed("EMFILE", errno=errno.EMFILE),
+    exception.HostStepFailed("ENOMEM", errno=errno.ENOMEM),
+]
+
+
+@pytest.mark.parametrize(
+    "error", [*TRANSIENT, *EXHAUSTED], ids=lambda each: type(each).__name__
+)
 def test_a_cause_that_can_pass_is_retried(bench, monkeypatch, error):
     with monkeypatch.context() as patched:
         fail_by(bench, patched, error)
