@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent import futures
 
 from oslo_log import log
@@ -202,6 +202,20 @@ def check_chosen(host: Host, prior: Sequence[PriorBinding]) -> None:
             raise exception.DeviceChanged(
                 f"{each.address} is now {each.identity}, it was {seen}",
                 hint="the card was exchanged: choose among the providers again",
+            )
+
+
+def check_unbound(
+    prior: Sequence[PriorBinding], prebound: Collection[PciAddress]
+) -> None:
+    """Make sure that a free device is not on vfio-pci, unless it always is.
+
+    :raises DeviceUnsettled: it is: somebody has taken it for a guest meanwhile.
+    """
+    for each in prior:
+        if vfio.is_vfio_driver(each.driver) and each.address not in prebound:
+            raise exception.DeviceUnsettled(
+                f"{each.address} is with {each.driver} by now, for another guest"
             )
 
 

@@ -26,7 +26,7 @@ from os_acc.host import boot, numa
 from os_acc.numa.affinity import Guest
 from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
-from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
+from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
 from os_acc.objects.selection import Wanted
@@ -78,13 +78,14 @@ class Drafter:
     profile: str = ""
 
     def drafted(
-        self, stock: inventory.Inventory, standing: Standing, deadline: float
+        self, stock: inventory.Inventory, deadline: float
     ) -> list[programming.Draft]:
         """Leases on free devices, past those of which the kernel says nothing.
 
         :raises DeviceStuck: there are too few others.
+        :raises DeviceUnsettled: one has changed since the host was judged.
         """
-        taken = standing.taken
+        taken = stock.standing.taken
         stuck: exception.DeviceStuck | None = None
         while True:
             try:
@@ -134,6 +135,7 @@ class Drafter:
     ) -> Lease:
         prior = bindings.read_prior(self.root, chosen.handle.members, deadline)
         bindings.check_chosen(stock.host, prior)
+        bindings.check_unbound(prior, stock.prebound)
         return Lease(
             uuid="",
             consumer=self.instance.uuid,

@@ -39,6 +39,8 @@ class Scene:
     :ivar leased: the functions that a lease holds.
     :ivar taken: those, and what damaged records of leases claim.
     :ivar in_parts: the PFs of which VFs are leased, each with one that is.
+    :ivar claimed: the functions that the privileged helper has taken for leases
+        that are not recorded, with their uuids.
     """
 
     root: str
@@ -50,6 +52,7 @@ class Scene:
     leased: frozenset[PciAddress]
     taken: frozenset[PciAddress]
     in_parts: Mapping[PciAddress, PciAddress]
+    claimed: Mapping[PciAddress, str]
 
 
 def judge(scene: Scene, address: PciAddress) -> Refused | tuple[PciAddress, ...]:
@@ -138,7 +141,9 @@ def _unknown(scene: Scene, function: PciFunction) -> Refused | None:
     if not _is_unknown(scene, function, scene.named[function.address]):
         return None
     detail = "its driver cannot leave yet"
-    if function.driver is not None:
+    if function.address in scene.claimed:
+        detail = f"taken for lease {scene.claimed[function.address]}, which is lost"
+    elif function.driver is not None:
         detail = f"bound to {function.driver}"
     return _no(function, Refusal.UNKNOWN_STATE, detail)
 
@@ -147,6 +152,8 @@ def _is_unknown(scene: Scene, function: PciFunction, tags: Tags) -> bool:
     """Whether somebody else has prepared a function for a guest."""
     if function.address in scene.leased:
         return False
+    if function.address in scene.claimed:
+        return True
     if function.driver is None:
         return _is_leaving(scene, function)
     return vfio.is_vfio_driver(function.driver) and not tags.prebound

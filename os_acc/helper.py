@@ -141,7 +141,11 @@ class Helper:
         _judge(lease.members, answers)
 
     def forget(
-        self, lease: Lease, addresses: Sequence[PciAddress], deadline: float
+        self,
+        lease: str,
+        addresses: Sequence[PciAddress],
+        epoch: int,
+        deadline: float,
     ) -> None:
         """Remove a lease's records of functions of which nothing is restored.
 
@@ -151,9 +155,9 @@ class Helper:
         answers = turn.ask(
             binding.forget,
             tuple(address.parts for address in addresses),
-            lease.epoch,
+            epoch,
             turn.milliseconds,
-            lease.uuid,
+            lease,
         )
         _judge(addresses, answers)
 
@@ -161,8 +165,14 @@ class Helper:
         """List the functions that the helper has taken in this boot."""
         turn = self._turn(privsep.base, deadline)
         return tuple(
-            HelperRecord(PciAddress(*parts), lease, driver or None, override or None)
-            for parts, lease, driver, override in turn.ask(record.claimed)
+            HelperRecord(
+                PciAddress(*parts),
+                lease,
+                use == Use.GUEST,
+                driver or None,
+                override or None,
+            )
+            for parts, lease, use, driver, override in turn.ask(record.claimed)
         )
 
     def give_back(

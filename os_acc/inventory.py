@@ -54,6 +54,9 @@ class Inventory:
 
     :ivar set_aside: the plugins that failed to say what they know.
     :ivar places: what the providers, and those of cards, are named after.
+    :ivar standing: by what this was judged. Whoever chooses among the providers
+        chooses by this, too.
+    :ivar prebound: functions that are on vfio-pci without us, says the operator.
     """
 
     host: Host
@@ -63,6 +66,8 @@ class Inventory:
     places: Mapping[str, Place] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    standing: Standing = dataclasses.field(default_factory=Standing)
+    prebound: frozenset[PciAddress] = frozenset()
 
     @property
     def classes(self) -> Mapping[str, str]:
@@ -148,6 +153,7 @@ def take_stock(
         leased=standing.leased,
         taken=standing.taken,
         in_parts=standing.leased_in_parts,
+        claimed=standing.claimed,
     )
     claims, refused = _claims(scene)
     there = _still_there(standing.places, host)
@@ -172,7 +178,18 @@ def take_stock(
         refused=(*refused, *unknown),
         set_aside=set_aside,
         places=names.given,
+        standing=standing,
+        prebound=frozenset(_prebound(scene, claims)),
     )
+
+
+def _prebound(
+    scene: eligibility.Scene, claims: Sequence[Claim]
+) -> Iterator[PciAddress]:
+    for claim in claims:
+        for address in claim.members:
+            if scene.named.get(address, claim.tags).prebound:
+                yield address
 
 
 def _with_faults(device: Device, faults: Mapping[PciAddress, str]) -> Device:

@@ -41,7 +41,7 @@ from os_acc.objects.device import Handle
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
 from os_acc.plugins import base
-from os_acc.store.leases import Store
+from os_acc.store.leases import AlreadyLeased, Store
 from os_acc.store.locks import Locks, consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -123,6 +123,7 @@ class Lifecycle:
         leases: Sequence[Lease],
         deadline: float,
         jobs: Sequence[needs.Job] = (),
+        seen: str = "",
     ) -> tuple[Lease, ...]:
         """Take the devices of new leases to vfio-pci; all, or none.
 
@@ -131,11 +132,13 @@ class Lifecycle:
         a region stays as it is programmed.
 
         :param jobs: regions to be programmed; whoever calls has their cards.
+        :param seen: the store by whose leases the devices were chosen.
+        :raises StoreReplaced: there is another one by now.
         :raises OsAccError: as the step that failed; the host is as it was, or
             the error's notes say what is not.
         """
         store = self._store.until(deadline)
-        intents = store.add(leases)
+        intents = store.add(leases, seen)
         try:
             bindings.check_unchanged(self._root, intents, deadline)
         except BaseException:
@@ -346,7 +349,7 @@ class Lifecycle:
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
         if not lease.is_the_guests and not _is_interrupted(lease):
-            self._hands.forget(lease, lease.members, deadline)
+            self._hands.forget(lease.uuid, lease.members, lease.epoch, deadline)
             return
         if not bindings.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
@@ -360,7 +363,7 @@ class Lifecycle:
             gone = set(lease.members).difference(rest.members)
             try:
                 if gone:
-                    self._hands.forget(lease, sorted(gone), deadline)
+                    self._hands.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
                 if rest.prior:
                     self._hands.give_back(rest, deadline)
                 return
@@ -407,9 +410,10 @@ class Lifecycle:
         try:
             self._recall(intents, deadline)
             failed = self.settle(intents[0].consumer, deadline, intents).failed
-        except exception.StoreError as error:
-            # No space, say: but the intent is there and says what to restore,
-            # to the next start as well.
+        except (exception.StoreError, AlreadyLeased) as error:
+            # No space, say: but the intent is there and says what to restore, to
+            # the next start as well. Or another plug has a lease of it in a new
+            # store: the helper knows which of the two has taken it.
             cause.add_note(f"that it went back could not be recorded: {error}")
             ended = unending.side_by_side(
                 intents, lambda each: self._try_give_back(each, deadline), _WORKERS

@@ -32,6 +32,7 @@ from os_acc import (
     entries,
     exception,
     extra_specs,
+    helper,
     inventory,
     lifecycle,
     matching,
@@ -44,7 +45,7 @@ from os_acc.host import vfio
 from os_acc.numa.policies import Policies
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
-from os_acc.objects.lease import Lease, LeaseState, Owner, Standing
+from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.numa import Affinity
 from os_acc.objects.request import AttachTarget, FlavorRequest, title
 from os_acc.objects.selection import Allocations, Selection, Wanted
@@ -53,6 +54,7 @@ from os_acc.placement import publisher
 from os_acc.plugins import base
 from os_acc.profiles import folding
 from os_acc.profiles.choice import Profiles
+from os_acc.store.database import StoreReplaced
 from os_acc.store.leases import AlreadyLeased, Store
 from os_acc.store.locks import Locks, consumer_lock
 
@@ -310,7 +312,7 @@ class Manager:
         if held and self._confirms(held, request, selection):
             return self._again(held, deadline)
         # What this process has not seen yet may be ours as well.
-        look = self.offering.look(deadline)
+        stock = self.offering.look(deadline)
         is_same = bool(held) and self._confirms(held, request, selection)
         if not is_same:
             # What is held may be what the profile asks for: nobody can tell.
@@ -319,7 +321,7 @@ class Manager:
             request,
             selection,
             self.offering.ours,
-            self.offering.known(look[0], request, selection, self.publisher, deadline),
+            self.offering.known(stock, request, selection, self.publisher, deadline),
         )
         if not held:
             digest = digests.digest(wanted, found=selection.is_unmapped)
@@ -335,7 +337,7 @@ class Manager:
                 named,
                 profile=request.profile,
             )
-            return self._fresh(drafter, look, deadline)
+            return self._fresh(drafter, stock, deadline)
         if not is_same:
             raise exception.ConsumerConflict(
                 f"instance {instance.uuid} already holds accelerators of another "
@@ -417,7 +419,7 @@ class Manager:
     def _fresh(
         self,
         drafter: drafting.Drafter,
-        look: tuple[inventory.Inventory, Standing],
+        stock: inventory.Inventory,
         deadline: float,
     ) -> tuple[Lease, ...]:
         wanted, instance = drafter.wanted, drafter.instance
@@ -426,21 +428,25 @@ class Manager:
         if any(each.attach_target is AttachTarget.VM for each in wanted):
             vfio.vfio_ready(self.root)
         while True:
-            # What is taken meanwhile, the store refuses.
-            drafts = drafter.drafted(*look, deadline)
             try:
-                leases = self._established(drafts, instance, deadline)
-            except AlreadyLeased as error:
+                # What is taken meanwhile, the store refuses, or the helper.
+                drafts = drafter.drafted(stock, deadline)
+                leases = self._established(
+                    drafts, instance, stock.standing.store, deadline
+                )
+            except (AlreadyLeased, StoreReplaced) as error:
                 # Another plug was faster; each round somebody gets a device.
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
-                look = (look[0], self.store.until(deadline).standing())
                 if time.monotonic() >= deadline:
                     raise
-            except exception.DeviceUnsettled as error:
-                # The host is still busy with a new device.
+                stock = self.offering.look(deadline)
+            except (exception.DeviceUnsettled, helper.DeviceClaimed) as error:
+                # The host is still busy with a new device, or another consumer,
+                # whose lease the store has lost.
                 LOG.debug("%s looks again: %s", instance.uuid, error)
-                look = self.offering.look(deadline)
-                gone = {each.provider_uuid for each in wanted} - set(look[0].providers)
+                self.offering.reconciler.doubt()
+                stock = self.offering.look(deadline)
+                gone = {each.provider_uuid for each in wanted} - set(stock.providers)
                 if gone or time.monotonic() >= deadline:
                     raise
             else:
@@ -451,11 +457,12 @@ class Manager:
         self,
         drafts: Sequence[programming.Draft],
         instance: InstanceInfo,
+        seen: str,
         deadline: float,
     ) -> tuple[Lease, ...]:
         planned = self._programmer.planned(drafts, instance.image_id, deadline)
         with planned as plan:
-            leases = self.life.establish(plan.leases, deadline, plan.jobs)
+            leases = self.life.establish(plan.leases, deadline, plan.jobs, seen)
         if any(lease.programming for lease in leases):
             self.offering.tell_regions(deadline)
         return leases

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterable
 
 from oslo_log import log
 
-from os_acc import exception, inventory, plugins, watching
+from os_acc import exception, inventory, plugins, reconciliation, watching
 from os_acc.assignment.knowledge import Known
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Allocations, Selection
 from os_acc.placement import memory, publisher, regions, snapshot, tree
+from os_acc.store.database import StoreReplaced
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)
@@ -53,6 +55,7 @@ class Offering:
         store: Store,
         told: inventory.Told,
         health: watching.Health,
+        reconciler: reconciliation.Reconciler,
     ) -> None:
         self._root = root
         self._node_name = node_name
@@ -61,6 +64,7 @@ class Offering:
         self._store = store
         self._told = told
         self.health = health
+        self.reconciler = reconciler
         self.ours = store.providers()
         self.snapshots = snapshot.Snapshots(self.take_stock)
         self.memory = memory.Memory(store.told())
@@ -76,17 +80,31 @@ class Offering:
 
     def take_stock(self, deadline: float = math.inf) -> inventory.Inventory:
         """What the host offers at this moment."""
-        return self.look(deadline)[0]
+        return self.look(deadline)
 
-    def look(self, deadline: float) -> tuple[inventory.Inventory, Standing]:
-        """What the host offers, and the leases that this was judged by."""
+    def look(self, deadline: float) -> inventory.Inventory:
+        """What the host offers, with the leases that this was judged by.
+
+        :raises StoreReplaced: there is another store each time, until the deadline.
+        """
+        while True:
+            try:
+                return self._look(deadline)
+            except StoreReplaced as error:
+                LOG.debug("looks again: %s", error)
+                if time.monotonic() >= deadline:
+                    raise
+
+    def _look(self, deadline: float) -> inventory.Inventory:
         store = self._store.until(deadline)
         began = self.snapshots.begin()
-        standing = store.standing()
+        standing = self.reconciler.standing(store, deadline)
         stock = self._judged(standing, deadline)
         if stock.has_unknown:
             # What was leased while the host was read looks like nobody's.
-            before, standing = standing, store.standing()
+            before, standing = standing, self.reconciler.standing(store, deadline)
+            if standing.store != before.store:
+                raise StoreReplaced("the store was replaced while the host was read")
             if not standing.leased <= before.leased:
                 both = dataclasses.replace(
                     standing, leases=(*before.leases, *standing.leases)
@@ -95,7 +113,7 @@ class Offering:
         self._told.tell(stock)
         self._remember(stock, standing, store)
         self.snapshots.note(began, standing, stock.providers.values())
-        return stock, standing
+        return stock
 
     def _judged(
         self, standing: Standing, deadline: float, host: Host | None = None

@@ -37,6 +37,7 @@ from os_acc import (
     offering,
     plugins,
     programming,
+    reconciliation,
     retrying,
     virtual_functions,
     watching,
@@ -178,11 +179,14 @@ def _build(
     programmer = programming.Programmer(root, store, locks, hands, loaded, images)
     life = lifecycle.Lifecycle(root, store, locks, hands, loaded, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))
+    reconciler = reconciliation.Reconciler(hands)
+    # Before VFs are made: a PF may be with a guest whose lease is lost.
+    reconciler.standing(store.until(deadline), deadline)
     virtual_functions.make(
         root, rules, store, locks, hands, _part(deadline, _VFS_SHARE)
     )
     offered = offering.Offering(
-        root, settings.node_name, rules, loaded, store, _told, health
+        root, settings.node_name, rules, loaded, store, _told, health, reconciler
     )
     ready = manager.Manager(
         root,

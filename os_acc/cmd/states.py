@@ -97,6 +97,7 @@ class _Survey:
             *self._offers,
             *self._refused,
             *self._look.recorded.damaged_claims,
+            *self._look.recorded.claimed,
         }
         return tuple(self._state(address) for address in sorted(addresses))
 
@@ -121,9 +122,10 @@ class _Survey:
         if lease is not None:
             return _OF_LEASE[lease.state]
         refused = self._refused.get(address)
-        if address in self._look.recorded.damaged_claims or _is_unknown(refused):
+        recorded = self._look.recorded
+        if address in recorded.damaged_claims or address in recorded.claimed:
             return State.UNKNOWN
-        if self._is_left_behind(address):
+        if _is_unknown(refused) or self._is_left_behind(address):
             return State.UNKNOWN
         if refused:
             return State.REFUSED
@@ -154,6 +156,9 @@ class _Survey:
             lease.reason if lease else "",
             "the record of its lease is damaged"
             if address in self._look.recorded.damaged_claims
+            else "",
+            f"taken for lease {self._look.recorded.claimed[address]}, which is lost"
+            if address in self._look.recorded.claimed and not _is_unknown(refused)
             else "",
             str(refused) if refused else "",
             self._fault(address),

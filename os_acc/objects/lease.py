@@ -62,12 +62,14 @@ class HelperRecord:
     """One function that the privileged helper has on its own record as taken.
 
     :ivar lease: uuid of the lease; 'unreadable' where the record is damaged.
+    :ivar is_the_guests: whether it was taken for a guest, and not for the host.
     :ivar driver: the driver that it had before; None for none.
     :ivar driver_override: the override that it had before; None for none.
     """
 
     address: PciAddress
     lease: str
+    is_the_guests: bool = True
     driver: str | None = None
     driver_override: str | None = None
 
@@ -171,6 +173,9 @@ class Standing:
     :ivar unknown_regions: of which nobody knows what they hold.
     :ivar places: of all providers that were ever offered, by uuid.
     :ivar plugins: that offered each of them last, by uuid.
+    :ivar store: the identity of the store that says so.
+    :ivar claimed: functions that the privileged helper has taken for leases
+        that are not recorded, with their uuids.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -182,11 +187,15 @@ class Standing:
     plugins: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    store: str = ""
+    claimed: Mapping[PciAddress, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def taken(self) -> frozenset[PciAddress]:
         """Every function that is not free."""
-        return self.leased.union(self.unreadable)
+        return self.leased.union(self.unreadable, self.claimed)
 
     @property
     def leased(self) -> frozenset[PciAddress]:

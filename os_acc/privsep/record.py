@@ -73,12 +73,12 @@ class Record:
 
 
 @privsep.base.entrypoint
-def claimed() -> tuple[tuple[tuple[int, ...], str, str, str], ...]:
+def claimed() -> tuple[tuple[tuple[int, ...], str, str, str, str], ...]:
     """List the functions that are recorded in this boot.
 
     :returns: for each its address as four numbers, the uuid of the lease
-        (:data:`UNREADABLE` where the record is damaged), prior driver and
-        prior override. A record of another function that was in the same
+        (:data:`UNREADABLE` where the record is damaged), :class:`Use`, prior
+        driver and prior override. A record of another function that was in the same
         place is left out.
     """
     found = (_listed(address) for address in _addresses())
@@ -87,14 +87,20 @@ def claimed() -> tuple[tuple[tuple[int, ...], str, str, str], ...]:
 
 def _listed(
     address: PciAddress,
-) -> tuple[tuple[int, ...], str, str, str] | None:
+) -> tuple[tuple[int, ...], str, str, str, str] | None:
     try:
         record = read(address)
     except Unclear:
-        return (address.parts, UNREADABLE, "", "")
+        return (address.parts, UNREADABLE, "", "", "")
     if record is None or functions.identity(address) not in (None, record.identity):
         return None
-    return (address.parts, record.lease, record.driver, record.override)
+    return (
+        address.parts,
+        record.lease,
+        str(record.use),
+        record.driver,
+        record.override,
+    )
 
 
 def _addresses() -> list[PciAddress]:

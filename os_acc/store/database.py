@@ -92,6 +92,12 @@ class StoreDamaged(exception.StoreError):
         self.path = path
 
 
+class StoreReplaced(exception.StoreError):
+    """Another store is in the place of the one that the caller has read."""
+
+    default_hint = "read the leases again before adding one"
+
+
 class _Damage(Exception):
     """The file is not a sound store."""
 
@@ -106,6 +112,20 @@ def owner_of(state_path: str) -> tuple[int, int]:
     except OSError as error:
         raise refusals.from_os_error(error, state_path) from error
     return state.st_uid, state.st_gid
+
+
+def identity_of(connection: sqlite3.Connection) -> str:
+    """The store that a file is; each one that is made has another identity."""
+    return meta.read(connection).store
+
+
+def check_is(connection: sqlite3.Connection, seen: str) -> None:
+    """Make sure that this is the store that the caller has read.
+
+    :raises StoreReplaced: it is another one.
+    """
+    if identity_of(connection) != seen:
+        raise StoreReplaced("the store was replaced after it had been read")
 
 
 def has_strange_log(path: str) -> bool:
@@ -241,7 +261,7 @@ class Database:
             proof.check(connection)
 
     def _identify(self, connection: sqlite3.Connection) -> None:
-        known, self._known = self._known, meta.read(connection).store
+        known, self._known = self._known, identity_of(connection)
         if known not in (None, self._known):
             raise StoreDamaged(
                 f"{self.path} has been replaced by another process",

@@ -36,7 +36,7 @@ from os_acc.objects.naming import NOWHERE, Place
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.told import NOTHING, Told
 from os_acc.store import codec, doubts, journal, offers, places, requests, rows, told
-from os_acc.store.database import Database, StoreDamaged
+from os_acc.store.database import Database, StoreDamaged, check_is, identity_of
 from os_acc.store.journal import Event, Operation
 from os_acc.store.proof import CLAIMS, PROVIDERS
 
@@ -131,12 +131,17 @@ class Store:
             ]
             return next(iter(self._load(connection, found)), None)
 
-    def add(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+    def add(self, leases: Iterable[Lease], seen: str = "") -> tuple[Lease, ...]:
         """Record new leases, all or none; they return with their epoch.
 
+        :param seen: the store by whose leases their devices were chosen; '' where
+            they were not chosen.
         :raises AlreadyLeased: a function, or a lease's uuid, is taken.
+        :raises StoreReplaced: this is another store than that.
         """
         with self._transaction() as connection:
+            if seen:
+                check_is(connection, seen)
             fresh = self._stamped(connection, leases)
             for lease in fresh:
                 if rows.select(connection, "uuid = ?", lease.uuid):
@@ -359,7 +364,16 @@ class Store:
                 doubts.read(connection),
                 places.read(connection),
                 offers.read(connection),
+                identity_of(connection),
+                rows.recorded(connection),
             )
+
+    def keep_recorded(self, claimed: Mapping[PciAddress, str], seen: str) -> Standing:
+        """Record what the helper has taken for leases that this store has not."""
+        with self._transaction() as connection:
+            check_is(connection, seen)
+            rows.keep_recorded(connection, claimed)
+        return self.standing()
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:
         """Functions of leases whose records are damaged; not to be offered."""

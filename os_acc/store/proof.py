@@ -102,9 +102,10 @@ TOLD: Final = Table("told", ("provider", "kind", "name"), schema.WITH_TOLD)
 MADE: Final = Table("made_names", ("kind", "name", "kept"), schema.WITH_KEPT)
 PLACES: Final = Table("places", ("provider", "address", "key"), schema.WITH_PLACES)
 OFFERED: Final = Table("offered_by", ("provider", "plugin"), schema.WITH_PLUGINS)
+RECORDED: Final = Table("recorded", ("address", "lease"), schema.WITH_RECORDED)
 
 #: Those of which a damaged row makes the whole store a damaged one.
-DECISIVE: Final = (META, CLAIMS, PROVIDERS, TOLD, MADE, PLACES, OFFERED)
+DECISIVE: Final = (META, CLAIMS, PROVIDERS, TOLD, MADE, PLACES, OFFERED, RECORDED)
 
 
 def check(connection: sqlite3.Connection) -> None:

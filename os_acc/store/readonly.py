@@ -66,6 +66,8 @@ class Recorded:
     :ivar requests: that were made of device profiles, with their leases.
     :ivar places: what providers are named after, by uuid.
     :ivar plugins: that offered each of them last, by uuid.
+    :ivar claimed: functions that the helper has taken without a lease here, with
+        the uuid of the lease.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -80,6 +82,9 @@ class Recorded:
     plugins: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
+    claimed: Mapping[PciAddress, str] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @property
     def standing(self) -> Standing:
@@ -90,6 +95,7 @@ class Recorded:
             self.unknown_regions,
             self.places,
             self.plugins,
+            claimed=self.claimed,
         )
 
 
@@ -192,6 +198,7 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
             requests=requests.joined(requests.select(connection), leases),
             places=places.read(connection),
             plugins=offers.read(connection),
+            claimed=rows.recorded(connection),
         )
 
 

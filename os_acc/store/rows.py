@@ -16,7 +16,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from os_acc import exception
@@ -25,7 +26,7 @@ from os_acc.objects.epoch import Accepted
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec, meta
-from os_acc.store.proof import CLAIMS
+from os_acc.store.proof import CLAIMS, RECORDED
 
 COLUMNS = "rowid, uuid, consumer, epoch, payload, digest"
 
@@ -131,6 +132,7 @@ def claim(connection: sqlite3.Connection, lease: Lease) -> str | None:
     for address in addresses_of(lease):
         if not CLAIMS.put(connection, [(address, lease.uuid)], keep=True):
             return address
+        connection.execute("DELETE FROM recorded WHERE address = ?", (address,))
     return None
 
 
@@ -192,3 +194,27 @@ def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:
     return connection.execute(
         f"DELETE FROM claims WHERE {condition}", (str(address),)
     ).rowcount
+
+
+def recorded(connection: sqlite3.Connection) -> Mapping[PciAddress, str]:
+    """What the helper has taken for leases that are not here, by their uuids.
+
+    A copy of the helper's list, for those who cannot ask the helper. A lost row is
+    no harm: the helper refuses to take such a function for another lease.
+    """
+    rows = RECORDED.read(connection, "address NOT IN (SELECT address FROM claims)")
+    found: dict[PciAddress, str] = {}
+    for text, lease in rows:
+        for address in _parsed([(text, lease)]):
+            found[address] = lease
+    return MappingProxyType(found)
+
+
+def keep_recorded(
+    connection: sqlite3.Connection, claimed: Mapping[PciAddress, str]
+) -> None:
+    """Record what the helper has listed, in place of what it listed before."""
+    connection.execute("DELETE FROM recorded")
+    RECORDED.put(
+        connection, [(str(address), lease) for address, lease in claimed.items()]
+    )

@@ -117,6 +117,12 @@ STEPS: tuple[tuple[str, ...], ...] = (
         *_proved("places", "provider, address, key"),
         *_proved("offered_by", "provider, plugin"),
     ),
+    (
+        # Functions that the privileged helper has taken for leases that are not
+        # here: this store is younger than they are, or a copy of before.
+        "CREATE TABLE recorded (address TEXT NOT NULL PRIMARY KEY,"
+        " lease TEXT NOT NULL, digest TEXT NOT NULL)",
+    ),
 )
 
 #: The first version that has the table of unknown regions, and the first of
@@ -132,6 +138,8 @@ WITH_KEPT = 7
 WITH_PLUGINS = 8
 #: The first of which each row of plain columns proves itself.
 WITH_DIGESTS = 9
+#: The first that knows what the privileged helper has taken without a lease.
+WITH_RECORDED = 10
 
 
 def teach(connection: sqlite3.Connection) -> None:

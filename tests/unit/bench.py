@@ -26,7 +26,8 @@ from os_acc import conf, privsep, service
 from os_acc.manager import Manager
 from os_acc.objects.device import Provider, Refused
 from os_acc.objects.lease import LeaseState, Owner
-from os_acc.privsep import worker
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import record, worker
 from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, HostSpec
 
@@ -146,6 +147,11 @@ class Bench:
             self.kernel.write(f"{device}/driver_override", driver)
             self.kernel.write(self.kernel.path("sys/bus/pci/drivers_probe"), address)
         assert self.drivers(address) == [driver or None]
+
+    def forget_records(self) -> None:
+        """Leave what is taken as another program would have left it."""
+        for parts, *_ in record.claimed():
+            record.remove(PciAddress(*parts))
 
     def end(self) -> None:
         """Let everything that hangs go on, and wait until it has ended."""

@@ -392,11 +392,11 @@ def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
     mine = bench.restart()
     add, rivals = mine.store.add, iter(range(2, 4))
 
-    def after_a_rival(leases):
+    def after_a_rival(leases, seen):
         for number in rivals:
             rival.plug(instance(number), selected, specs)
             break
-        return add(leases)
+        return add(leases, seen)
 
     monkeypatch.setattr(mine.store, "add", after_a_rival)
     (entry,) = mine.plug(instance(1), selected, specs)

@@ -97,6 +97,12 @@ def records(scene: Scene) -> Iterator[Finding]:
             f"the record of the lease of {address} is damaged",
             f"os-acc device release {address}",
         )
+    for address, lost in found.claimed.items():
+        yield warning(
+            f"{address} is taken for lease {lost}, which is lost",
+            f"find out who has it; then os-acc device adopt {address} --consumer "
+            f"UUID, or os-acc device release {address}",
+        )
     for lease in found.leases:
         if lease.state is LeaseState.QUARANTINED:
             yield warning(

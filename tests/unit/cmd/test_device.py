@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.objects.lease import LeaseState
+from os_acc.store import StoreDamaged
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench, uuid_of
 from tests.unit.cmd.console import Console
@@ -32,9 +33,18 @@ OTHER_GPU, OTHER_AUDIO = "0000:b1:00.0", "0000:b1:00.1"
 
 
 def make_unknown(bench: Bench, number: int, address: str) -> None:
-    """Leave a device as a lost store would: prepared, and nobody's."""
+    """Leave a device as another program would: prepared, and nobody's."""
     bench.plug(number, address)
     bench.manager.store.delete(bench.manager.store.leases(uuid_of(number)))
+    bench.forget_records()
+
+
+def lose_store(bench: Bench) -> None:
+    """Remove the store below a service, which finds out."""
+    file_in(bench.state_path).unlink()
+    with pytest.raises(StoreDamaged):
+        bench.manager.store.leases()
+    bench.manager.take_stock()
 
 
 def make_quarantined(bench: Bench, number: int, address: str) -> None:
@@ -168,6 +178,28 @@ def test_an_unknown_device_is_released_to_the_driver_that_is_named(
     assert after["Driver"] == "nouveau"
     assert console.bench.drivers(OTHER_GPU, OTHER_AUDIO) == ["nouveau", "snd_hda_intel"]
     assert console.json("attached") == []
+
+
+def test_what_the_store_has_lost_is_shown_adopted_and_released(
+    console: Console,
+) -> None:
+    console.bench.plug(1, GPU)
+    console.bench.plug(2, FPGA)
+    leases = console.bench.manager.store.leases()
+    lose_store(console.bench)
+    for lease in leases:
+        row = console.device(str(lease.address))
+        assert row["State"] == "unknown"
+        assert f"taken for lease {lease.uuid}, which is lost" in row["Reason"]
+    told = [row["What"] for row in console.checks()["records"]]
+    assert sum("which is lost" in each for each in told) == 3
+    adopted = console.json("device", "adopt", FPGA, "--consumer", uuid_of(2))
+    assert (adopted["State"], adopted["Consumer"]) == ("leased", uuid_of(2))
+    after = console.json("device", "release", GPU)
+    assert (after["State"], after["Driver"]) == ("free", "nouveau")
+    assert console.bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
+    told = [row["What"] for row in console.checks()["records"]]
+    assert not any("which is lost" in each for each in told)
 
 
 def test_the_drivers_of_all_that_goes_back_have_to_be_named(console: Console) -> None:

@@ -88,6 +88,7 @@ def test_what_the_manual_shows_of_unknown_devices(
     console.bench.plug(1, GPU)
     console.bench.plug(2, VF)
     manager.store.delete(manager.store.leases())
+    console.bench.forget_records()
     golden("unknown", "device", "list", "--state", "unknown")
     golden(
         "release",

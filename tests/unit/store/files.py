@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import sqlite3
+import uuid
 from collections.abc import Callable
 
 from os_acc.objects.lease import Lease
@@ -52,6 +53,7 @@ def downgrade(file: pathlib.Path, version: int) -> None:
     """Make a store what one of an older version of the schema had been."""
     newer = file.rename(file.with_name("newer"))
     with contextlib.closing(sqlite3.connect(file)) as old:
+        schema.teach(old)
         for statement in (each for step in schema.STEPS[:version] for each in step):
             old.execute(statement)
         tables = old.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -64,6 +66,12 @@ def downgrade(file: pathlib.Path, version: int) -> None:
             old.execute(f"DELETE FROM {table}")
             old.execute(
                 f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}"
+            )
+        if version >= schema.WITH_DIGESTS:
+            old.execute(
+                "UPDATE meta SET version = ?1,"
+                " digest = proof('meta', store, epoch, ?1)",
+                (version,),
             )
         old.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         old.execute(f"PRAGMA user_version = {version}")
@@ -81,6 +89,9 @@ def fill(store: Store, make_lease: Callable[[int], Lease]) -> Lease:
     name = Name(Kind.TRAIT, "CUSTOM_FAST")
     store.change_told(
         Told.of_mapping({"provider": frozenset({name})}, frozenset({name}), {name: 5})
+    )
+    store.keep_recorded(
+        {PciAddress(0, 0x3C, 0, 0): str(uuid.uuid4())}, store.standing().store
     )
     return lease
 
