@@ -141,11 +141,7 @@ class Helper:
         _judge(lease.members, answers)
 
     def forget(
-        self,
-        lease: str,
-        addresses: Sequence[PciAddress],
-        epoch: int,
-        deadline: float,
+        self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
     ) -> None:
         """Remove a lease's records of functions of which nothing is restored.
 
@@ -164,16 +160,7 @@ class Helper:
     def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
         """List the functions that the helper has taken in this boot."""
         turn = self._turn(privsep.base, deadline)
-        return tuple(
-            HelperRecord(
-                PciAddress(*parts),
-                lease,
-                use == Use.GUEST,
-                driver or None,
-                override or None,
-            )
-            for parts, lease, use, driver, override in turn.ask(record.claimed)
-        )
+        return tuple(HelperRecord.of(*each) for each in turn.ask(record.claimed))
 
     def give_back(
         self, lease: Lease, deadline: float, *, proven_free: bool = False

@@ -297,7 +297,11 @@ class _Unknown:
         if not self._is_the_guests:
             return now
         there = self._records.get(address)
-        if there is None or vfio.is_vfio_driver(there.driver) or _is_damaged(there):
+        if (
+            there is None
+            or _is_damaged(there)
+            or (vfio.is_vfio_driver(there.driver) and driver != there.driver)
+        ):
             name = _driver(address, driver) or None
             return dataclasses.replace(now, driver=name, driver_override=None)
         if driver not in (None, there.driver or ""):

@@ -106,7 +106,8 @@ class Reconciler:
                     address,
                     lease,
                 )
-            found = store.keep_recorded(claimed, found.store)
+            store.keep_recorded(claimed, found.store)
+            found = store.standing()
         self._agreed = found.store
         return found
 

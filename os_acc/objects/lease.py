@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Self
 
 from os_acc.objects.naming import Place
 from os_acc.objects.numa import Affinity
@@ -72,6 +73,14 @@ class HelperRecord:
     is_the_guests: bool = True
     driver: str | None = None
     driver_override: str | None = None
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[int], lease: str, use: str, driver: str, override: str
+    ) -> Self:
+        """One line of the helper's list."""
+        place, guest = PciAddress(*parts), use == "guest"
+        return cls(place, lease, guest, driver or None, override or None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

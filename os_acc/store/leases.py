@@ -140,8 +140,7 @@ class Store:
         :raises StoreReplaced: this is another store than that.
         """
         with self._transaction() as connection:
-            if seen:
-                check_is(connection, seen)
+            check_is(connection, seen)
             fresh = self._stamped(connection, leases)
             for lease in fresh:
                 if rows.select(connection, "uuid = ?", lease.uuid):
@@ -368,12 +367,11 @@ class Store:
                 rows.recorded(connection),
             )
 
-    def keep_recorded(self, claimed: Mapping[PciAddress, str], seen: str) -> Standing:
+    def keep_recorded(self, claimed: Mapping[PciAddress, str], seen: str) -> None:
         """Record what the helper has taken for leases that this store has not."""
         with self._transaction() as connection:
             check_is(connection, seen)
             rows.keep_recorded(connection, claimed)
-        return self.standing()
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:
         """Functions of leases whose records are damaged; not to be offered."""

@@ -89,8 +89,8 @@ def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
     assert record.read(GPU) == Record(MINE, GPU, identity, "nouveau", "", Use.GUEST)
     assert record.read(AUDIO).override == "x-1"
     assert record.claimed() == (
-        (GPU.parts, MINE, "nouveau", ""),
-        (AUDIO.parts, MINE, "snd_hda_intel", "x-1"),
+        (GPU.parts, MINE, "guest", "nouveau", ""),
+        (AUDIO.parts, MINE, "guest", "snd_hda_intel", "x-1"),
     )
 
 
@@ -255,7 +255,7 @@ def test_a_damaged_record_claims_its_function(fake, damaged):
     assert take()[0] == claimed_for(record.UNREADABLE)
     assert reserve() == claimed_for(record.UNREADABLE)
     assert forget() == OK
-    assert record.claimed() == ((GPU.parts, record.UNREADABLE, "", ""),)
+    assert record.claimed() == ((GPU.parts, record.UNREADABLE, "", "", ""),)
     assert fake.writes() == []
 
 

@@ -1,0 +1,249 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A store that is lost while devices are in use, and who has which of them.
+
+The witness is outside the library: what plugs have returned, less what their
+consumers were given back for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import os
+import pathlib
+import random
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from os_acc import exception, operations
+from os_acc.manager import Manager
+from os_acc.store.database import Database
+from os_acc.testing import FakeKernel, HostSpec, Snapshot, hosts
+from tests.stress import bench as benches
+from tests.stress.bench import Bench
+from tests.stress.recorder import Recorder
+
+PAGE = 4096
+GPU, NIC = "0000:17:00.0", "0000:3b:00.0"
+STRAY = "0000:f1:00.0"
+_PREBOUND = ("0000:5e:00.0", "0000:5f:00.0")
+_ANY = '{"address": "*:*:*.*"}'
+
+
+class Kind(enum.Enum):
+    """How a consumer has its device; the value is ``attach_target``."""
+
+    GUEST = "VM"
+    #: A guest's, but on vfio-pci at boot, and no guest has opened it yet.
+    PREBOUND = "vm"
+    HOST = "host"
+    NONE = "none"
+
+
+#: For each kind a device that a consumer has all the time, and one that another
+#: consumer plugs when the store is lost.
+DEVICES = {
+    Kind.GUEST: (GPU, NIC),
+    Kind.PREBOUND: _PREBOUND,
+    Kind.HOST: ("0000:a1:00.0", "0000:a2:00.0"),
+    Kind.NONE: ("0000:a3:00.0", "0000:a4:00.0"),
+}
+SPEC = (*(f'{{"address": "{each}", "prebound": true}}' for each in _PREBOUND), _ANY)
+
+
+class Loss(enum.Enum):
+    """What becomes of the store's file."""
+
+    DELETED = "deleted"
+    TRUNCATED = "truncated"
+    DAMAGED = "damaged"
+
+    def strike(self, bench: Bench, rng: random.Random) -> None:
+        """Do it to the store of a host, if there is one."""
+        file = pathlib.Path(bench.directory, "state", "os_acc.sqlite")
+        with contextlib.suppress(FileNotFoundError):
+            match self:
+                case Loss.DELETED:
+                    file.unlink()
+                    file.with_name(f"{file.name}-journal").unlink()
+                case Loss.TRUNCATED:
+                    os.truncate(file, PAGE * rng.randrange(file.stat().st_size // PAGE))
+                case Loss.DAMAGED:
+                    _damage(file, rng)
+
+
+def _damage(file: pathlib.Path, rng: random.Random) -> None:
+    """Overwrite the schema, or a few pages."""
+    pages = range(file.stat().st_size // PAGE)
+    with open(file, "r+b") as store:
+        for page in {0, *rng.sample(pages, 3)} if rng.random() < 0.5 else pages[1:]:
+            store.seek(page * PAGE)
+            store.write(rng.randbytes(PAGE))
+
+
+def host() -> HostSpec:
+    """A card, VFs, cards for each kind, and one that somebody else has prepared."""
+    places = (*_PREBOUND, "0000:a3", "0000:a4", STRAY)
+    return HostSpec(
+        (
+            *hosts.gpu("0000:17", 0),
+            hosts.nic("0000:3b", 0, name="ens1f0", vfs=4, boot_vfs=2),
+            *(hosts.fpga(place[:7], 0) for place in places),
+            hosts.nvme_disk("0000:a1", 1, 0),
+            hosts.nvme_disk("0000:a2", 2, 0),
+        )
+    )
+
+
+def prepare(bench: Bench) -> FakeKernel:
+    """Build the host; the operator has put three cards on vfio-pci."""
+    kernel = bench.build(host())
+    for address in (*_PREBOUND, STRAY):
+        device = f"sys/bus/pci/devices/{address}"
+        kernel.write(kernel.path(device, "driver_override"), "vfio-pci")
+        kernel.write(kernel.path("sys/bus/pci/drivers_probe"), address)
+        if address == STRAY:
+            kernel.write(kernel.path(device, "driver_override"), "\n")
+    return kernel
+
+
+def consumer(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
+@dataclasses.dataclass(slots=True)
+class Witness:
+    """Who has which function, whatever the library believes.
+
+    :ivar holders: the consumer of each function that a plug has returned.
+    """
+
+    holders: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def plug(self, manager: Manager, who: str, place: str, kind: Kind) -> bool:
+        """Plug a card; whether that was possible.
+
+        :raises AssertionError: what was given belongs to another consumer.
+        """
+        if (request := request_for(manager, place, kind)) is None:
+            return False
+        try:
+            entries = manager.plug({"uuid": who}, *request)
+        except exception.OsAccError:
+            return False
+        self.given(who, entries)
+        return True
+
+    def given(self, who: str, entries: list[dict[str, Any]]) -> None:
+        """Note what a plug has returned."""
+        for entry in entries:
+            address = "{domain}:{bus}:{device}.{function}".format_map(
+                entry["attach_handle_info"]
+            )
+            other = self.holders.setdefault(address, who)
+            assert other == who, f"{address} is given twice: to {other} and {who}"
+
+    def unplug(self, manager: Manager, who: str) -> None:
+        """Give back what a consumer has; what has no lease is left where it is."""
+        with contextlib.suppress(exception.StateUnavailable):
+            manager.unplug({"uuid": who})
+        manager.unplug({"uuid": who})
+        for address in [each for each, has in self.holders.items() if has == who]:
+            del self.holders[address]
+
+
+def request_for(manager: Manager, place: str, kind: Kind) -> Any:
+    """What asks for a card; None where it is not offered."""
+    with noticed():
+        manager.providers()
+    offered = {str(each.device.address): each for each in manager.providers()}
+    if place not in offered:
+        return None
+    selected, specs = benches.ask(offered.values(), [place])
+    if kind in (Kind.HOST, Kind.NONE):
+        specs["accel1:attach_target"] = kind.value
+    return selected, specs
+
+
+@contextlib.contextmanager
+def noticed() -> Iterator[None]:
+    """The first operation that sees that the store was lost says so."""
+    with contextlib.suppress(exception.StateUnavailable):
+        yield
+
+
+def try_everything(manager: Manager, witness: Witness) -> int:
+    """Ask for every card in turn, for a guest and for the host; how many were free."""
+    given = 0
+    with noticed():
+        manager.providers()
+    places = sorted(str(each.device.address) for each in manager.providers())
+    for number, place in enumerate(places):
+        for kind in (Kind.GUEST, Kind.NONE):
+            stranger = consumer(0x1000 + 2 * number + (kind is Kind.NONE))
+            if witness.plug(manager, stranger, place, kind):
+                given += 1
+                witness.unplug(manager, stranger)
+    return given
+
+
+def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
+    """The operator gives back what the helper has taken for leases that are lost.
+
+    :param prebound: what was on vfio-pci before: only then the driver is named.
+    """
+    with noticed():
+        manager.take_stock()
+    for address in manager.store.damaged_claims():
+        if address in manager.store.damaged_claims():
+            operations.release_device(manager, address, None)
+    while claimed := sorted(manager.take_stock().standing.claimed):
+        driver = "vfio-pci" if str(claimed[0]) in prebound else None
+        operations.release_device(manager, claimed[0], driver)
+
+
+def check(bench: Bench, manager: Manager, witness: Witness, pristine: Snapshot) -> None:
+    """Nothing in use is given away, also not after a restart; nothing is lost."""
+    try_everything(manager, witness)
+    manager = bench.manager()
+    try_everything(manager, witness)
+    for who in sorted(set(witness.holders.values())):
+        witness.unplug(manager, who)
+    tidy_up(manager, _PREBOUND)
+    assert not manager.store.leases()
+    assert bench.kernel.snapshot() == pristine
+    offered = {str(each.device.address) for each in manager.providers()}
+    missing = {place for pair in DEVICES.values() for place in pair} - offered
+    assert not missing, f"{missing} are offered to no one any more"
+
+
+def watch_transactions(recorder: Recorder, is_lost: Callable[[], bool]) -> None:
+    """Make each beginning of a transaction a point, too.
+
+    Where the store was lost, another thread of the process finds out first, so
+    that nobody tells the one that is watched.
+    """
+    begin = Database.transaction
+    told: set[int] = set()
+
+    def watched(database: Database, **options: Any) -> Any:
+        recorder.touch("a transaction")
+        if is_lost() and id(database) not in told:
+            told.add(id(database))
+            with recorder.quiet(), noticed(), begin(database, **options):
+                pass
+        return begin(database, **options)
+
+    Database.transaction = watched  # type: ignore[method-assign, assignment]

@@ -1,0 +1,205 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A device that a consumer has goes to no other, whatever the store has lost.
+
+At every point at which a plug touches disk or host the store is lost: with
+devices of every kind in use, and with the plug itself of every kind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from typing import NamedTuple
+
+import pytest
+
+from os_acc.testing import Snapshot
+from tests import counting
+from tests.stress import lost_store, processes
+from tests.stress.bench import Bench
+from tests.stress.lost_store import DEVICES, SPEC, Kind, Loss, Witness, consumer
+from tests.stress.recorder import Point, Recorder
+from tests.stress.second import Second
+
+RIVAL, OTHER = consumer(99), consumer(98)
+#: At every how manieth point the store is lost, by the profile of Hypothesis.
+_EVERY = {"stress": 1, "shrink": 1, "change": 4}
+_SELDOM = 16
+#: How many random moments there are, by the same.
+_MOMENTS = {"stress": 1000, "shrink": 1000, "change": 100}
+_FEW = 8
+#: The touches of a plug in the process of its service, more or less.
+_TOUCHES = 60
+
+
+class Trial(NamedTuple):
+    """One loss of the store."""
+
+    point: Point
+    loss: Loss
+    #: Whether the one who plugs is the first to find out.
+    finds_out: bool
+
+
+class Stage(NamedTuple):
+    """A host on which every kind of device is in use.
+
+    :ivar pristine: the host before anything was plugged.
+    """
+
+    bench: Bench
+    witness: Witness
+    pristine: Snapshot
+
+
+@pytest.fixture
+def stage(place: str) -> Stage:
+    bench = Bench(os.path.join(place, "stage"), SPEC)
+    pristine = lost_store.prepare(bench).snapshot()
+
+    def fill() -> Witness:
+        manager, witness = bench.boot(), Witness()
+        for number, (kind, (place, _free)) in enumerate(DEVICES.items()):
+            assert witness.plug(manager, consumer(number), place, kind)
+        return witness
+
+    ended = processes.call(fill)
+    assert not ended.trouble, ended.trouble
+    return Stage(bench, ended.value, pristine)
+
+
+@pytest.mark.parametrize(
+    "has_it", [False, True], ids=["of a free one", "of one in use"]
+)
+@pytest.mark.parametrize("kind", Kind, ids=lambda each: each.name.lower())
+def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
+    request: pytest.FixtureRequest, stage: Stage, place: str, kind: Kind, has_it: bool
+) -> None:
+    wanted = DEVICES[kind][0 if has_it else 1]
+    points = _record(stage, os.path.join(place, "recorded"), wanted, kind)
+    profile = request.config.getoption("--hypothesis-profile")
+    trials = [
+        Trial(point, loss, (number + list(Loss).index(loss)) % 2 == 1)
+        for number, point in list(enumerate(points))[:: _EVERY.get(profile, _SELDOM)]
+        for loss in Loss
+    ]
+
+    def attempt(trial: Trial) -> str | None:
+        number = trials.index(trial)
+        bench = stage.bench.copy(os.path.join(place, f"{os.getpid()}-{number}"))
+        ended = processes.call(lambda: _lose(stage, bench, trial, wanted, kind, number))
+        bench.remove()
+        if ended.trouble or ended.killed:
+            return f"{trial}:\n{ended.trouble or 'killed'}"
+        return None
+
+    troubles = processes.share_out(trials, attempt)
+    counting.note(request.node, "stores lost at a point of a plug", len(trials))
+    text = f"{len(troubles)} of {len(trials)} not survived, the first:\n"
+    assert not troubles, text + troubles[0]
+
+
+def _record(stage: Stage, directory: str, wanted: str, kind: Kind) -> list[Point]:
+    bench = stage.bench.copy(directory)
+    notes = os.path.join(directory, "points")
+
+    def run() -> None:
+        def note(point: Point, _what: str) -> None:
+            with open(notes, "a", encoding="utf-8") as file:
+                file.write(f"{point.call}\t{point.in_worker:d}\t{point.place}\n")
+
+        manager = bench.boot()
+        recorder = Recorder(bench.directory, note, lambda _call, _go, _files: None)
+        recorder.install(bench.kernel)
+        lost_store.watch_transactions(recorder, lambda: False)
+        stage.witness.plug(manager, RIVAL, wanted, kind)
+
+    ended = processes.call(run)
+    assert not ended.trouble, ended.trouble
+    with open(notes, encoding="utf-8") as file:
+        lines = [line.rstrip("\n").split("\t") for line in file]
+    bench.remove()
+    return [Point(call, inside == "1", int(number)) for call, inside, number in lines]
+
+
+def _lose(
+    stage: Stage, bench: Bench, trial: Trial, wanted: str, kind: Kind, seed: int
+) -> None:
+    mark = os.path.join(bench.directory, "lost")
+    witness, manager = stage.witness, bench.boot()
+
+    def strike(point: Point, _what: str) -> None:
+        if point == trial.point:
+            trial.loss.strike(bench, random.Random(seed))
+            with open(mark, "w"):
+                pass
+
+    recorder = Recorder(bench.directory, strike, lambda _call, _go, _files: None)
+    recorder.install(bench.kernel)
+    lost_store.watch_transactions(
+        recorder, lambda: not trial.finds_out and os.path.exists(mark)
+    )
+    witness.plug(manager, RIVAL, wanted, kind)
+    assert os.path.exists(mark), "the point is not there any more"
+    with recorder.quiet():
+        lost_store.check(bench, manager, witness, stage.pristine)
+
+
+def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
+    request: pytest.FixtureRequest, stage: Stage, place: str, seed: str
+) -> None:
+    """Both plug, and the store is lost at a random moment."""
+    profile = request.config.getoption("--hypothesis-profile")
+    moments = range(_MOMENTS.get(profile, _FEW))
+    print(f"to have these moments again: --hypothesis-seed={seed}")
+
+    def attempt(number: int) -> str | None:
+        bench = stage.bench.copy(os.path.join(place, f"{os.getpid()}-{number}"))
+        rng = random.Random(f"{seed}, {number}")
+        ended = processes.call_with_all(lambda: _meet(stage, bench, rng))
+        bench.remove()
+        if ended.trouble or ended.killed:
+            return f"moment {number}:\n{ended.trouble or 'killed'}"
+        return None
+
+    troubles = processes.share_out(moments, attempt)
+    counting.note(request.node, "stores lost at a random moment", len(moments))
+    text = f"{len(troubles)} of {len(moments)} not survived, the first:\n"
+    assert not troubles, text + troubles[0]
+
+
+def _meet(stage: Stage, bench: Bench, rng: random.Random) -> None:
+    witness, loss = stage.witness, rng.choice(list(Loss))
+    (mine, my_kind), (theirs, their_kind) = (
+        (rng.choice(DEVICES[kind]), kind) for kind in rng.choices(list(Kind), k=2)
+    )
+    touches, at = itertools.count(1), rng.randrange(1, _TOUCHES)
+
+    def strike(point: Point, _what: str) -> None:
+        if not point.in_worker and next(touches) == at:
+            loss.strike(bench, rng)
+
+    with Second.running() as second:
+        manager = bench.boot()
+        wanted = lost_store.request_for(manager, theirs, their_kind)
+        recorder = Recorder(bench.directory, strike, lambda _call, _go, _files: None)
+        with second.at_work(bench, OTHER, wanted):
+            recorder.install(bench.kernel)
+            witness.plug(manager, RIVAL, mine, my_kind)
+        if next(touches) <= at:
+            loss.strike(bench, rng)
+        with recorder.quiet():
+            witness.given(OTHER, second.answer() or [])
+            lost_store.check(bench, manager, witness, stage.pristine)
