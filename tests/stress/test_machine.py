@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent import futures
 
 import hypothesis
 import pytest
@@ -41,6 +42,8 @@ from tests.stress.truths import Counts, Truths
 #: How often who does this touches disk or host, more or less.
 _TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4}
 _TOUCHES_OF_A_WORKER = 8
+#: Far beyond what the attempts of a retry take.
+_SECONDS = 600.0
 ATTRIBUTES = ["driver_override", "unbind", "drivers_probe", "reset"]
 
 consumers = st.sampled_from(CONSUMERS)
@@ -228,6 +231,24 @@ class Histories(Truths):
         if self.deeds.total() != self._as_started:
             self._start_again()
             self._as_started = self.deeds.total()
+
+    @rule()
+    def retry_failed_releases(self) -> None:
+        """As a service does at intervals; guests and operators are left alone."""
+        left = unfinished(self.leases)
+        quarantined = self._quarantined()
+        attempts = self.manager.retrier.retry()
+        assert not futures.wait(attempts, _SECONDS).not_done
+        self._look()
+        self.unready &= sight.members(self.leases)
+        still = {lease.uuid for lease in unfinished(self.leases)}
+        for lease in left:
+            held = not self.guests.keys().isdisjoint(map(str, lease.members))
+            assert self.faulty or held or lease.uuid not in still
+        assert {each.uuid for each in quarantined} <= {
+            each.uuid for each in self._quarantined()
+        }
+        self.deeds["releases retried"] += len(left) - len(still)
 
     # -- what happens to the host --------------------------------------------
 
