@@ -18,6 +18,8 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from os_acc.testing import DriverSpec, drivers
+from os_acc.testing.tree import Tree
 from tests.unit.bench import instance, request, uuid_of
 from tests.unit.fpga import CARD, GZIP
 
@@ -125,6 +127,25 @@ def test_a_region_for_the_host_is_programmed_again_after_a_reboot(fpgas, target)
     assert fpgas.manager.plug(instance(1), None, None) == first
     assert fpgas.held() == GZIP
     assert fpgas.drivers(CARD) == ["dfl-pci"]
+
+
+def test_a_card_that_the_host_has_moved_is_not_moved_back(fpgas):
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP, attach_target="host")
+    fpgas.kernel.reboot()
+    fpgas.restart()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingCrcError):
+        fpgas.manager.plug(instance(1), None, None)
+    with Tree(fpgas.root).transaction() as tree:
+        drivers.register(tree, DriverSpec("pci-stub"))
+    fpgas.to_driver(CARD, "pci-stub")
+    before = fpgas.kernel.snapshot()
+    with pytest.raises(exception.DeviceGone, match="its driver is not there"):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.kernel.snapshot() == before
+    assert fpgas.unplug(1) == 1
+    assert fpgas.kernel.snapshot() == before
 
 
 def test_an_attach_target_needs_an_accelerator(bench):
