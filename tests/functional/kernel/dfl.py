@@ -15,12 +15,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import struct
 import subprocess
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import dfl_build, sysfs
@@ -47,6 +49,24 @@ def load() -> None:
     for name in dfl_build.MODULES:
         subprocess.run(["insmod", dfl_build.BUILD / f"{name}.ko"], check=True)
     sysfs.store(DRIVER / "new_id", PRODUCT)
+
+
+@contextlib.contextmanager
+def preceded_by(module: str, *bdfs: str) -> Iterator[None]:
+    """Load another driver of these cards, and have the bus ask it before dfl-pci.
+
+    The cards are with dfl-pci at the beginning, as they are at the end.
+    """
+    subprocess.run(["rmmod", "dfl-pci"], check=True)
+    for bdf in bdfs:
+        sysfs.write(bdf, "driver_override", DRIVER.name)
+    subprocess.run(["modprobe", module], check=True)
+    subprocess.run(["insmod", dfl_build.BUILD / "dfl-pci.ko"], check=True)
+    sysfs.store(DRIVER / "new_id", PRODUCT)
+    for bdf in bdfs:
+        sysfs.write(bdf, "driver_override", "\n")
+    yield
+    subprocess.run(["modprobe", "--remove", module], check=True)
 
 
 def power_on(card: Card) -> None:

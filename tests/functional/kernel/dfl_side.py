@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
+
+import pyudev
 
 from tests.behaviour.root_side import RootSide
 
-from . import dfl, dfl_trace
+from . import dfl, dfl_trace, sysfs
 from .accounts import OrdinaryUser
-from .dfl_card import Card
+from .dfl_card import DEADLINE, Card
 from .machine import Machine
 
 
@@ -36,6 +39,7 @@ class FpgaSide(RootSide):
         self._recording = contextlib.ExitStack()
         self._pushed: dfl_trace.Pushed | None = None
         self._fd = -1
+        self._events: pyudev.Monitor | None = None
 
     def card(self) -> str:
         """Its address."""
@@ -79,6 +83,28 @@ class FpgaSide(RootSide):
         assert self._pushed is not None
         with self._recording:
             return self._pushed.payload()
+
+    def watch_drivers(self) -> None:
+        """Begin to note which drivers take the card."""
+        self._events = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+        self._events.filter_by("pci")
+        self._events.start()
+
+    def drivers(self) -> tuple[str, ...]:
+        """The drivers that have taken it since, by the kernel's uevents."""
+        assert self._events is not None
+        # The last event that counts.
+        sysfs.write(self._card.bdf, "uevent", "change")
+        found, end = [], time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            event = self._events.poll(1)
+            if event is None or event.sys_name != self._card.bdf:
+                continue
+            if event.action == "change":
+                return tuple(found)
+            if event.action == "bind":
+                found.append(event.properties["DRIVER"])
+        raise TimeoutError(f"the kernel does not report a change of {self._card.bdf}")
 
     def open_port(self) -> None:
         """Use the card's port, as a program of the host's does."""

@@ -296,6 +296,25 @@ def a_card_that_never_completes_is_waited_for_in_vain(host: RealHost) -> None:
     assert hardware.holds() == GZIP
 
 
+def no_other_driver_takes_a_card(host: RealHost) -> None:
+    hardware: Any = host.root_side
+    make_ready(host)
+    gzip = upload(host, "gzip", GZIP)
+    hardware.next_function(GZIP)
+    hardware.watch_drivers()
+    unplug(host, plug(host, bitstream_id=gzip))
+    assert hardware.drivers() == (VFIO.driver, DFL.driver)
+    hardware.fail_with(1)
+    with pytest.raises(exception.ProgrammingCrcError):
+        plug(host, bitstream_id=gzip)
+    hardware.next_function(GZIP)
+    hardware.watch_drivers()
+    unplug(host, plug(host, bitstream_id=gzip))
+    # The card begins anew with its driver, as its port is held in reset.
+    assert hardware.drivers() == (DFL.driver, VFIO.driver, DFL.driver)
+    assert hardware.holds() == GZIP
+
+
 def a_region_is_being_programmed(host: RealHost) -> None:
     make_ready(host)
     host.root_side.next_function(GZIP)
@@ -331,6 +350,7 @@ JOBS: tuple[Job, ...] = (
     only_what_is_built_for_a_card_reaches_it,
     each_error_of_the_hardware_has_its_type,
     a_card_that_never_completes_is_waited_for_in_vain,
+    no_other_driver_takes_a_card,
     a_region_is_being_programmed,
     it_is_programmed_anew,
     root_programs_a_region,
@@ -341,6 +361,15 @@ JOBS: tuple[Job, ...] = (
 @pytest.mark.parametrize("job", JOBS[:4], ids=lambda job: job.__name__)
 def test_as_an_ordinary_user(process: OrdinaryProcess, job: Job) -> None:
     process.run(job)
+
+
+@pytest.mark.usefixtures("fpga")
+def test_no_other_driver_takes_a_card(
+    process: OrdinaryProcess, the_machine: Machine
+) -> None:
+    # bochs-drm matches what the cards really are.
+    with dfl.preceded_by("bochs", the_machine.fpga, the_machine.plain_fpga):
+        process.run(no_other_driver_takes_a_card)
 
 
 @pytest.mark.usefixtures("fpga")
