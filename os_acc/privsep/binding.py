@@ -387,13 +387,14 @@ def _give_to_kernel(target: Target, proven_free: bool, *, allowed: bool) -> Resu
     A version without records took it, or the record is damaged.
     """
     address, driver = target.address, functions.driver(target.address)
+    # Before the override: of a held function that is pulled out, it waits.
+    held = None if proven_free else _held(target.group)
+    if held is not None:
+        return held
     if (driver, functions.override(address)) == (target.driver, target.override):
         return Result(Outcome.OK)
     if not allowed or driver not in (VFIO_PCI, "") or target.override:
         return rootconf.denied(driver)
-    held = None if proven_free else _held(target.group)
-    if held is not None:
-        return held
     if driver == VFIO_PCI:
         _reset(address)
     functions.set_override(address, "")

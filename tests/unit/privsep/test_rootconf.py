@@ -45,6 +45,7 @@ OTHERS = "22222222-2222-4222-8222-222222222222"
 GPU, AUDIO = PciAddress(0, 0x17, 0, 0), PciAddress(0, 0x17, 0, 1)
 NIC, UP = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0xAF, 0, 0)
 DISK = PciAddress(0, 4, 0, 0)
+FPGA = PciAddress(0, 0x5E, 0, 0)
 #: A GPU, its audio function and a NIC, all of one IOMMU group.
 SHARED = (PciAddress(0, 1, 0, 0), PciAddress(0, 1, 0, 1), PciAddress(0, 2, 0, 0))
 OK = Result(Outcome.OK)
@@ -298,6 +299,19 @@ def test_a_caller_cannot_take_a_function_from_its_driver_by_restoring_it(
     assert give_back(driver=driver).outcome == DENIED
     assert give_back(NIC, driver).outcome == DENIED
     assert fake.writes() == []
+
+
+def test_a_function_that_is_pulled_out_while_it_is_held_is_in_use(fake, write):
+    write(named(FPGA))
+    taken_by_an_older_version(fake, FPGA)
+    fake.hold(str(FPGA))
+    fake.hot_unplug(str(FPGA))
+    told = targets(FPGA, more=("", ""))
+    group, count = functions.group(FPGA), len(fake.writes())
+    # Reading its driver_override would wait for the holder.
+    (answer,) = binding.give_back(group, told, 1, 3_000, False, LEASE)
+    assert Result(*answer).outcome == Outcome.IN_USE
+    assert len(fake.writes()) == count
 
 
 def test_a_function_that_is_as_it_was_needs_no_record(fake, write):
