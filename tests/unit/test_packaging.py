@@ -139,7 +139,11 @@ def test_the_types_and_the_files_for_etc_are_shipped() -> None:
         for line in config["files"]["data_files"].splitlines()
         if line.strip() and "=" not in line
     ]
-    assert {Path(each).name for each in sources} == {"os-acc", "os-acc.filters"}
+    assert {Path(each).name for each in sources} == {
+        "os-acc",
+        "os-acc.filters",
+        "privileged.conf.sample",
+    }
     assert all((ROOT / each).is_file() for each in sources)
     # pbr ships what lies in the package's own directory.
     assert config["files"]["packages"].split() == ["os_acc"]
@@ -294,24 +298,44 @@ def test_rootwrap_refuses_anything_else(
     assert not allows(rootwrap, command(arguments | changed))
 
 
-def sudoers_pattern() -> str:
-    """The regular expression for the arguments in the sudoers example."""
+#: The configuration that each line of the sudoers example lets a helper have.
+CONFIGURATIONS = ("/etc/nova/nova.conf", "/etc/os-acc/privileged.conf")
+
+
+def sudoers_pattern(configuration: str) -> str:
+    """The regular expression for the arguments in a line of the sudoers example."""
     text = (ROOT / "etc/os-acc/sudoers.d/os-acc").read_text()
-    return text[text.index("^") :].strip()
+    lines = [line.partition("^")[2] for line in text.splitlines() if "^" in line]
+    escaped = configuration.replace(".", r"\.")
+    (pattern,) = (each for each in lines if escaped in each)
+    return f"^{pattern}"
 
 
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_sudoers_example_lets_each_context_start(
-    monkeypatch: pytest.MonkeyPatch, context: str
+    monkeypatch: pytest.MonkeyPatch, context: str, configuration: str
 ) -> None:
-    command = helper_command(monkeypatch, context, "/etc/nova/nova.conf")
-    assert re.match(sudoers_pattern(), " ".join(command[1:]))
+    command = helper_command(monkeypatch, context, configuration)
+    assert re.match(sudoers_pattern(configuration), " ".join(command[1:]))
 
 
-def test_sudoers_example_takes_no_second_context_after_the_first() -> None:
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_sudoers_example_takes_no_second_context_after_the_first(
+    configuration: str,
+) -> None:
     words = (
-        "--config-file /etc/nova/nova.conf --privsep_context os_acc.privsep.base "
+        f"--config-file {configuration} --privsep_context os_acc.privsep.base "
         "--privsep_sock_path /tmp/x --privsep_context evil "
         "--privsep_sock_path /tmp/y/privsep.sock"
     )
-    assert not re.match(sudoers_pattern(), words)
+    assert not re.match(sudoers_pattern(configuration), words)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_sudoers_example_takes_no_other_configuration(configuration: str) -> None:
+    words = (
+        "--config-file /home/nova/nova.conf --privsep_context os_acc.privsep.base "
+        "--privsep_sock_path /tmp/tmpq2_x/privsep.sock"
+    )
+    assert not re.match(sudoers_pattern(configuration), words)

@@ -15,17 +15,20 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
+from oslo_privsep import capabilities, comm
 
+from os_acc import privsep
 from os_acc.testing import FakeKernel, hosts
 from tests.stress.hostile_client import REFUSED, RETURNED, HostileClient, connected
 
 VENDOR = "tests.unit.privsep.vendor"
 PING = (1,)
-_SETPCAP = 8
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def status(text: str) -> dict[str, str]:
 def may_confine() -> bool:
     """Whether this user may change its bounding set (CAP_SETPCAP)."""
     own = status(Path("/proc/self/status").read_text())
-    return bool(int(own["CapEff"], 16) >> _SETPCAP & 1)
+    return bool(int(own["CapEff"], 16) >> capabilities.CAP_SETPCAP & 1)
 
 
 @pytest.mark.parametrize("context", ["base", "inspect", "image"])
@@ -144,3 +147,21 @@ def test_a_program_that_a_helper_starts_has_no_privileges_either(
     found = status(text)
     assert int(found["CapEff"], 16) == int(found["CapPrm"], 16) == 0
     assert found["NoNewPrivs"] == "1"
+
+
+@pytest.fixture
+def configured() -> Iterator[None]:
+    """A configuration that asks for more than the context keeps."""
+    wanted = [capabilities.CAP_SYS_ADMIN, capabilities.CAP_SYS_PTRACE]
+    cfg.CONF.set_override("capabilities", wanted, group="os_acc_inspect")
+    yield
+    cfg.CONF.clear_override("capabilities", group="os_acc_inspect")
+
+
+def test_a_configuration_takes_capabilities_away_and_adds_none(configured: None):
+    reading, writing = socket.socketpair()
+    with reading, writing:
+        daemon = privsep.Daemon(comm.ServerChannel(reading), privsep.inspect)
+    # The last one goes when the bounding set has been reduced.
+    own = {capabilities.CAP_SETPCAP} if may_confine() else set()
+    assert daemon.caps == {capabilities.CAP_SYS_PTRACE} | own

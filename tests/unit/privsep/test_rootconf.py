@@ -22,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
 
-from os_acc import exception
+from os_acc import exception, state_path
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     binding,
@@ -38,6 +39,7 @@ from os_acc.privsep import (
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.privsep.rootconf import Mode
 from os_acc.testing import FakeKernel, hosts
+from tests.stress.hostile_client import RETURNED, connected
 from tests.unit.fpga_host import CARD, PORTED, SECOND, VFS, FpgaHost
 
 LEASE = "11111111-1111-4111-8111-111111111111"
@@ -255,6 +257,17 @@ def test_paths_come_from_roots_file_if_there_is_one(fake, write, monkeypatch):
     assert tools.Tools().directory() == "/srv/xrt"
 
 
+def test_a_path_of_the_callers_configuration_does_not_count(fake, write):
+    cfg.CONF.register_opt(state_path.OPTION, group=state_path.GROUP)
+    cfg.CONF.set_override("state_path", "/home/nova", group=state_path.GROUP)
+    try:
+        assert images.Images().directory() == "/home/nova/bitstreams"
+        write(named(GPU))
+        assert images.Images().directory() == "/var/lib/os_acc/bitstreams"
+    finally:
+        cfg.CONF.clear_override("state_path", group=state_path.GROUP)
+
+
 def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):
     write(named(GPU))
     rootconf.current()
@@ -281,6 +294,26 @@ def test_what_has_left_device_spec_while_leased_stays_taken(fake, write):
     assert take(GPU) == [Outcome.OK]
     assert give_back() == OK
     assert take(GPU) == [DENIED]
+
+
+def test_another_helper_goes_by_the_record_as_well(fake, write):
+    """A restart of the service starts other helpers."""
+    write(named(GPU))
+    assert served(fake, "take", targets(GPU), 1, 30_000, LEASE) == [Outcome.OK]
+    write(named(UP))
+    told = targets(GPU, more=("pci-stub", ""))
+    answers = served(fake, "give_back", told, 1, 30_000, True, LEASE)
+    assert answers == [Outcome.OK]
+    assert fake.state(str(GPU)).driver == "nouveau"
+
+
+def served(fake: FakeKernel, name: str, *given: object) -> list[str]:
+    """What a helper of its own answers to a call."""
+    with connected("base", fake.root) as client:
+        group = functions.group(GPU)
+        kind, answers, *_ = client.call(f"os_acc.privsep.binding.{name}", group, *given)
+    assert kind == RETURNED, answers
+    return [Result(*answer).outcome for answer in answers]
 
 
 def test_a_broken_file_does_not_stop_what_is_recorded_from_going_back(fake, write):
