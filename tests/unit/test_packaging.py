@@ -200,10 +200,10 @@ def test_readme_commands_run_tox_environments_that_exist() -> None:
 def test_ci_knows_every_lane_that_it_lists() -> None:
     script = (ROOT / ".ci/run").read_text()
     first = re.search(r"^FIRST=\((.*)\)$", script, re.M)
-    queues = re.search(r"^QUEUES=\((.*)\)$", script, re.M)
+    queue = re.search(r"^QUEUE=\((.*)\)$", script, re.M)
     assert first
-    assert queues
-    lanes = set(first[1].split()) | set(queues[1].replace('"', " ").split())
+    assert queue
+    lanes = {*first[1].split(), *queue[1].split()}
     assert lanes == set(re.findall(r"^lane_(\w+)\(\)", script, re.M))
     assert lanes == set(re.findall(r"\[(\w+)\]=\d+", script))
 
