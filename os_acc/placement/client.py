@@ -26,15 +26,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oslo_config import cfg
 
-from os_acc import exception
+from os_acc import exception, hints
 from os_acc.objects.told import Kind, Name, classes, traits
 from os_acc.placement import options
-from os_acc.placement.known import Node, Record, Version
+from os_acc.placement.known import Node, Record, Version, in_cycle
 from os_acc.placement.refusals import refused
 from os_acc.rest.link import Link
 
 if TYPE_CHECKING:
     from requests import Response
+
+    from os_acc.rest.answers import Value
 
 _T = TypeVar("_T")
 
@@ -45,6 +47,7 @@ NEEDED: Final = Version(1, 26)
 NEWEST: Final = Version(1, 39)
 #: The first in which a provider can be put below another one.
 MOVES: Final = Version(1, 37)
+_PARENT: Final = "parent_provider_uuid"
 
 #: Names in one question: an address must not become too long.
 _AT_ONCE: Final = 100
@@ -108,8 +111,8 @@ class Client:
             f"/resource_providers/{provider}/inventories",
             deadline,
             lambda told: (
-                int(told["resource_provider_generation"]),
-                dict(told["inventories"]),
+                told["resource_provider_generation"].integer(),
+                {name: _record(each) for name, each in told["inventories"].items()},
             ),
         )
 
@@ -119,8 +122,8 @@ class Client:
             f"/resource_providers/{provider}/traits",
             deadline,
             lambda told: (
-                int(told["resource_provider_generation"]),
-                frozenset(told["traits"]),
+                told["resource_provider_generation"].integer(),
+                _texts(told["traits"]),
             ),
         )
 
@@ -131,8 +134,8 @@ class Client:
             deadline,
             lambda told: frozenset(
                 name
-                for each in told["allocations"].values()
-                for name in each["resources"]
+                for _consumer, each in told["allocations"].items()
+                for name, _amount in each["resources"].items()
             ),
         )
 
@@ -141,7 +144,7 @@ class Client:
         return self._read(
             f"/resource_providers/{provider}/aggregates",
             deadline,
-            lambda told: frozenset(told["aggregates"]),
+            lambda told: _texts(told["aggregates"]),
         )
 
     def known(self, names: Collection[Name], deadline: float) -> frozenset[Name]:
@@ -153,7 +156,7 @@ class Client:
             known |= self._read(
                 f"/traits?{asked}",
                 deadline,
-                lambda told: traits(told["traits"]),
+                lambda told: traits(_texts(told["traits"])),
             )
         if any(each.kind is Kind.RESOURCE_CLASS for each in names):
             known |= self._read("/resource_classes", deadline, _classes)
@@ -182,7 +185,7 @@ class Client:
             "/resource_providers",
             deadline,
             f"make {name}",
-            lambda answer: int(answer.json()["generation"]),
+            lambda answer: _document(answer)["generation"].integer(),
             {"uuid": uuid, "name": name, "parent_provider_uuid": parent},
         )
 
@@ -231,7 +234,7 @@ class Client:
             f"/resource_providers/{provider}/{what}",
             deadline,
             f"set the {what} of {provider}",
-            lambda answer: int(answer.json()["resource_provider_generation"]),
+            lambda answer: _document(answer)["resource_provider_generation"].integer(),
             {"resource_provider_generation": generation, what: value},
         )
 
@@ -240,18 +243,10 @@ class Client:
         return self._read(
             path,
             deadline,
-            lambda told: tuple(
-                Node(
-                    uuid=each["uuid"],
-                    name=each["name"],
-                    parent=each["parent_provider_uuid"],
-                    generation=each["generation"],
-                )
-                for each in told["resource_providers"]
-            ),
+            lambda told: _nodes(told["resource_providers"]),
         )
 
-    def _read(self, path: str, deadline: float, take: Callable[[Any], _T]) -> _T:
+    def _read(self, path: str, deadline: float, take: Callable[[Value], _T]) -> _T:
         version = self.version(deadline)
         self.count.reads += 1
         return self._asked(
@@ -259,7 +254,7 @@ class Client:
             path,
             deadline,
             f"answer {path}",
-            lambda answer: take(answer.json()),
+            lambda answer: take(_document(answer)),
             headers=_headers(version),
         )
 
@@ -306,12 +301,63 @@ def _headers(version: Version) -> dict[str, str]:
     }
 
 
+def _document(answer: Response) -> Value:
+    from os_acc.rest import answers
+
+    return answers.document(answer)
+
+
 def _newest(answer: Response) -> Version:
-    return Version.parse(answer.json()["versions"][0]["max_version"])
+    from os_acc.rest.failures import Malformed
+
+    for each in _document(answer)["versions"]:
+        newest = each["max_version"]
+        try:
+            return Version.parse(newest.text())
+        except ValueError as error:
+            raise Malformed(
+                f"{newest.path!r} is {hints.shown(newest.found)}, no microversion"
+            ) from error
+    raise Malformed("'versions' is empty")
 
 
-def _classes(told: Any) -> frozenset[Name]:
-    return classes(each["name"] for each in told["resource_classes"])
+def _nodes(listed: Value) -> tuple[Node, ...]:
+    """Return the providers of a listing, in which none is below itself."""
+    nodes = tuple(
+        Node(
+            uuid=each["uuid"].uuid(),
+            name=each["name"].text(),
+            parent=parent.uuid() if (parent := each[_PARENT].optional()) else None,
+            generation=each["generation"].integer(),
+        )
+        for each in listed
+    )
+    if cycle := in_cycle({node.uuid: node.parent for node in nodes}):
+        from os_acc.rest.failures import Malformed
+
+        raise Malformed(f"{listed.path!r} has provider {cycle} below itself")
+    return nodes
+
+
+def _record(of: Value) -> Record:
+    """Return an inventory, in which Placement may leave out what is usual."""
+    found: dict[str, int | float] = {
+        name: of[name].integer() for name in ("total", "reserved")
+    }
+    for name in ("min_unit", "max_unit", "step_size"):
+        if name in of:
+            found[name] = of[name].integer()
+    if "allocation_ratio" in of:
+        found["allocation_ratio"] = of["allocation_ratio"].number()
+    return found
+
+
+def _texts(listed: Value) -> frozenset[str]:
+    return frozenset(each.text() for each in listed)
+
+
+def _classes(told: Value) -> frozenset[Name]:
+    return classes(each["name"].text() for each in told["resource_classes"])
 
 
 def _nothing(answer: Response) -> None:

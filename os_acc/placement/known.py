@@ -16,14 +16,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from os_acc import exception
+from os_acc import exception, hints
 from os_acc.objects.told import Name, classes, traits
 from os_acc.placement.capacity import Units
 
 #: A record of another's, kept as it is.
+_VERSION: Final = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
 Record = Mapping[str, Any]
 
 
@@ -90,6 +92,8 @@ class Version:
 
         :raises ValueError: it is not that.
         """
+        if not _VERSION.fullmatch(text):
+            raise ValueError(f"{hints.shown(text)} is no microversion")
         major, minor = text.split(".")
         return cls(int(major), int(minor))
 
@@ -107,6 +111,24 @@ def record(units: Units) -> dict[str, Any]:
         "step_size": 1,
         "allocation_ratio": 1.0,
     }
+
+
+def in_cycle(parents: Mapping[str, str | None]) -> str | None:
+    """Return a provider that is below itself; None where there is none.
+
+    :param parents: the provider above each one.
+    """
+    sound: set[str] = set()
+    for uuid in parents:
+        path: set[str] = set()
+        at: str | None = uuid
+        while at is not None and at not in sound:
+            if at in path:
+                return at
+            path.add(at)
+            at = parents.get(at)
+        sound |= path
+    return None
 
 
 def withdrawn(of: Record) -> dict[str, Any]:

@@ -45,10 +45,12 @@ def refused(answer: Response, about: str) -> exception.PlacementRefused:
 
 def _told(answer: Response) -> tuple[str, str]:
     """(code, detail) of a refusal; HTTP's own where it is not Placement's."""
+    from os_acc.rest import answers
     from os_acc.rest.failures import NOT_THEIRS
 
     try:
-        (error, *_) = answer.json()["errors"]
-        return error.get("code", ""), " ".join(error["detail"].split())
-    except NOT_THEIRS:
-        return "", f"HTTP {answer.status_code}"
+        error = next(iter(answers.document(answer)["errors"]))
+        code = error["code"].text() if "code" in error else ""
+    except (*NOT_THEIRS, StopIteration):
+        code = ""
+    return code, answers.refusal(answer)

@@ -132,7 +132,7 @@ class Flavors:
 
     def _flavors(self, deadline: float) -> Iterator[tuple[str, str]]:
         # None: those that are not public as well.
-        marker = ""
+        marker, before = "", set()
         while True:
             asked = {"is_public": "None", **({"marker": marker} if marker else {})}
             page = self._ask(
@@ -143,10 +143,11 @@ class Flavors:
                 deadline,
             )
             yield from page
-            # A page of the same again would be asked for without end.
-            if not page or page[-1][0] == marker:
+            # Pages of the same again would be asked for without end.
+            if not page or page[-1][0] in before:
                 return
             marker = page[-1][0]
+            before.add(marker)
 
     def _ask(
         self,
@@ -190,22 +191,25 @@ def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | 
 
 def _told(answer: Response) -> str:
     """What Nova says of its refusal."""
-    from os_acc.rest.failures import NOT_THEIRS
+    from os_acc.rest import answers
 
-    try:
-        (about,) = answer.json().values()
-        return " ".join(str(about["message"]).split())
-    except NOT_THEIRS:
-        return f"HTTP {answer.status_code}"
+    return answers.refusal(answer)
 
 
 def _specs(answer: Response) -> dict[str, str]:
-    specs = answer.json()["extra_specs"]
-    return {str(key): str(value) for key, value in specs.items()}
+    from os_acc.rest import answers
+
+    specs = answers.document(answer)["extra_specs"]
+    return {key: value.text() for key, value in specs.items()}
 
 
 def _page(answer: Response) -> list[tuple[str, str]]:
-    return [(str(each["id"]), str(each["name"])) for each in answer.json()["flavors"]]
+    from os_acc.rest import answers
+
+    return [
+        (each["id"].text(), each["name"].text())
+        for each in answers.document(answer)["flavors"]
+    ]
 
 
 def _nothing(_answer: Response) -> None:

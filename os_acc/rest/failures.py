@@ -30,8 +30,19 @@ _NETWORK: tuple[type[BaseException], ...] = (
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
 )
+
+
+class Unread(Exception):
+    """An answer that is not read: it is too large, or is encoded."""
+
+
+class Malformed(ValueError):
+    """A value in an answer has another type than the service's API says."""
+
+
 #: What is raised on the way through an answer that is not the service's.
 NOT_THEIRS = (
+    Unread,
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -42,16 +53,10 @@ NOT_THEIRS = (
 _CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
 
 
-def is_connection(
-    error: BaseException, more: tuple[type[BaseException], ...] = ()
-) -> bool:
-    """Whether nobody answered, rather than somebody something wrong.
-
-    :param more: exceptions of the service's own client that say so.
-    """
-    network = (*_NETWORK, *more)
+def is_connection(error: BaseException) -> bool:
+    """Whether nobody answered, rather than somebody something wrong."""
     return not is_certificate(error) and any(
-        isinstance(cause, network) for cause in chain(error)
+        isinstance(cause, _NETWORK) for cause in chain(error)
     )
 
 

@@ -122,13 +122,12 @@ class Link:
 
         :raises _Failing: it is none, and may be asked for again.
         """
-        from keystoneauth1 import exceptions as ksa
+        from os_acc.rest import answers
 
         status = answer.status_code
         if status < 300:
             return answer
-        # Its text has what the service says of it.
-        told = str(ksa.from_response(answer, answer.request.method or "", answer.url))
+        told = answers.refusal(answer)
         if _may_pass(status) or status == 401:
             raise _Failing(told)
         raise refused(answer) or exception.InvalidConfiguration(
@@ -170,6 +169,11 @@ class Link:
         if code is not None and _may_pass(code):
             return service.unavailable(
                 f"Keystone cannot answer to {told}", hint="its own log says more"
+            )
+        if isinstance(error, failures.Unread):
+            return service.unavailable(
+                f"cannot read the answer to {told}",
+                hint=f"see {service.name}, and what is between it and this host",
             )
         if hint := failures.where_to_look(error, service.group.name):
             return exception.InvalidConfiguration(f"cannot {told}", hint=hint)

@@ -15,6 +15,12 @@
 The timeouts of requests hold for each read: a server that sends a byte now
 and then is waited for without end. Here every read of a response, and every
 connection that is opened for one, ends at a deadline.
+
+Nor is what a server sends bounded there. Here every answer is, whatever service
+it is of, Keystone among them: in the bytes of its body once they are decoded, in
+the values of its JSON, in the length of each line of its framing, and in its
+header fields (:mod:`http.client`: 100 of at most 64 KiB each). Only the data of an
+image, which are streamed, have a limit of their own.
 """
 
 from __future__ import annotations
@@ -28,12 +34,30 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import requests
 import urllib3.connection
 import urllib3.connectionpool
+import urllib3.exceptions
 from keystoneauth1 import session as ksa_session
+
+from os_acc import hints
+from os_acc.rest.failures import Unread
+
+#: Bytes of an answer, decoded. Placement's list of a node with 1,000 providers has
+#: one megabyte, Cyborg's of 10,000 device profiles six, a page of Glance's with
+#: 200 images less than one.
+MOST_BYTES: Final = 16 << 20
+#: Values in an answer, strings with commas counted for more: those 10,000 profiles
+#: have 150,000. Python needs up to a hundred bytes for each.
+MOST_VALUES: Final = 1 << 20
+#: Bytes of one line of a status, a header, or the framing of chunks.
+MOST_OF_LINE: Final = 1 << 16
+# Decoded in pieces of so many bytes: one of them becomes ten megabytes at most.
+_PIECE: Final = 10 << 10
+# One coding alone: each further one multiplies again.
+_CODINGS: Final = ("", "identity", "gzip")
 
 
 @dataclasses.dataclass(slots=True)
@@ -42,8 +66,7 @@ class Asking:
 
     :ivar deadline: on the clock of :func:`time.monotonic`.
     :ivar status: of the last answer; None while there is none to the last
-        request. glanceclient forgets those that it has no class for, and ends
-        in an error of its own where it cannot read what came with them.
+        request.
     """
 
     deadline: float
@@ -55,6 +78,8 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+# With which statuses the data of an image come.
+_WITH_DATA: Final = (200, 206)
 
 
 @contextlib.contextmanager
@@ -85,12 +110,46 @@ class Adapter(ksa_session.TCPKeepAliveAdapter):
         manager.pool_classes_by_scheme = _POOLS
         return manager
 
-    def send(self, *args: Any, **kwargs: Any) -> requests.Response:
+    def send(
+        self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
+    ) -> requests.Response:
         asking = _thread.asking
         asking.status = None
-        response = super().send(*args, **kwargs)
-        asking.status = response.status_code
+        # No answer is larger than what is sent, if servers do as they are asked.
+        request.headers["Accept-Encoding"] = "identity"
+        try:
+            response = super().send(request, *args, **kwargs)
+            asking.status = response.status_code
+            if not (kwargs.get("stream") and response.status_code in _WITH_DATA):
+                _take(response)
+        except urllib3.exceptions.HTTPError as error:
+            # requests passes on those that it has no class for.
+            raise requests.ConnectionError(error, request=request) from error
         return response
+
+
+def _take(response: requests.Response) -> None:
+    """Read the body of an answer, as far as it may go.
+
+    :raises Unread: it is too large, or in a coding that was not asked for.
+    """
+    with contextlib.ExitStack() as unused:
+        unused.callback(response.close)
+        coding = response.headers.get("Content-Encoding", "").strip().lower()
+        if coding not in _CODINGS:
+            raise Unread(f"it is encoded: {hints.shown(coding)}")
+        body = bytearray()
+        for piece in response.iter_content(_PIECE):
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise Unread(f"it has more than {MOST_BYTES} bytes")
+        if sum(body.count(each) for each in (b",", b"[", b"{")) > MOST_VALUES:
+            raise Unread(f"it has more than {MOST_VALUES} values")
+        unused.pop_all()
+    # As requests itself keeps it; there is no public way.
+    response._content = bytes(body)
+    # JSON is. Else requests guesses, or uses a codec that the server names.
+    response.encoding = "utf-8"
 
 
 class _Reading(io.RawIOBase):
@@ -115,10 +174,21 @@ class _Reading(io.RawIOBase):
         super().close()
 
 
+class _Lines(io.BufferedReader):
+    """A reader whose lines have an end: urllib3 before 2.6 reads any of chunks."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        most = MOST_OF_LINE + 1
+        line = super().readline(most if size is None or size < 0 else min(size, most))
+        if len(line) == most:
+            raise http.client.LineTooLong("header or chunk")
+        return line
+
+
 class _Response(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Reading(self.fp.detach(), sock))
+        self.fp = _Lines(_Reading(self.fp.detach(), sock))
 
 
 class _Connection(urllib3.connection.HTTPConnection):

@@ -15,10 +15,9 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
-from typing import Any
 
 from os_acc.objects.image import Image
+from os_acc.rest.answers import Value
 
 # Image service API v2, "Show image": what is no property of the image's own.
 _FIELDS = frozenset(
@@ -32,35 +31,49 @@ _FIELDS = frozenset(
 )  # fmt: skip
 
 
-def image(answer: Mapping[str, Any]) -> Image:
-    """Glance's answer as an image.
+def image(answer: Value) -> Image:
+    """Return Glance's answer as an image.
 
-    :raises KeyError: the answer has no id: it is not Glance's.
+    Properties are texts; those of another type are left out.
+
+    :raises Malformed: it has no id, or a field has another type than Glance's.
     """
-    size = answer.get("size")
+    image_id = answer["id"]
+    size = _optional(answer, "size")
+    hidden = _optional(answer, "os_hidden")
+    tags = _optional(answer, "tags")
     return Image(
-        id=str(answer["id"]),
+        id=image_id.uuid(),
         name=_text(answer, "name"),
         status=_text(answer, "status"),
         visibility=_text(answer, "visibility"),
-        hidden=answer.get("os_hidden") is True,
+        hidden=hidden is not None and hidden.boolean(),
         owner=_text(answer, "owner"),
-        size=size if isinstance(size, int) else None,
+        size=None if size is None else size.integer(),
         disk_format=_text(answer, "disk_format"),
         container_format=_text(answer, "container_format"),
         hash_algo=_text(answer, "os_hash_algo"),
         hash_value=_text(answer, "os_hash_value").lower(),
-        tags=frozenset(map(str, answer.get("tags") or ())),
+        tags=frozenset() if tags is None else frozenset(each.text() for each in tags),
         properties=types.MappingProxyType(
             {
-                name: value
+                name: value.text()
                 for name, value in answer.items()
-                if name not in _FIELDS and isinstance(value, str)
+                if name not in _FIELDS and isinstance(value.found, str)
             }
         ),
     )
 
 
-def _text(answer: Mapping[str, Any], name: str) -> str:
-    value = answer.get(name)
-    return value if isinstance(value, str) else ""
+def page(answer: Value) -> tuple[list[Image], bool]:
+    """Return the images of a page, and whether there are more."""
+    return [image(each) for each in answer["images"]], "next" in answer
+
+
+def _text(answer: Value, name: str) -> str:
+    value = _optional(answer, name)
+    return "" if value is None else value.text()
+
+
+def _optional(answer: Value, name: str) -> Value | None:
+    return answer[name].optional() if name in answer else None

@@ -22,7 +22,6 @@ from typing import Self
 
 import requests
 from keystoneauth1 import adapter
-from keystoneauth1 import exceptions as ksa
 
 from os_acc import exception
 from os_acc.bitstreams.glance import errors
@@ -31,7 +30,9 @@ from os_acc.bitstreams.source import CutShort
 from os_acc.objects.image import Image
 
 _PIECE = 2**20
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+# Python refuses to read integers of thousands of digits.
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
+_LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 class Download:
@@ -119,7 +120,7 @@ def _begins(response: requests.Response, image: Image, offset: int) -> int | Non
     if code == 404:
         raise exception.ImageNotFound(f"image {image} is gone")
     if code >= 400:
-        raise ksa.from_response(response, "GET", response.url)
+        errors.check(response)
     if code != 200 or _encoded(response):
         raise exception.ImageServiceUnavailable(
             f"the answer for the data of image {image.id} is of no use: "
@@ -144,4 +145,4 @@ def _encoded(response: requests.Response) -> bool:
 
 def _length(response: requests.Response) -> int | None:
     told = response.headers.get("Content-Length", "")
-    return int(told) if told.isascii() and told.isdigit() else None
+    return int(told) if _LENGTH.fullmatch(told) else None

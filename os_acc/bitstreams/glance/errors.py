@@ -10,37 +10,38 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What glanceclient, keystoneauth1 and requests raise, in our own words."""
+"""The errors of os_acc for what keystoneauth1, requests and Glance report."""
 
 from __future__ import annotations
 
 import http.client
 import time
 
-from glanceclient import exc as glance
 from keystoneauth1 import exceptions as ksa
+from requests import Response
 
 from os_acc import exception
 from os_acc.bitstreams.glance.options import GROUP
-from os_acc.rest import failures
+from os_acc.rest import answers, failures
 from os_acc.rest.retries import Failures
 
-#: Everything that these raise: OSError is requests' base, too, and the last
-#: are what glanceclient makes of an answer that is not Glance's.
-RAISED = (
-    ksa.ClientException,
-    glance.BaseException,
-    glance.ClientException,
-    OSError,
-    *failures.NOT_THEIRS,
-)
-# As its own client says that a connection was refused, dropped or silent.
-_NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)
+
+class Refused(Exception):
+    """Glance itself answers with the status of an error, not Keystone."""
 
 
-def is_connection(error: BaseException) -> bool:
-    """Whether nobody answered, rather than somebody something wrong."""
-    return failures.is_connection(error, _NETWORK)
+#: Everything that is raised on the way to an image: OSError is requests' base, too.
+RAISED = (ksa.ClientException, OSError, Refused, *failures.NOT_THEIRS)
+
+
+def check(answer: Response) -> Response:
+    """Return an answer that is one.
+
+    :raises Refused: it has the status of an error.
+    """
+    if answer.status_code >= 300:
+        raise Refused(answers.refusal(answer))
+    return answer
 
 
 def is_cut_short(error: BaseException) -> bool:
@@ -64,9 +65,14 @@ def translated(
             f"Glance did not answer in time for {told}",
             hint="raise the operation's own timeout if this is usual",
         )
-    if is_connection(error):
+    if failures.is_connection(error):
         return exception.ImageServiceUnavailable(
             f"nobody answers for {told}", hint="see that Keystone and Glance run"
+        )
+    if isinstance(error, failures.Unread):
+        return exception.ImageServiceUnavailable(
+            f"cannot read the answer for {told}",
+            hint="see Glance, and what is between it and this host",
         )
     if code is None or code < 400:
         return _misconfigured(error, told)
@@ -86,12 +92,12 @@ def _answered(
             f"the credentials are refused for {told}",
             hint=f"see auth_url, user, project and password in [{GROUP.name}]",
         )
-    if code == 403 and isinstance(error, glance.HTTPException):
+    if code == 403 and isinstance(error, Refused):
         return exception.ImageNotFound(
             f"Glance does not let us have {told}",
             hint=f"see the roles of the user in [{GROUP.name}]",
         )
-    if code == 404 and isinstance(error, glance.HTTPException):
+    if code == 404 and isinstance(error, Refused):
         return exception.ImageNotFound(
             f"Glance has no {told}",
             hint="it does not exist, or is another project's and neither public "
@@ -112,4 +118,4 @@ _ENDPOINT = (
     f"address without a version"
 )
 
-FAILURES = Failures(RAISED, is_connection, translated)
+FAILURES = Failures(RAISED, failures.is_connection, translated)

@@ -10,15 +10,12 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-
 """What Glance is asked with, made from the options."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from glanceclient.v2 import client as glance_client
 from keystoneauth1 import adapter
 from oslo_config import cfg
 
@@ -31,12 +28,10 @@ from os_acc.rest.retries import Retries
 class Link:
     """What to ask Glance with.
 
-    :ivar client: glanceclient's, for what is known of images.
-    :ivar http: for their data, which glanceclient can neither begin in the
-        middle nor always give back in pieces.
+    glanceclient builds its classes from a schema that the server sends, and does
+    not begin in the middle of data.
     """
 
-    client: Any
     http: adapter.Adapter
     retries: Retries
 
@@ -47,9 +42,7 @@ def link(conf: cfg.ConfigOpts) -> Link:
     :raises InvalidConfiguration: there are too few, or some make no sense.
     """
     found = access(conf, SERVICE)
-    where = found.where
     return Link(
-        client=glance_client.Client(session=found.session, auth=found.auth, **where),
-        http=adapter.Adapter(found.session, auth=found.auth, **where),
+        http=adapter.Adapter(found.session, auth=found.auth, **found.where),
         retries=found.retries,
     )

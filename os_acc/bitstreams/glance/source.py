@@ -17,18 +17,20 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from oslo_config import cfg
 
 from os_acc import exception, hints
-from os_acc.bitstreams.glance import answers
 from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 
 if TYPE_CHECKING:
+    from requests import Response
+
     from os_acc.bitstreams.glance.download import Download
     from os_acc.bitstreams.glance.link import Link
 
@@ -37,13 +39,16 @@ _T = TypeVar("_T")
 # Glance's ids are nothing else; anything else would be another address.
 _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PAGE = 200
+# Images that are looked at for one question.
+_MOST = 10_000
+_NOT_FOUND = 404
 
 
 class Glance:
     """A source of images that is Glance.
 
-    Threads may share one: they share its token, too. glanceclient and
-    keystoneauth1 are imported when it is first asked for something.
+    Threads may share one: they share its token, too. keystoneauth1
+    is imported when it is first asked for something.
 
     Images that are hidden (``os_hidden``) are found by their id alone.
 
@@ -68,9 +73,7 @@ class Glance:
                 hint="Glance's ids are UUIDs; ask for a name as a name",
             )
         return self._asked(
-            lambda link: answers.image(link.client.images.get(image_id)),
-            f"image {image_id}",
-            deadline,
+            lambda link: _image(link, image_id), f"image {image_id}", deadline
         )
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
@@ -80,41 +83,36 @@ class Glance:
         :raises InvalidConfiguration: they do not let us in, or are not there.
         """
         last: str | None = None
-        while True:
-            page = self._page(filters, last, deadline)
+        listed, more = 0, True
+        while more:
+            page, more = self._page(filters, last, deadline)
             yield from (found for found in page if has(found, filters))
-            if len(page) < _PAGE:
-                return
-            last = page[-1].id
+            # A page without images counts for one: it has an end as well.
+            listed += max(1, len(page))
+            if listed > _MOST:
+                raise exception.ImageServiceUnavailable(
+                    f"Glance lists more than {_MOST} images",
+                    hint="those of other projects are not looked at where "
+                    "[os_acc_bitstreams] allow_public is off",
+                )
+            last = page[-1].id if page else last
 
     def _page(
         self, filters: Mapping[str, str], last: str | None, deadline: float
-    ) -> list[Image]:
-        from glanceclient import exc
-
-        def ask(link: Link) -> list[Image]:
-            found = link.client.images.list(
-                filters=_asked_for(filters), limit=_PAGE, page_size=_PAGE, marker=last
-            )
-            try:
-                return [answers.image(answer) for answer in found]
-            except exc.HTTPNotFound as error:
-                if last is None:
-                    raise exception.InvalidConfiguration(
-                        "what answers has no list of images",
-                        hint=f"see endpoint_override in [{GROUP.name}]",
-                    ) from error
-                raise exception.ImageServiceUnavailable(
-                    f"image {last} was deleted while the images were listed"
-                ) from error
-
-        return self._asked(ask, "the list of images", deadline)
+    ) -> tuple[list[Image], bool]:
+        asked = _asked_for(filters) | {"limit": str(_PAGE)}
+        if last is not None:
+            asked["marker"] = last
+        path = f"/v2/images?{urllib.parse.urlencode(asked)}"
+        return self._asked(
+            lambda link: _page(link, path, last), "the list of images", deadline
+        )
 
     @contextlib.contextmanager
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[Download]:
         """See :meth:`os_acc.bitstreams.source.Source.data`.
 
-        Nothing is verified here, neither by us nor by glanceclient.
+        Nothing is verified here.
 
         :raises ImageNotFound: it is gone, has no data, or is deactivated.
         :raises ImageServiceUnavailable: Keystone or Glance do not answer.
@@ -147,14 +145,46 @@ class Glance:
             return self._made
 
 
-def _asked_for(filters: Mapping[str, str]) -> dict[str, Any]:
-    """The filters as glanceclient, which changes them, and Glance take them."""
-    asked: dict[str, Any] = dict(filters)
+def _image(link: Link, image_id: str) -> Image:
+    from os_acc.bitstreams.glance import answers, errors
+    from os_acc.rest.answers import document
+    from os_acc.rest.failures import Malformed
+
+    answer = errors.check(_answer(link, f"/v2/images/{image_id}"))
+    found = answers.image(document(answer))
+    if found.id.lower() != image_id.lower():
+        raise Malformed(f"'id' is {found.id}, of another image")
+    return found
+
+
+def _page(link: Link, path: str, last: str | None) -> tuple[list[Image], bool]:
+    from os_acc.bitstreams.glance import answers, errors
+    from os_acc.rest.answers import document
+
+    answer = _answer(link, path)
+    if answer.status_code != _NOT_FOUND:
+        return answers.page(document(errors.check(answer)))
+    if last is None:
+        raise exception.InvalidConfiguration(
+            "what answers has no list of images",
+            hint=f"see endpoint_override in [{GROUP.name}]",
+        )
+    raise exception.ImageServiceUnavailable(
+        f"image {last} was deleted while the images were listed"
+    )
+
+
+def _answer(link: Link, path: str) -> Response:
+    headers = {"Accept": "application/json"}
+    return link.http.get(path, headers=headers, raise_exc=False)
+
+
+def _asked_for(filters: Mapping[str, str]) -> dict[str, str]:
+    """Return the filters as Glance takes them."""
+    asked = dict(filters)
     if "owner" in asked:
         # Glance lists the community images of others to those who ask for them.
         asked.setdefault("visibility", "all")
-    if "tag" in asked:
-        asked["tag"] = [asked["tag"]]
     name = filters.get("name", "")
     if ":" in name:
         # Glance takes what is before a colon for an operator, and knows no way

@@ -77,6 +77,7 @@ def test_a_profile_that_nobody_can_serve_hides_none(
     judged = [each for _where, each in source.judged(soon())]
     assert [type(each).__name__ for each in judged] == [
         "InvalidProfile",
+        "InvalidProfile",
         "DeviceProfile",
     ]
 

@@ -1,0 +1,151 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#      http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Whatever a service answers, it is understood, or told by a typed error.
+
+Of each call, one answer or all of them are changed: any JSON in its place, the
+right one with one thing changed somewhere in it, and what is hardly JSON.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from os_acc import exception
+from tests.answering import CALLS, Answer, Cloud, right
+from tests.rubbish import TEXTS
+from tests.stress.fuzzing import Fuzzed, told
+
+#: How often each call is answered by chance.
+ANSWERS = 250
+
+# Texts in place of which JSON is written that Python's own does not write.
+_WRITTEN = {
+    "@digits": "9" * 5000,
+    "@inf": "Infinity",
+    "@nan": "NaN",
+    "@large": "1e999",
+    "@deep": "[" * 50_000 + "]" * 50_000,
+    "@deeper": '{"a":' * 50_000 + "1" + "}" * 50_000,
+    "@open": "[" * 50_000,
+    "@none": "",
+    "@long": json.dumps("x" * 200_000),
+}
+_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, -(10**30), 0.5, 1e300),
+    *("", [], {}, [[]], [None], {"": None}, "1.39", "abc", *_WRITTEN, *TEXTS),
+)
+_STATUSES = (200, 201, 204, 300, 301, 400, 401, 403, 404, 409, 410, 500, 503)
+
+
+class Answers:
+    """What a seed makes of answers."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+        self._all = self._random.random() < 0.1
+        self._number = self._random.randrange(5)
+
+    def change(self, number: int, path: str, status: int, body: Any) -> Answer:
+        if not self._all and number != self._number:
+            return right(number, path, status, body)
+        draw = self._random.random()
+        if draw < 0.2:
+            body = self._value(3)
+        elif draw < 0.9:
+            body = self._near(copy.deepcopy(body))
+        if draw > 0.8:
+            status = self._random.choice(_STATUSES)
+        return status, written(body), self._headers()
+
+    def _headers(self) -> dict[str, str]:
+        draw = self._random.random()
+        if draw > 0.1:
+            return {}
+        names = ("Content-Type", "Content-Length", "Location", "Retry-After")
+        return {self._random.choice(names): self._random.choice(("", "x", "9" * 5000))}
+
+    def _value(self, depth: int) -> Any:
+        draw = self._random.random()
+        if draw < 0.6 or not depth:
+            return self._random.choice(_VALUES)
+        count = self._random.randrange(4)
+        values = [self._value(depth - 1) for _ in range(count)]
+        if draw < 0.8:
+            return values
+        return {self._random.choice(TEXTS): value for value in values}
+
+    def _near(self, body: Any) -> Any:
+        places = list(_places(body))
+        if not places:
+            return self._value(2)
+        within, key = self._random.choice(places)
+        draw = self._random.random()
+        if draw < 0.25:
+            del within[key]
+        elif draw < 0.4 and isinstance(within, dict):
+            within[self._random.choice(TEXTS)] = self._value(2)
+        elif draw < 0.5:
+            within[key] = [within[key]]
+        else:
+            within[key] = self._value(2)
+        return body
+
+
+def _places(body: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a value where another one can be."""
+    keys = body if isinstance(body, dict) else range(len(body))
+    for key in keys if isinstance(body, dict | list) else ():
+        yield body, key
+        if isinstance(body[key], dict | list):
+            yield from _places(body[key])
+
+
+def written(body: Any) -> bytes:
+    """The value as it is sent."""
+    text = json.dumps(body)
+    for name, instead in _WRITTEN.items():
+        text = text.replace(json.dumps(name), instead)
+    return text.encode()
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    made = Cloud()
+    with made.reached():
+        yield made
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_a_service_answers_is_understood_or_told(
+    cloud: Cloud, seed: str, fuzzed: Fuzzed, name: str
+) -> None:
+    cloud.reset()
+    CALLS[name](cloud)
+    for number in range(ANSWERS):
+        cloud.reset()
+        cloud.change = Answers(f"{seed} {name} {number}").change
+        with told(seed, number, name):
+            try:
+                CALLS[name](cloud)
+            except exception.OsAccError as error:
+                text = str(error)
+                text.encode()
+                assert 0 < len(text) < 2_000
+    fuzzed("answers of services", ANSWERS)
