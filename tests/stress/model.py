@@ -19,6 +19,7 @@ import collections
 import itertools
 import os
 import pathlib
+import random
 import shutil
 import signal
 import tempfile
@@ -27,16 +28,17 @@ from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from os_acc import exception
+from os_acc import exception, operations
 from os_acc.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FunctionSpec, FunctionState, HostSpec, hosts
 from tests.stress import bench as benches
-from tests.stress import processes, sight
+from tests.stress import lost_store, processes, sight
 from tests.stress.bench import Bench
 from tests.stress.killer import Way
+from tests.stress.lost_store import Loss, Witness
 from tests.stress.recorder import Point, Recorder
 from tests.stress.second import Second
 
@@ -241,6 +243,60 @@ class Model(RuleBasedStateMachine):
         if struck.exists():
             struck.unlink()
             self.deeds["kills"] += 1
+
+    def _plug_and_lose(
+        self, consumer: str, request: Request, at: int, loss: Loss, seed: int
+    ) -> list[Any]:
+        """Plug in a process that loses the store at a touch; what it was given."""
+
+        def run() -> list[Any]:
+            touches = itertools.count(1)
+
+            def at_touch(point: Point, _what: str) -> None:
+                if not point.in_worker and next(touches) == at:
+                    loss.strike(self.bench, random.Random(seed))
+
+            Recorder(self.place, at_touch, lambda _point, _go, _files: None).install(
+                self.kernel
+            )
+            try:
+                return self.manager.plug({"uuid": consumer}, *request)
+            except exception.OsAccError:
+                return []
+            finally:
+                if next(touches) <= at:
+                    loss.strike(self.bench, random.Random(seed))
+
+        ended = processes.call_with_all(run)
+        assert not ended.trouble, ended.trouble
+        return list(ended.value)
+
+    def _witness(self) -> Witness:
+        """Who has what, by what was returned and not given back.
+
+        What a reboot or a hot plug has taken from a guest is nobody's until it is
+        plugged again: of that the store alone knew.
+        """
+        witness = Witness()
+        for each, addresses in self.holds.items():
+            for address in set(addresses) - self.unready:
+                witness.holders[address] = each
+        return witness
+
+    def _put_in_order(self) -> None:
+        """All guests end, and what has no lease any more is released."""
+        for address in self.guests:
+            self.kernel.let_go(address)
+        self.guests.clear()
+        for each in sorted({lease.consumer for lease in self.manager.store.leases()}):
+            self.manager.unplug({"uuid": each})
+        for lease in self.manager.store.leases():
+            operations.release_device(self.manager, lease.address, None)
+        lost_store.tidy_up(self.manager)
+        self.holds.clear()
+        self.requests.clear()
+        self.unready.clear()
+        self._look()
 
     def _learn(self) -> None:
         """How functions are that nobody has taken yet."""

@@ -32,9 +32,10 @@ from hypothesis.stateful import (
 from os_acc import exception, operations
 from os_acc.manager import Manager
 from tests import counting
-from tests.stress import sight
+from tests.stress import lost_store, sight
 from tests.stress.bench import unfinished
 from tests.stress.killer import Way
+from tests.stress.lost_store import Kind, Loss
 from tests.stress.model import CONSUMERS, choose
 from tests.stress.second import Second
 from tests.stress.truths import Counts, Truths
@@ -249,6 +250,38 @@ class Histories(Truths):
             each.uuid for each in self._quarantined()
         }
         self.deeds["releases retried"] += len(left) - len(still)
+
+    @rule(
+        consumer=consumers,
+        picks=picks,
+        at=st.integers(1, 60),
+        loss=st.sampled_from(list(Loss)),
+        seed=st.integers(0, 99),
+    )
+    def lose_the_store(
+        self, consumer: str, picks: list[int], at: int, loss: Loss, seed: int
+    ) -> None:
+        """The store is lost during a plug; then the operator puts all in order."""
+        request = self._request(self.manager.providers(), picks)
+        if request is None:
+            return
+        # What goes wrong from here on is the store alone.
+        self.kernel.lift()
+        self.faulty = False
+        witness = self._witness()
+        places = [str(each.device.address) for each in self.manager.providers()]
+        for number, kind in enumerate((Kind.HOST, Kind.NONE)):
+            place = places[(at + number) % len(places)]
+            stranger = lost_store.consumer(0x100 + number)
+            if witness.plug(self.manager, stranger, place, kind):
+                self.deeds[f"leases of {kind.name} that are lost or saved"] += 1
+        entries = self._plug_and_lose(consumer, request, at, loss, seed)
+        witness.given(consumer, entries)
+        lost_store.try_everything(self.manager, witness)
+        self.manager = self.bench.manager()
+        lost_store.try_everything(self.manager, witness)
+        self._put_in_order()
+        self.deeds[f"stores {loss.value} during a plug"] += 1
 
     # -- what happens to the host --------------------------------------------
 
