@@ -41,7 +41,7 @@ from os_acc.objects.device import Handle
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
 from os_acc.plugins import base
-from os_acc.store.leases import AlreadyLeased, Store
+from os_acc.store import AlreadyLeased, Store
 from os_acc.store.locks import Locks, consumer_lock
 
 LOG = log.getLogger(__name__)

@@ -55,8 +55,9 @@ from os_acc.plugins import base
 from os_acc.profiles import folding
 from os_acc.profiles.choice import Profiles
 from os_acc.store.database import StoreReplaced
-from os_acc.store.leases import AlreadyLeased, Store
+from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, consumer_lock
+from os_acc.store.refusals import AlreadyLeased
 
 LOG = log.getLogger(__name__)
 

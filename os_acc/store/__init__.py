@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from os_acc.store.database import StoreDamaged, owner_of
 from os_acc.store.journal import Event, Operation
-from os_acc.store.leases import AlreadyLeased, StaleLease, Store
+from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, consumer_lock, device_lock
+from os_acc.store.refusals import AlreadyLeased, StaleLease
 
 __all__ = [
     "AlreadyLeased",

@@ -39,21 +39,9 @@ from os_acc.store import codec, doubts, journal, offers, places, requests, rows,
 from os_acc.store.database import Database, StoreDamaged, check_is, identity_of
 from os_acc.store.journal import Event, Operation
 from os_acc.store.proof import CLAIMS, PROVIDERS
+from os_acc.store.refusals import AlreadyLeased, StaleLease
 
 LOG = log.getLogger(__name__)
-
-
-class AlreadyLeased(exception.NoDeviceAvailable):
-    """Somebody else's lease claims a function that this one needs."""
-
-    default_hint = "another plug was faster: choose among the free devices again"
-
-
-class StaleLease(exception.OsAccError):
-    """The lease was changed after the caller had read it."""
-
-    retryable = True
-    default_hint = "read the lease again before changing it"
 
 
 class Store:

@@ -11,7 +11,7 @@
 # under the License.
 
 
-"""What the file system and SQLite refuse, as errors of os_acc."""
+"""Errors of the store, also in the place of those of SQLite and the file system."""
 
 from __future__ import annotations
 
@@ -38,6 +38,19 @@ _OWNER_HINT = (
     " write there"
 )
 _DISK_HINT = "look at the disk of [os_acc] state_path; the kernel's log says more"
+
+
+class AlreadyLeased(exception.NoDeviceAvailable):
+    """Somebody else's lease claims a function that this one needs."""
+
+    default_hint = "another plug was faster: choose among the free devices again"
+
+
+class StaleLease(exception.OsAccError):
+    """The lease was changed after the caller had read it."""
+
+    retryable = True
+    default_hint = "read the lease again before changing it"
 
 
 def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:

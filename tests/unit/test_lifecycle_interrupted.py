@@ -201,9 +201,9 @@ def test_a_driver_that_came_into_the_group_meanwhile_is_found(make_bench):
     before = bench.kernel.snapshot()
     store, add = bench.manager.store, bench.manager.store.add
 
-    def plug_first(leases):
+    def plug_first(leases, seen):
         bench.kernel.hot_plug(late)
-        return add(leases)
+        return add(leases, seen)
 
     store.add = plug_first
     with pytest.raises(exception.HostStepFailed, match="edu"):

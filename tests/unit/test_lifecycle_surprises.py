@@ -226,9 +226,9 @@ def test_a_device_that_changes_while_it_is_chosen_is_not_taken(bench, monkeypatc
     provider = bench.provider(FPGA)
     store, add = bench.manager.store, bench.manager.store.add
 
-    def swap_first(leases):
+    def swap_first(leases, seen):
         bench.kernel.swap(FPGA, (0x10EE, 0x6000))
-        return add(leases)
+        return add(leases, seen)
 
     monkeypatch.setattr(store, "add", swap_first)
     writes = bench.kernel.writes()

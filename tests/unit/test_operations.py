@@ -21,7 +21,7 @@ import pytest
 from os_acc import exception, operations
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
-from os_acc.store.leases import AlreadyLeased
+from os_acc.store.refusals import AlreadyLeased
 from tests.unit.bench import instance, uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
