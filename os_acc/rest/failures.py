@@ -53,10 +53,16 @@ NOT_THEIRS = (
 _CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
 
 
-def is_connection(error: BaseException) -> bool:
-    """Whether nobody answered, rather than somebody something wrong."""
+def is_connection(
+    error: BaseException, more: tuple[type[BaseException], ...] = ()
+) -> bool:
+    """Whether nobody answered, rather than somebody something wrong.
+
+    :param more: exceptions of the service's own client that say so.
+    """
+    network = (*_NETWORK, *more)
     return not is_certificate(error) and any(
-        isinstance(cause, _NETWORK) for cause in chain(error)
+        isinstance(cause, network) for cause in chain(error)
     )
 
 

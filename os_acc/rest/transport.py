@@ -78,7 +78,10 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-# With which statuses the data of an image come.
+#: The Accept header of a caller that reads the data of an image in pieces; such an
+#: answer has no limit here. glanceclient streams each answer, and reads it whole.
+DATA: Final = "application/octet-stream"
+# The statuses of an answer with data.
 _WITH_DATA: Final = (200, 206)
 
 
@@ -120,7 +123,8 @@ class Adapter(ksa_session.TCPKeepAliveAdapter):
         try:
             response = super().send(request, *args, **kwargs)
             asking.status = response.status_code
-            if not (kwargs.get("stream") and response.status_code in _WITH_DATA):
+            streams = request.headers.get("Accept") == DATA
+            if not (streams and response.status_code in _WITH_DATA):
                 _take(response)
         except urllib3.exceptions.HTTPError as error:
             # requests passes on those that it has no class for.

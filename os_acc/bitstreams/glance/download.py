@@ -28,6 +28,7 @@ from os_acc.bitstreams.glance import errors
 from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import CutShort
 from os_acc.objects.image import Image
+from os_acc.rest.transport import DATA
 
 _PIECE = 2**20
 # Python refuses to read integers of thousands of digits.
@@ -85,7 +86,7 @@ def begin(http: adapter.Adapter, image: Image, offset: int) -> Download:
 
     :raises ImageNotFound: there are none.
     """
-    headers = {"Accept": "application/octet-stream", "Accept-Encoding": "identity"}
+    headers = {"Accept": DATA, "Accept-Encoding": "identity"}
     if offset:
         headers["Range"] = f"bytes={offset}-"
     response = http.get(

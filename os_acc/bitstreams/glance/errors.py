@@ -10,13 +10,14 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""The errors of os_acc for what keystoneauth1, requests and Glance report."""
+"""The errors of os_acc for those of glanceclient, keystoneauth1 and requests."""
 
 from __future__ import annotations
 
 import http.client
 import time
 
+from glanceclient import exc as glance
 from keystoneauth1 import exceptions as ksa
 from requests import Response
 
@@ -30,8 +31,24 @@ class Refused(Exception):
     """Glance itself answers with the status of an error, not Keystone."""
 
 
-#: Everything that is raised on the way to an image: OSError is requests' base, too.
-RAISED = (ksa.ClientException, OSError, Refused, *failures.NOT_THEIRS)
+#: Everything that is raised on the way to an image: OSError is requests' base, too,
+#: and the last are what glanceclient makes of an answer that is not Glance's.
+RAISED = (
+    ksa.ClientException,
+    glance.BaseException,
+    glance.ClientException,
+    OSError,
+    Refused,
+    *failures.NOT_THEIRS,
+)
+# The errors of glanceclient for a connection that was refused, dropped or silent.
+_NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)
+_REFUSED = (Refused, glance.HTTPException)
+
+
+def is_connection(error: BaseException) -> bool:
+    """Whether the connection failed, rather than the answer."""
+    return failures.is_connection(error, _NETWORK)
 
 
 def check(answer: Response) -> Response:
@@ -65,11 +82,11 @@ def translated(
             f"Glance did not answer in time for {told}",
             hint="raise the operation's own timeout if this is usual",
         )
-    if failures.is_connection(error):
+    if is_connection(error):
         return exception.ImageServiceUnavailable(
             f"nobody answers for {told}", hint="see that Keystone and Glance run"
         )
-    if isinstance(error, failures.Unread):
+    if any(isinstance(each, failures.Unread) for each in failures.chain(error)):
         return exception.ImageServiceUnavailable(
             f"cannot read the answer for {told}",
             hint="see Glance, and what is between it and this host",
@@ -92,12 +109,12 @@ def _answered(
             f"the credentials are refused for {told}",
             hint=f"see auth_url, user, project and password in [{GROUP.name}]",
         )
-    if code == 403 and isinstance(error, Refused):
+    if code == 403 and isinstance(error, _REFUSED):
         return exception.ImageNotFound(
             f"Glance does not let us have {told}",
             hint=f"see the roles of the user in [{GROUP.name}]",
         )
-    if code == 404 and isinstance(error, Refused):
+    if code == 404 and isinstance(error, _REFUSED):
         return exception.ImageNotFound(
             f"Glance has no {told}",
             hint="it does not exist, or is another project's and neither public "
@@ -118,4 +135,4 @@ _ENDPOINT = (
     f"address without a version"
 )
 
-FAILURES = Failures(RAISED, failures.is_connection, translated)
+FAILURES = Failures(RAISED, is_connection, translated)

@@ -15,7 +15,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from glanceclient.common import http as glance_http
 from keystoneauth1 import adapter
 from oslo_config import cfg
 
@@ -28,10 +30,12 @@ from os_acc.rest.retries import Retries
 class Link:
     """What to ask Glance with.
 
-    glanceclient builds its classes from a schema that the server sends, and does
-    not begin in the middle of data.
+    :ivar client: glanceclient's, for the metadata of images.
+    :ivar http: for their data, which glanceclient can neither begin in the
+        middle nor always give back in pieces.
     """
 
+    client: Any
     http: adapter.Adapter
     retries: Retries
 
@@ -42,7 +46,11 @@ def link(conf: cfg.ConfigOpts) -> Link:
     :raises InvalidConfiguration: there are too few, or some make no sense.
     """
     found = access(conf, SERVICE)
+    where = found.where
     return Link(
-        http=adapter.Adapter(found.session, auth=found.auth, **found.where),
+        client=glance_http.SessionClient(
+            session=found.session, auth=found.auth, **where
+        ),
+        http=adapter.Adapter(found.session, auth=found.auth, **where),
         retries=found.retries,
     )

@@ -29,10 +29,9 @@ from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 
 if TYPE_CHECKING:
-    from requests import Response
-
     from os_acc.bitstreams.glance.download import Download
     from os_acc.bitstreams.glance.link import Link
+    from os_acc.rest.answers import Value
 
 _T = TypeVar("_T")
 
@@ -41,14 +40,13 @@ _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PAGE = 200
 # Images that are looked at for one question.
 _MOST = 10_000
-_NOT_FOUND = 404
 
 
 class Glance:
     """A source of images that is Glance.
 
-    Threads may share one: they share its token, too. keystoneauth1
-    is imported when it is first asked for something.
+    Threads may share one: they share its token, too. glanceclient and
+    keystoneauth1 are imported when it is first asked for something.
 
     Images that are hidden (``os_hidden``) are found by their id alone.
 
@@ -100,19 +98,15 @@ class Glance:
     def _page(
         self, filters: Mapping[str, str], last: str | None, deadline: float
     ) -> tuple[list[Image], bool]:
-        asked = _asked_for(filters) | {"limit": str(_PAGE)}
-        if last is not None:
-            asked["marker"] = last
-        path = f"/v2/images?{urllib.parse.urlencode(asked)}"
         return self._asked(
-            lambda link: _page(link, path, last), "the list of images", deadline
+            lambda link: _page(link, filters, last), "the list of images", deadline
         )
 
     @contextlib.contextmanager
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[Download]:
         """See :meth:`os_acc.bitstreams.source.Source.data`.
 
-        Nothing is verified here.
+        Nothing is verified here, and glanceclient is not asked.
 
         :raises ImageNotFound: it is gone, has no data, or is deactivated.
         :raises ImageServiceUnavailable: Keystone or Glance do not answer.
@@ -146,37 +140,50 @@ class Glance:
 
 
 def _image(link: Link, image_id: str) -> Image:
-    from os_acc.bitstreams.glance import answers, errors
-    from os_acc.rest.answers import document
+    from os_acc.bitstreams.glance import answers
     from os_acc.rest.failures import Malformed
 
-    answer = errors.check(_answer(link, f"/v2/images/{image_id}"))
-    found = answers.image(document(answer))
+    found = answers.image(_asked_of(link, f"/v2/images/{image_id}"))
     if found.id.lower() != image_id.lower():
         raise Malformed(f"'id' is {found.id}, of another image")
     return found
 
 
-def _page(link: Link, path: str, last: str | None) -> tuple[list[Image], bool]:
-    from os_acc.bitstreams.glance import answers, errors
-    from os_acc.rest.answers import document
+def _page(
+    link: Link, filters: Mapping[str, str], last: str | None
+) -> tuple[list[Image], bool]:
+    """Return the images of a page, and whether there are more."""
+    from glanceclient import exc
 
-    answer = _answer(link, path)
-    if answer.status_code != _NOT_FOUND:
-        return answers.page(document(errors.check(answer)))
-    if last is None:
-        raise exception.InvalidConfiguration(
-            "what answers has no list of images",
-            hint=f"see endpoint_override in [{GROUP.name}]",
-        )
-    raise exception.ImageServiceUnavailable(
-        f"image {last} was deleted while the images were listed"
-    )
+    from os_acc.bitstreams.glance import answers
+
+    asked = _asked_for(filters) | {"limit": str(_PAGE)}
+    if last is not None:
+        asked["marker"] = last
+    try:
+        answer = _asked_of(link, f"/v2/images?{urllib.parse.urlencode(asked)}")
+    except exc.HTTPNotFound as error:
+        if last is None:
+            raise exception.InvalidConfiguration(
+                "what answers has no list of images",
+                hint=f"see endpoint_override in [{GROUP.name}]",
+            ) from error
+        raise exception.ImageServiceUnavailable(
+            f"image {last} was deleted while the images were listed"
+        ) from error
+    return answers.page(answer)
 
 
-def _answer(link: Link, path: str) -> Response:
-    headers = {"Accept": "application/json"}
-    return link.http.get(path, headers=headers, raise_exc=False)
+def _asked_of(link: Link, path: str) -> Value:
+    """Ask for a document.
+
+    The models that glanceclient makes of it follow a schema that the server sends,
+    and fail in ways of their own: here every field is read as its type.
+    """
+    from os_acc.rest.answers import Value
+
+    _answer, body = link.client.get(path)
+    return Value(body)
 
 
 def _asked_for(filters: Mapping[str, str]) -> dict[str, str]:

@@ -135,7 +135,7 @@ def test_a_file_that_was_cut_short_behind_glances_back(
 def test_a_file_that_was_changed_behind_glances_back_is_not_proved_here(
     cloud: Cloud, source: Glance, soon: float
 ) -> None:
-    # Whoever writes the file hashes what arrives.
+    # Nor by glanceclient: whoever writes the file hashes what arrives.
     image = source.image(cloud.upload(b"good"), soon)
     cloud.file(image.id).write_bytes(b"evil")
     with source.data(image, 0, soon) as data:
