@@ -114,6 +114,7 @@ class Daemon(daemon.Daemon):
     ) -> None:
         super().__init__(channel, context)
         self._keep = frozenset(self.caps)
+        self._unknown = self._keep - capabilities.CAPS_BYVALUE.keys()
         if isinstance(context, Context):
             # A configuration file may take some away. It gives none.
             self._keep &= context.keep
@@ -124,6 +125,10 @@ class Daemon(daemon.Daemon):
 
     def run(self) -> None:
         if isinstance(self.context, Context):
+            if self._unknown:
+                raise daemon.FailedToDropPrivileges(
+                    f"there are no capabilities {sorted(self._unknown)}"
+                )
             confinement.clean_environment()
             confinement.preload(self.context.preload)
         super().run()

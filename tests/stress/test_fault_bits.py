@@ -59,7 +59,11 @@ def test_every_table_has_rows(flips: Flips) -> None:
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+# The shares are of one size: each has the same number of parts.
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=pytest.mark.share(10, part)) for part in range(PARTS)],
+)
 def test_a_random_bit_may_be_wrong(flips: Flips, counting: Counting, part: int) -> None:
     survive(flips, counting, f"part {part:02}", flips.bits(part, BITS))
 

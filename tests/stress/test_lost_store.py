@@ -27,6 +27,7 @@ import pytest
 
 from os_acc.testing import Snapshot
 from tests import counting
+from tests.shares import Share
 from tests.stress import lost_store, processes
 from tests.stress.bench import Bench
 from tests.stress.lost_store import DEVICES, SPEC, Kind, Loss, Witness, consumer
@@ -34,11 +35,13 @@ from tests.stress.recorder import Point, Recorder
 from tests.stress.second import Second
 
 RIVAL, OTHER = consumer(99), consumer(98)
-#: At every how manieth point the store is lost, by the profile of Hypothesis.
-_EVERY = {"stress": 1, "shrink": 1, "change": 4}
+#: The points and the moments are divided among so many shares.
+SHARES, MOMENT_SHARES = 4, 10
+#: The store is lost at every n-th point, by the profile of Hypothesis.
+_EVERY = {"stress": 1, "shrink": 1}
 _SELDOM = 16
-#: How many random moments there are, by the same.
-_MOMENTS = {"stress": 1000, "shrink": 1000, "change": 100}
+#: The number of random moments, by the same.
+_MOMENTS = {"stress": 1000, "shrink": 1000}
 _FEW = 8
 #: The touches of a plug in the process of its service, more or less.
 _TOUCHES = 60
@@ -85,14 +88,20 @@ def stage(place: str) -> Stage:
 )
 @pytest.mark.parametrize("kind", Kind, ids=lambda each: each.name.lower())
 def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
-    request: pytest.FixtureRequest, stage: Stage, place: str, kind: Kind, has_it: bool
+    request: pytest.FixtureRequest,
+    stage: Stage,
+    place: str,
+    kind: Kind,
+    has_it: bool,
+    share: Share,
 ) -> None:
     wanted = DEVICES[kind][0 if has_it else 1]
     points = _record(stage, os.path.join(place, "recorded"), wanted, kind)
     profile = request.config.getoption("--hypothesis-profile")
+    numbered = list(enumerate(points))[:: _EVERY.get(profile, _SELDOM)]
     trials = [
         Trial(point, loss, (number + list(Loss).index(loss)) % 2 == 1)
-        for number, point in list(enumerate(points))[:: _EVERY.get(profile, _SELDOM)]
+        for number, point in share.select(numbered, SHARES)
         for loss in Loss
     ]
 
@@ -158,11 +167,18 @@ def _lose(
 
 
 def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
-    request: pytest.FixtureRequest, stage: Stage, place: str, seed: str
+    request: pytest.FixtureRequest,
+    stage: Stage,
+    place: str,
+    seed: str,
+    share: Share,
 ) -> None:
     """Both plug, and the store is lost at a random moment."""
     profile = request.config.getoption("--hypothesis-profile")
-    moments = range(_MOMENTS.get(profile, _FEW))
+    count = _MOMENTS.get(profile, _FEW)
+    moments = range(
+        share.reduce(count, MOMENT_SHARES) if profile in _MOMENTS else count
+    )
     print(f"to have these moments again: --hypothesis-seed={seed}")
 
     def attempt(number: int) -> str | None:
