@@ -40,6 +40,9 @@ class Library:
             "state_path": str(state),
             "device_spec": [named],
             "node_name": "node",
+            # Software emulation beside other work takes minutes for it.
+            "initialize_timeout": 300.0,
+            "helper_start_timeout": 240.0,
         }.items():
             cfg.CONF.set_override(name, value, group=conf.GROUP.name)
 

@@ -137,9 +137,10 @@ class Witness:
 
         :raises AssertionError: what was given belongs to another consumer.
         """
-        if (request := request_for(manager, place, kind)) is None:
-            return False
         try:
+            # The store may be lost before the plug begins.
+            if (request := request_for(manager, place, kind)) is None:
+                return False
             entries = manager.plug({"uuid": who}, *request)
         except exception.OsAccError:
             return False

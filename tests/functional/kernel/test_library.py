@@ -75,6 +75,7 @@ def nova_conf(the_machine: Machine) -> Callable[[OrdinaryUser], None]:
             f"state_path = {user.home}/os_acc\n"
             # Three helpers are started, one by one, in software emulation.
             "initialize_timeout = 300\n"
+            "helper_start_timeout = 240\n"
             f'device_spec = {{"address": "{the_machine.pf_node1}", "num_vfs": 4}}\n'
         )
 
