@@ -25,17 +25,22 @@ import os
 import pathlib
 import random
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from os_acc import exception, operations
 from os_acc.manager import Manager
+from os_acc.objects.device import Provider
 from os_acc.store.database import Database
 from os_acc.testing import FakeKernel, HostSpec, Snapshot, hosts
 from tests.stress import bench as benches
 from tests.stress.bench import Bench
 from tests.stress.recorder import Recorder
 
+_T = TypeVar("_T")
 PAGE = 4096
+#: How often one process may find out that the store was lost, more or less: what
+#: one service has replaced, another one may have damaged before.
+_LOSSES = 5
 GPU, NIC = "0000:17:00.0", "0000:3b:00.0"
 STRAY = "0000:f1:00.0"
 _PREBOUND = ("0000:5e:00.0", "0000:5f:00.0")
@@ -158,24 +163,33 @@ class Witness:
 
     def unplug(self, manager: Manager, who: str) -> None:
         """Give back what a consumer has; what has no lease is left where it is."""
-        with contextlib.suppress(exception.StateUnavailable):
-            manager.unplug({"uuid": who})
-        manager.unplug({"uuid": who})
+        once_noticed(lambda: manager.unplug({"uuid": who}))
         for address in [each for each, has in self.holders.items() if has == who]:
             del self.holders[address]
 
 
 def request_for(manager: Manager, place: str, kind: Kind) -> Any:
     """What asks for a card; None where it is not offered."""
-    with noticed():
-        manager.providers()
-    offered = {str(each.device.address): each for each in manager.providers()}
+    offered = {str(each.device.address): each for each in offers(manager)}
     if place not in offered:
         return None
     selected, specs = benches.ask(offered.values(), [place])
     if kind in (Kind.HOST, Kind.NONE):
         specs["accel1:attach_target"] = kind.value
     return selected, specs
+
+
+def offers(manager: Manager) -> tuple[Provider, ...]:
+    """What is offered, however often the store was replaced meanwhile."""
+    return once_noticed(manager.providers)
+
+
+def once_noticed(call: Callable[[], _T]) -> _T:
+    """Carry out a call again that finds out that the store was lost."""
+    for _ in range(_LOSSES):
+        with noticed():
+            return call()
+    return call()
 
 
 @contextlib.contextmanager
@@ -188,9 +202,7 @@ def noticed() -> Iterator[None]:
 def try_everything(manager: Manager, witness: Witness) -> int:
     """Ask for every card in turn, for a guest and for the host; how many were free."""
     given = 0
-    with noticed():
-        manager.providers()
-    places = sorted(str(each.device.address) for each in manager.providers())
+    places = sorted(str(each.device.address) for each in offers(manager))
     for number, place in enumerate(places):
         for kind in (Kind.GUEST, Kind.NONE):
             stranger = consumer(0x1000 + 2 * number + (kind is Kind.NONE))
@@ -205,8 +217,7 @@ def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
 
     :param prebound: what was on vfio-pci before: only then the driver is named.
     """
-    with noticed():
-        manager.take_stock()
+    offers(manager)
     for address in manager.store.damaged_claims():
         if address in manager.store.damaged_claims():
             operations.release_device(manager, address, None)
