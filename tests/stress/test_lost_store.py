@@ -35,14 +35,16 @@ from tests.stress.recorder import Point, Recorder
 from tests.stress.second import Second
 
 RIVAL, OTHER = consumer(99), consumer(98)
-#: The points and the moments are divided among so many shares.
-SHARES, MOMENT_SHARES = 4, 10
+#: The points of each plug are divided among so many shares.
+SHARES = 4
+#: The random moments are spread over parts, each in one share.
+PARTS = 20
 #: The store is lost at every n-th point, by the profile of Hypothesis.
 _EVERY = {"stress": 1, "shrink": 1}
 _SELDOM = 16
-#: The number of random moments, by the same.
-_MOMENTS = {"stress": 1000, "shrink": 1000}
-_FEW = 8
+#: The number of random moments in a part, by the same.
+_MOMENTS = {"stress": 50, "shrink": 50}
+_FEW = 1
 #: The touches of a plug in the process of its service, more or less.
 _TOUCHES = 60
 
@@ -87,10 +89,12 @@ def stage(place: str) -> Stage:
     "has_it", [False, True], ids=["of a free one", "of one in use"]
 )
 @pytest.mark.parametrize("kind", Kind, ids=lambda each: each.name.lower())
+@pytest.mark.parametrize("loss", Loss, ids=lambda each: each.name.lower())
 def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
     request: pytest.FixtureRequest,
     stage: Stage,
     place: str,
+    loss: Loss,
     kind: Kind,
     has_it: bool,
     share: Share,
@@ -102,7 +106,6 @@ def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
     trials = [
         Trial(point, loss, (number + list(Loss).index(loss)) % 2 == 1)
         for number, point in share.select(numbered, SHARES)
-        for loss in Loss
     ]
 
     def attempt(trial: Trial) -> str | None:
@@ -166,19 +169,17 @@ def _lose(
         lost_store.check(bench, manager, witness, stage.pristine)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=pytest.mark.share(PARTS, part)) for part in range(PARTS)],
+)
 def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
-    request: pytest.FixtureRequest,
-    stage: Stage,
-    place: str,
-    seed: str,
-    share: Share,
+    request: pytest.FixtureRequest, stage: Stage, place: str, seed: str, part: int
 ) -> None:
     """Both plug, and the store is lost at a random moment."""
     profile = request.config.getoption("--hypothesis-profile")
     count = _MOMENTS.get(profile, _FEW)
-    moments = range(
-        share.reduce(count, MOMENT_SHARES) if profile in _MOMENTS else count
-    )
+    moments = range(part * count, (part + 1) * count)
     print(f"to have these moments again: --hypothesis-seed={seed}")
 
     def attempt(number: int) -> str | None:
