@@ -42,7 +42,7 @@ _EXHAUSTED_HINT: Final = (
 class OsAccError(Exception):
     """The base of every error that os_acc raises on purpose.
 
-    Both texts are cut where they are too long.
+    Both texts are cut where they are too long, and can be encoded.
 
     :param message: what happened, with the offending value in it.
     :param hint: what a person can do about it.
@@ -54,9 +54,10 @@ class OsAccError(Exception):
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = texts.shortened(message, LONGEST_MESSAGE)
+        self.message = texts.shortened(texts.encodable(message), LONGEST_MESSAGE)
         super().__init__(self.message)
-        self.hint = texts.shortened(hint or self.default_hint, LONGEST_HINT)
+        hint = texts.encodable(hint or self.default_hint)
+        self.hint = texts.shortened(hint, LONGEST_HINT)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message

@@ -31,6 +31,11 @@ def shortened(text: str, most: int) -> str:
     return text[:room] + _NOTE.format(len(text) - room)
 
 
+def encodable(text: str) -> str:
+    """Return the text, with an escape for each character that cannot be written."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def is_encodable(text: str) -> bool:
     """Whether it can be written: half a pair of surrogates is no character."""
     try:

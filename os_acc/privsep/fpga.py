@@ -264,6 +264,9 @@ def _revive(card: PciAddress) -> None:
     if found != DRIVER:
         raise Refusal(Result(Outcome.NO_EFFECT, 0, "driver", found))
     functions.set_override(card, override)
+    left = functions.override(card)
+    if left != override:
+        raise Refusal(Result(Outcome.NO_EFFECT, 0, "driver_override", left))
 
 
 def _port(task: _Task, locked: list[PciAddress]) -> dfl.Port:

@@ -37,8 +37,8 @@ from tests.stress.second import Second
 RIVAL, OTHER = consumer(99), consumer(98)
 #: The points of each plug are divided among so many shares.
 SHARES = 4
-#: The random moments are spread over parts, each in one share.
-PARTS = 20
+#: The random moments are spread over parts, and these among so many shares.
+PARTS, PART_SHARES = 20, 10
 #: The store is lost at every n-th point, by the profile of Hypothesis.
 _EVERY = {"stress": 1, "shrink": 1}
 _SELDOM = 16
@@ -171,7 +171,10 @@ def _lose(
 
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(part, marks=pytest.mark.share(PARTS, part)) for part in range(PARTS)],
+    [
+        pytest.param(part, marks=pytest.mark.share(PART_SHARES, part))
+        for part in range(PARTS)
+    ],
 )
 def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
     request: pytest.FixtureRequest, stage: Stage, place: str, seed: str, part: int

@@ -379,7 +379,7 @@ STEPS = {"stress": 50_000, "shrink": 50_000}
 #: failure can have it done.
 _SLOW_PHASES = {"stress": {Phase.shrink, Phase.explain}}
 _FEW = 300
-_STEPS_OF_A_PART = 2_500
+_STEPS_OF_A_PART = 1_250
 _STEPS_OF_A_HISTORY = 100
 #: The parts are divided among so many shares.
 SHARES = 10

@@ -106,6 +106,12 @@ def test_an_error_is_short_however_much_it_is_given(kind):
     assert error.hint.endswith("... (389548 more characters)")
 
 
+def test_a_text_that_cannot_be_written_is_escaped():
+    """Libraries quote in their errors what a server has sent."""
+    error = exception.HostError("half \ud800", hint="of \udfff")
+    assert str(error) == "half \\ud800 (of \\udfff)"
+
+
 def test_a_text_that_fits_is_not_cut():
     message, hint = "m" * exception.LONGEST_MESSAGE, "h" * exception.LONGEST_HINT
     error = exception.HostError(message, hint=hint)
