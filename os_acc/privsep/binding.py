@@ -369,10 +369,11 @@ def _give_back_recorded(
         found = None
     if found is not None and found.lease != lease:
         return Result(Outcome.OK, 0, "record", found.lease)
-    if found is not None and found.driver != VFIO_PCI:
+    # A record of vfio-pci says nothing where the driver before that is asked for.
+    if found is not None and (found.driver != VFIO_PCI or target.driver == VFIO_PCI):
         target = target._replace(driver=found.driver, override=found.override)
         result = _give_back(target, proven_free)
-    elif (allowed := allows(target)) is None or (found and target.driver == VFIO_PCI):
+    elif (allowed := allows(target)) is None:
         result = _give_back(target, proven_free)
     else:
         result = _give_to_kernel(target, proven_free, allowed=allowed)

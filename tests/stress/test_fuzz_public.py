@@ -51,6 +51,8 @@ CHANGING = (
     *("create_requests", "bind_requests", "unbind_requests", "delete_requests"),
 )
 BATCH = 250
+#: Seconds, far beyond the time that a slow machine takes.
+LONG = 600.0
 
 
 class World:
@@ -119,6 +121,8 @@ def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         os_acc.initialize()
         world.begin()
         yield world
+        # Its thread would write to the store, in sight of other tests.
+        assert service.get().retrier.stop(LONG)
 
 
 def test_every_public_function_is_fuzzed(world: World):

@@ -287,6 +287,17 @@ def test_what_has_left_device_spec_while_leased_goes_back_as_recorded(fake, writ
     assert fake.state(str(GPU)).driver_override is None
 
 
+def test_a_function_of_vfio_pci_keeps_the_override_that_is_recorded(fake, write):
+    """A function that the host bound at its boot goes back as it was."""
+    functions.rebind(GPU, "vfio-pci")
+    functions.set_override(GPU, "vfio-pci")
+    write(named(GPU))
+    assert take(GPU) == [Outcome.OK]
+    assert give_back(driver="vfio-pci", override="nouveau") == OK
+    assert fake.state(str(GPU)).driver == "vfio-pci"
+    assert fake.state(str(GPU)).driver_override == "vfio-pci"
+
+
 def test_what_has_left_device_spec_while_leased_stays_taken(fake, write):
     write(named(GPU))
     assert take(GPU) == [Outcome.OK]
