@@ -238,7 +238,7 @@ class Manager:
 
     def take_stock(self, deadline: float = math.inf) -> inventory.Inventory:
         """What the host offers at this moment."""
-        return self.offering.take_stock(deadline)
+        return self.offering.look(deadline)
 
     def refresh(self) -> None:
         """Look at the host for those who cannot wait; see :mod:`.watching`."""

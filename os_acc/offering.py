@@ -66,7 +66,7 @@ class Offering:
         self.health = health
         self.reconciler = reconciler
         self.ours = store.providers()
-        self.snapshots = snapshot.Snapshots(self.take_stock)
+        self.snapshots = snapshot.Snapshots(self.look)
         self.memory = memory.Memory(store.told())
         self.tree = tree.TreeWriter(
             node_name, self.memory, rules.named.resource_classes
@@ -78,12 +78,8 @@ class Offering:
         self.tree.forget()
         self.memory.forget()
 
-    def take_stock(self, deadline: float = math.inf) -> inventory.Inventory:
-        """What the host offers at this moment."""
-        return self.look(deadline)
-
-    def look(self, deadline: float) -> inventory.Inventory:
-        """What the host offers, with the leases that this was judged by.
+    def look(self, deadline: float = math.inf) -> inventory.Inventory:
+        """Return the devices that the host offers now, judged by the leases.
 
         :raises StoreReplaced: there is another store each time, until the deadline.
         """
