@@ -210,7 +210,7 @@ def check_unbound(
 ) -> None:
     """Make sure that a free device is not on vfio-pci, unless it always is.
 
-    :raises DeviceUnsettled: it is: somebody has taken it for a guest meanwhile.
+    :raises DeviceUnsettled: another program has bound it to vfio-pci meanwhile.
     """
     for each in prior:
         if vfio.is_vfio_driver(each.driver) and each.address not in prebound:

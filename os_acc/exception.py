@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final
 from os_acc import texts
 
 #: Characters of a message, and of a hint: an error fits into one line of a log,
-#: whatever a service, a file or a caller has put into it.
+#: also with the text of a service, a file or a caller in it.
 LONGEST_MESSAGE: Final = 1500
 LONGEST_HINT: Final = 480
 

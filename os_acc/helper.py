@@ -143,7 +143,7 @@ class Helper:
     def forget(
         self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
     ) -> None:
-        """Remove a lease's records of functions of which nothing is restored.
+        """Remove a lease's records of functions that are not restored.
 
         :raises HostError: one of them is on vfio-pci for the guest.
         """

@@ -54,8 +54,8 @@ class Inventory:
 
     :ivar set_aside: the plugins that failed to say what they know.
     :ivar places: what the providers, and those of cards, are named after.
-    :ivar standing: by what this was judged. Whoever chooses among the providers
-        chooses by this, too.
+    :ivar standing: the leases that this was judged against. A choice among the
+        providers uses them, too.
     :ivar prebound: functions that are on vfio-pci without us, says the operator.
     """
 

@@ -184,8 +184,8 @@ class Lifecycle:
             if not each.is_the_guests or not bindings.holds(self._root, each)
         ]
         bindings.check_unused(self._root, [each for each in idle if each.is_the_guests])
-        # Whoever was killed half-way has left those with a region without the
-        # driver that shows it.
+        # A process that was killed half-way has left those with a region without
+        # the driver that shows it.
         idle = [
             self._sent(self._restore, lease, deadline)
             if lease.programming is not None

@@ -61,8 +61,8 @@ def release_device(
     """Give a quarantined or an unknown device back to the host.
 
     :param driver: the driver that an unknown device is to go to, '' for
-        none; only for a device of which neither a lease nor the privileged
-        helper's record says it.
+        none; only for a device without a lease and without a record of the
+        privileged helper.
     :param siblings: the same for those functions of its IOMMU group that
         are prepared for a guest as well.
     :param force: forget a quarantined lease even where its device still
@@ -230,7 +230,7 @@ class _Unknown:
         self._address, self._records = address, records
         self._function = stock.host.function(address)
         self.recorded = records.get(address)
-        # Whatever the configuration says by now: the helper has taken it for us.
+        # The configuration may have changed since the helper took it for us.
         if self.recorded is None:
             self._check_prepared(stock)
 

@@ -85,7 +85,7 @@ def refusal(
             )
         case "compat_id" | "fme" | "port" if result.errno in _NOT_THERE:
             return exception.NotProgrammable(
-                f"{region} has no {result.step} by which it could be programmed"
+                f"{region} has no {result.step}: it cannot be programmed"
             )
         case "programming":
             return _programming_error(region, image, result)

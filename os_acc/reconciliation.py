@@ -73,7 +73,7 @@ class Reconciler:
         store: Store,
         deadline: float,
     ) -> None:
-        """Have the helper forget functions of which nothing is restored."""
+        """Have the helper forget functions that are not restored."""
         _in_time(
             lambda epoch: self._hands.forget(lease, addresses, epoch, deadline), store
         )

@@ -80,7 +80,7 @@ class DeviceSpec:
 
     @property
     def interfaces(self) -> frozenset[str]:
-        """The network interfaces by which entries name devices."""
+        """Return the network interfaces that entries name."""
         places = (entry.place for entry in self.entries)
         return frozenset(each.name for each in places if isinstance(each, Netdev))
 

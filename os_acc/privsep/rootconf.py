@@ -13,7 +13,7 @@
 """Root's own configuration: the limit of what a caller can ask for.
 
 A service's configuration may belong to the service's user, and so does the
-command line by which the helper is started. Neither can widen what this file
+command line that starts the helper. Neither can widen what this file
 allows: ``/etc/os-acc/privileged.conf``, with the options and the syntax of the
 service's own file. It counts only where root alone could have written it.
 """

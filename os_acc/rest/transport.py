@@ -16,8 +16,8 @@ The timeouts of requests hold for each read: a server that sends a byte now
 and then is waited for without end. Here every read of a response, and every
 connection that is opened for one, ends at a deadline.
 
-Nor is what a server sends bounded there. Here every answer is, whatever service
-it is of, Keystone among them: in the bytes of its body once they are decoded, in
+Nor does it bound an answer. Here the answers of all services, Keystone among
+them, are bounded: in the bytes of its body once they are decoded, in
 the values of its JSON, in the length of each line of its framing, and in its
 header fields (:mod:`http.client`: 100 of at most 64 KiB each). Only the data of an
 image, which are streamed, have a limit of their own.

@@ -104,7 +104,7 @@ PLACES: Final = Table("places", ("provider", "address", "key"), schema.WITH_PLAC
 OFFERED: Final = Table("offered_by", ("provider", "plugin"), schema.WITH_PLUGINS)
 RECORDED: Final = Table("recorded", ("address", "lease"), schema.WITH_RECORDED)
 
-#: Those of which a damaged row makes the whole store a damaged one.
+#: A damaged row of these tables makes the whole store a damaged one.
 DECISIVE: Final = (META, CLAIMS, PROVIDERS, TOLD, MADE, PLACES, OFFERED, RECORDED)
 
 

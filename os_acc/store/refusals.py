@@ -41,7 +41,7 @@ _DISK_HINT = "look at the disk of [os_acc] state_path; the kernel's log says mor
 
 
 class AlreadyLeased(exception.NoDeviceAvailable):
-    """Somebody else's lease claims a function that this one needs."""
+    """Another consumer's lease claims a function that this one needs."""
 
     default_hint = "another plug was faster: choose among the free devices again"
 

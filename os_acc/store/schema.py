@@ -134,9 +134,9 @@ WITH_TOLD, WITH_REQUESTS = 4, 5
 WITH_PLACES = 6
 #: The first that knows which names others have kept from being deleted.
 WITH_KEPT = 7
-#: The first that knows by which plugin a provider was offered.
+#: The first that knows the plugin that offered a provider.
 WITH_PLUGINS = 8
-#: The first of which each row of plain columns proves itself.
+#: The first with a digest in each row of plain columns.
 WITH_DIGESTS = 9
 #: The first that knows what the privileged helper has taken without a lease.
 WITH_RECORDED = 10

@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""A store with rows in all tables, of which one bit is wrong.
+"""A store with rows in all tables, and one wrong bit.
 
 The service that starts on it reports damage, or everything is as without it.
 """

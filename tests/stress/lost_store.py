@@ -99,7 +99,7 @@ def _damage(file: pathlib.Path, rng: random.Random) -> None:
 
 
 def host() -> HostSpec:
-    """A card, VFs, cards for each kind, and one that somebody else has prepared."""
+    """A card, VFs, cards for each kind, and one that another program has prepared."""
     places = (*_PREBOUND, "0000:a3", "0000:a4", STRAY)
     return HostSpec(
         (
@@ -130,7 +130,7 @@ def consumer(number: int) -> str:
 
 @dataclasses.dataclass(slots=True)
 class Witness:
-    """Who has which function, whatever the library believes.
+    """The holder of each function, by the answers of plugs alone.
 
     :ivar holders: the consumer of each function that a plug has returned.
     """
@@ -245,7 +245,7 @@ def watch_transactions(recorder: Recorder, is_lost: Callable[[], bool]) -> None:
     """Make each beginning of a transaction a point, too.
 
     Where the store was lost, another thread of the process finds out first, so
-    that nobody tells the one that is watched.
+    that the one under watch gets no error.
     """
     begin = Database.transaction
     told: set[int] = set()

@@ -274,7 +274,7 @@ class Model(RuleBasedStateMachine):
     def _witness(self) -> Witness:
         """Who has what, by what was returned and not given back.
 
-        What a reboot or a hot plug has taken from a guest is nobody's until it is
+        What a reboot or a hot plug has taken from a guest has no holder until it is
         plugged again: of that the store alone knew.
         """
         witness = Witness()

@@ -11,7 +11,7 @@
 # under the License.
 
 
-"""Whatever a service answers, it is understood, or told by a typed error.
+"""Each answer of a service is understood, or raises a typed error.
 
 Of each call, one answer or all of them are changed: any JSON in its place, the
 right one with one thing changed somewhere in it, and what is hardly JSON.
@@ -35,7 +35,7 @@ from tests.stress.fuzzing import Fuzzed, told
 #: How often each call is answered by chance.
 ANSWERS = 250
 
-# Texts in place of which JSON is written that Python's own does not write.
+# Texts that stand for JSON that Python's own encoder does not write.
 _WRITTEN = {
     "@digits": "9" * 5000,
     "@inf": "Infinity",

@@ -96,7 +96,7 @@ def test_nothing_is_written_but_what_was_meant(
 
 
 def check_later_calls_are_accepted(fake: FakeKernel) -> None:
-    """No call, whatever epoch it carried, outranks those of tomorrow."""
+    """No epoch of a call outranks those of tomorrow."""
     tomorrow = time.time_ns() // 1000 + DAY
     for lock in pathlib.Path(fake.root, "run/os_acc").glob("*:*:*.?"):
         # It is empty where no epoch was accepted.

@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""A device that a consumer has goes to no other, whatever the store has lost.
+"""A device that a consumer has goes to no other after a loss of the store.
 
 At every point at which a plug touches disk or host the store is lost: with
 devices of every kind in use, and with the plug itself of every kind.

@@ -140,7 +140,7 @@ def raw(begin: bytes, again: bytes) -> Answer:
 
     def answer(handler: Any) -> None:
         handler.wfile.write(begin)
-        # Should anybody read all of it, the test fails instead of the host.
+        # A client that reads all of it fails the test instead of the host.
         while handler.server.sent < 256 * MEBIBYTE:
             handler.wfile.write(again)
             handler.server.sent += len(again)
@@ -209,7 +209,7 @@ def test_an_answer_in_another_coding_is_not_read(server: Server, coding: str) ->
 
 
 def test_no_coding_is_asked_for_and_gzip_is_understood(server: Server) -> None:
-    """A proxy may encode what nobody asked it to."""
+    """A proxy may encode an answer without a request for it."""
     packed = gzip.compress(json.dumps({"device_profiles": []}).encode())
     server.answer = of(packed, Content_Encoding="gzip")
     assert server.ask("Cyborg") == []

@@ -219,7 +219,7 @@ def test_a_retry_that_succeeds_offers_the_unit_again(card, monkeypatch):
     assert not futures.wait(retrier.retry(), LONG).not_done
     assert units(nova, card) == (4, 1)
     card.kernel.let_go(vf)
-    # The snapshot is told of it without a look at the host.
+    # The snapshot changes without a look at the host.
     monkeypatch.setattr(card.manager.offering, "look", None)
     assert not futures.wait(retrier.retry(), LONG).not_done
     nova.cycle(card.manager.update_provider_tree)

@@ -33,7 +33,7 @@ OTHER_GPU, OTHER_AUDIO = "0000:b1:00.0", "0000:b1:00.1"
 
 
 def make_unknown(bench: Bench, number: int, address: str) -> None:
-    """Leave a device as another program would: prepared, and nobody's."""
+    """Leave a device as another program would: prepared, and without a lease."""
     bench.plug(number, address)
     bench.manager.store.delete(bench.manager.store.leases(uuid_of(number)))
     bench.forget_records()
