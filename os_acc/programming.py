@@ -156,6 +156,10 @@ class Programmer:
         cards: dict[PciAddress, list[Job]] = {}
         for job in jobs:
             cards.setdefault(job.region.card, []).append(_renewed(job, recorded))
+        for lease in leases:
+            # To program a card may rebind it: the helper restores by its own record.
+            if not cards.keys().isdisjoint(lease.members):
+                self._hands.reserve(lease, deadline)
         ended = unending.side_by_side(
             list(cards.values()),
             lambda each: [(job, self._program(job, deadline)) for job in each],

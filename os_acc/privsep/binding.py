@@ -237,7 +237,7 @@ def _claim(
 def _take_allowed(target: Target, lease: str, allows: Permission) -> Result:
     # One that is taken already, and has left device_spec since, stays so.
     is_taken = functions.driver(target.address) == VFIO_PCI and _lease_of(target)
-    if allows(target) is False and is_taken != lease:
+    if is_taken != lease and _is_denied(target, allows):
         return rootconf.denied()
     return _take(target, lease)
 
@@ -245,9 +245,20 @@ def _take_allowed(target: Target, lease: str, allows: Permission) -> Result:
 def _reserve_allowed(
     target: Target, lease: str, use: Use, allows: Permission
 ) -> Result:
-    if allows(target) is False and _lease_of(target) is None:
+    if _lease_of(target) is None and _is_denied(target, allows):
         return rootconf.denied()
     return _reserve(target, lease, use)
+
+
+def _is_denied(target: Target, allows: Permission) -> bool:
+    """Whether root's configuration keeps a function from all leases.
+
+    A PF that is served in VFs is itself no device: see :mod:`os_acc.eligibility`.
+    """
+    allowed = allows(target)
+    if allowed is None:
+        return False
+    return not allowed or rootconf.known().is_in_parts(target.address)
 
 
 def _lease_of(target: Target) -> str | None:
@@ -273,7 +284,10 @@ def _reserve(target: Target, lease: str, use: Use) -> Result:
             functions.override(target.address),
             use,
         )
-    record.write(dataclasses.replace(found, lease=lease))
+    # A guest's function is on vfio-pci until it is given back: see _forget().
+    if Use.GUEST in (found.use, use):
+        use = Use.GUEST
+    record.write(dataclasses.replace(found, lease=lease, use=use))
     return Result(Outcome.OK)
 
 

@@ -250,7 +250,7 @@ def _revive(card: PciAddress) -> None:
     A programming that fails leaves its port disabled, and the driver counts
     that: it is enabled by none of those that succeed afterwards
     (fpga_region_program_fpga(), __afu_port_enable()). Where this is interrupted,
-    the caller's record has the override to restore.
+    the helper's record of the card has the override to restore.
     """
     vfs = functions.count_vfs(card)
     if vfs:

@@ -102,6 +102,14 @@ class RootConf:
             self.tags(address) is not None for address in addresses
         )
 
+    def is_in_parts(self, address: PciAddress) -> bool:
+        """Whether a function is a PF that has VFs, or whose entry asks for VFs."""
+        if functions.count_vfs(address):
+            return True
+        tags = self.tags(address)
+        asks = tags is not None and tags.num_vfs is not None
+        return asks and functions.total_vfs(address) > 0
+
     def allows_vfs(self, address: PciAddress, count: int) -> bool:
         """Whether a PF may get this many VFs."""
         if self.is_open:

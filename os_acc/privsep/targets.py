@@ -79,9 +79,13 @@ def permission(targets: Sequence[Target]) -> Permission:
     def allows(target: Target) -> bool | None:
         if root.is_open:
             return None
-        # All of a call are of one IOMMU group: see _mismatch().
-        places = (each.address for each in targets)
-        card = [place for place in places if place.same_slot(target.address)]
+        # The groups of the other targets are not checked before their turn.
+        card = [
+            each.address
+            for each in targets
+            if each.address.same_slot(target.address)
+            and functions.group(each.address) == functions.group(target.address)
+        ]
         return root.allows(*card)
 
     return allows

@@ -18,12 +18,14 @@ The other driver is registered first, so the bus prefers it in every plain probe
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from os_acc import exception, operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.privsep import rootconf
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, drivers, hosts
 from os_acc.testing.tree import Tree
 from tests.unit.bench import Bench, instance, state_of
@@ -34,13 +36,30 @@ GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 VFIO, OURS, THIRD = "vfio-pci", "nouveau", "nvidia"
 
 
+@pytest.fixture(params=[False, True], ids=["any caller", "root's configuration"])
+def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Name devices in root's configuration, where there is one."""
+
+    def limit(bench: Bench, *addresses: str) -> None:
+        if request.param:
+            path = Path(bench.root, *rootconf.PATH)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            named = [f'device_spec = {{"address": "{each}"}}' for each in addresses]
+            state = f"state_path = {bench.state_path}"
+            path.write_text("\n".join(["[os_acc]", *named, state, ""]))
+
+    return limit
+
+
 @pytest.fixture
-def contested(make_bench: Callable[..., Bench]) -> Bench:
+def contested(make_bench: Callable[..., Bench], limit: Callable[..., None]) -> Bench:
     """A GPU and an FPGA that the third driver matches, too."""
     display, audio = hosts.gpu("0000:17")
     card = hosts.fpga("0000:5e")
     third = DriverSpec(THIRD, (display.ids, card.ids))
-    return make_bench(HostSpec((display, audio, card), drivers=(third,)))
+    bench = make_bench(HostSpec((display, audio, card), drivers=(third,)))
+    limit(bench, GPU, FPGA)
+    return bench
 
 
 def bind(bench: Bench, address: str, driver: str, override: str = "") -> None:
@@ -203,8 +222,9 @@ RENEWAL = [
 
 
 @pytest.fixture
-def failed(fpgas: FpgaBench) -> FpgaBench:
+def failed(fpgas: FpgaBench, limit: Callable[..., None]) -> FpgaBench:
     """A card of two drivers whose programming has failed."""
+    limit(fpgas, CARD)
     prefer(fpgas.kernel, THIRD, CARD)
     fpgas.upload()
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
@@ -248,6 +268,7 @@ def test_a_renewal_that_is_killed_at_any_write_is_undone(
 @pytest.mark.parametrize("target", ["VM", "host"])
 def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
     make_fpgas: Callable[..., FpgaBench],
+    limit: Callable[..., None],
     target: str,
     attribute: str,
     nth: int,
@@ -255,6 +276,7 @@ def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
 ) -> None:
     card = hosts.dfl("0000:3b", 0)
     fpgas = make_fpgas(HostSpec((card,), drivers=(DriverSpec(THIRD, (card.ids,)),)))
+    limit(fpgas, CARD)
     fpgas.upload()
     bind(fpgas, CARD, "dfl-pci")
     fpgas.ask(1, function_id=GZIP, attach_target=target)

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import os
@@ -24,7 +25,7 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from os_acc import exception, state_path
+from os_acc import state_path
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     binding,
@@ -32,77 +33,32 @@ from os_acc.privsep import (
     images,
     record,
     rootconf,
-    sriov,
     tools,
-    worker,
 )
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.privsep.rootconf import Mode
-from os_acc.testing import FakeKernel, hosts
-from tests.stress.hostile_client import RETURNED, connected
+from os_acc.testing import FakeKernel, HostSpec, hosts
+from tests.unit.bench import Bench
 from tests.unit.fpga_host import CARD, PORTED, SECOND, VFS, FpgaHost
+from tests.unit.privsep.rooted import (
+    AUDIO,
+    DENIED,
+    DISK,
+    GPU,
+    LEASE,
+    NIC,
+    OK,
+    SHARED,
+    UP,
+    give_back,
+    make_vfs,
+    named,
+    take,
+    targets,
+    write,
+)
 
-LEASE = "11111111-1111-4111-8111-111111111111"
-OTHERS = "22222222-2222-4222-8222-222222222222"
-GPU, AUDIO = PciAddress(0, 0x17, 0, 0), PciAddress(0, 0x17, 0, 1)
-NIC, UP = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0xAF, 0, 0)
-DISK = PciAddress(0, 4, 0, 0)
-FPGA = PciAddress(0, 0x5E, 0, 0)
-#: A GPU, its audio function and a NIC, all of one IOMMU group.
-SHARED = (PciAddress(0, 1, 0, 0), PciAddress(0, 1, 0, 1), PciAddress(0, 2, 0, 0))
-OK = Result(Outcome.OK)
-DENIED = Outcome.DENIED
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(fake: FakeKernel) -> Write:
-    """``write(*device_spec, ...)`` writes root's configuration of the fake host."""
-
-    def write(*device_spec: str, more: str = "", mode: int = 0o644) -> Path:
-        path = Path(fake.root, *rootconf.PATH)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [f"device_spec = {value}\n" for value in device_spec]
-        path.write_text("[os_acc]\n" + "".join(lines) + more)
-        path.chmod(mode)
-        return path
-
-    return write
-
-
-def named(address: PciAddress, more: str = "") -> str:
-    return f'{{"address": "{address}"{more}}}'
-
-
-def targets(*places: PciAddress, more: tuple[str, ...] = ()):
-    return tuple((place.parts, functions.identity(place), *more) for place in places)
-
-
-def take(*places: PciAddress, lease: str = LEASE) -> list[str]:
-    group = functions.group(places[0])
-    answers = binding.take(group, targets(*places), 1, 30_000, lease)
-    return [Result(*answer).outcome for answer in answers]
-
-
-def give_back(
-    place: PciAddress = GPU, driver: str = "nouveau", override: str = ""
-) -> Result:
-    told = targets(place, more=(driver, override))
-    (answer,) = binding.give_back(functions.group(place), told, 1, 30_000, True, LEASE)
-    return Result(*answer)
-
-
-def make_vfs(count: int, place: PciAddress = NIC) -> Result:
-    identity = functions.identity(place)
-    return Result(*sriov.set_num_vfs(place.parts, identity, count, 1, 30_000))
-
-
-def taken_by_an_older_version(fake: FakeKernel, *places: PciAddress) -> None:
-    """The functions are on vfio-pci, and no record says since when."""
-    assert take(*places) == [Outcome.OK] * len(places)
-    for place in places:
-        record.remove(place)
+__all__ = ["write"]
 
 
 # -- what is allowed -------------------------------------------------------------
@@ -134,6 +90,52 @@ def test_of_a_group_only_the_card_that_is_named_is_taken(make_bench):
     path.write_text(f"[os_acc]\ndevice_spec = {named(SHARED[0])}\n")
     assert take(*SHARED) == [Outcome.OK, Outcome.OK, DENIED]
     assert fake.state(str(SHARED[2])).driver == "ice"
+
+
+@pytest.fixture
+def divided(make_bench: Callable[..., Bench]) -> FakeKernel:
+    """A card whose GPU is named, and whose NIC is in another IOMMU group."""
+    display, _ = hosts.gpu("0000:17")
+    interface = hosts.nic("0000:17", name="eno1", up=True)
+    interface = dataclasses.replace(interface, address=str(AUDIO))
+    port = hosts.root_port("0000:16:00.0")
+    kernel = make_bench(HostSpec((port, display, interface))).kernel
+    path = Path(kernel.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[os_acc]\ndevice_spec = {named(GPU)}\n")
+    return kernel
+
+
+@pytest.mark.parametrize("places", [(AUDIO,), (AUDIO, GPU), (GPU, AUDIO)])
+def test_a_sibling_of_another_group_is_not_taken(divided, places):
+    assert functions.group(AUDIO) != functions.group(GPU)
+    take(*places)
+    assert divided.state(str(AUDIO)).driver == "ice"
+    assert record.read(AUDIO) is None
+
+
+@pytest.mark.parametrize("places", [(AUDIO,), (AUDIO, GPU), (GPU, AUDIO)])
+def test_a_sibling_of_another_group_is_not_recorded(divided, places):
+    group = functions.group(places[0])
+    binding.reserve(group, targets(*places), 1, 30_000, LEASE, "host", "")
+    assert record.read(AUDIO) is None
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("place", [NIC, UP])
+def test_a_pf_that_is_named_for_its_vfs_is_not_taken(fake, write, place, count):
+    write(named(place, ', "num_vfs": 2'))
+    if count:
+        assert make_vfs(count, place) == OK
+    assert take(place) == [DENIED]
+    assert fake.state(str(place)).driver == "ice"
+
+
+def test_a_pf_that_has_vfs_is_not_taken(fake, write):
+    assert make_vfs(2) == OK
+    write(named(NIC))
+    assert take(NIC) == [DENIED]
+    assert fake.state(str(NIC)).driver == "ice"
 
 
 def test_vfs_are_named_by_their_pf(fake, write):
@@ -174,6 +176,27 @@ def test_what_is_not_named_is_not_recorded_either(fake, write):
     )
     assert Result(*answer).outcome == DENIED
     assert record.read(GPU) is None
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, first):
+    """Its record has the driver to restore."""
+
+    def reserve() -> None:
+        group = functions.group(GPU)
+        (answer,) = binding.reserve(group, targets(GPU), 1, 30_000, LEASE, "host", "")
+        assert Result(*answer) == OK
+
+    write(named(GPU))
+    if first:
+        reserve()
+    assert take(GPU) == [Outcome.OK]
+    if not first:
+        reserve()
+    (answer,) = binding.forget((GPU.parts,), 1, 30_000, LEASE)
+    assert Result(*answer).outcome == Outcome.REFUSED
+    assert give_back() == OK
+    assert fake.state(str(GPU)).driver == "nouveau"
 
 
 # -- which file counts -------------------------------------------------------------
@@ -273,164 +296,6 @@ def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):
     rootconf.current()
     assert images.Images().directory() == "/var/lib/os_acc/bitstreams"
     assert tools.Tools().directory() == "/opt/xilinx/xrt/bin"
-
-
-# -- restoring ---------------------------------------------------------------------
-
-
-def test_what_has_left_device_spec_while_leased_goes_back_as_recorded(fake, write):
-    write(named(GPU))
-    assert take(GPU) == [Outcome.OK]
-    write(named(UP))
-    assert give_back(driver="pci-stub", override="pci-stub") == OK
-    assert fake.state(str(GPU)).driver == "nouveau"
-    assert fake.state(str(GPU)).driver_override is None
-
-
-def test_a_function_of_vfio_pci_keeps_the_override_that_is_recorded(fake, write):
-    """A function that the host bound at its boot goes back as it was."""
-    functions.rebind(GPU, "vfio-pci")
-    functions.set_override(GPU, "vfio-pci")
-    write(named(GPU))
-    assert take(GPU) == [Outcome.OK]
-    assert give_back(driver="vfio-pci", override="nouveau") == OK
-    assert fake.state(str(GPU)).driver == "vfio-pci"
-    assert fake.state(str(GPU)).driver_override == "vfio-pci"
-
-
-def test_what_has_left_device_spec_while_leased_stays_taken(fake, write):
-    write(named(GPU))
-    assert take(GPU) == [Outcome.OK]
-    write(named(UP))
-    assert take(GPU) == [Outcome.OK]
-    assert give_back() == OK
-    assert take(GPU) == [DENIED]
-
-
-def test_another_helper_goes_by_the_record_as_well(fake, write):
-    """A restart of the service starts other helpers."""
-    write(named(GPU))
-    assert served(fake, "take", targets(GPU), 1, 30_000, LEASE) == [Outcome.OK]
-    write(named(UP))
-    told = targets(GPU, more=("pci-stub", ""))
-    answers = served(fake, "give_back", told, 1, 30_000, True, LEASE)
-    assert answers == [Outcome.OK]
-    assert fake.state(str(GPU)).driver == "nouveau"
-
-
-def served(fake: FakeKernel, name: str, *given: object) -> list[str]:
-    """What a helper of its own answers to a call."""
-    with connected("base", fake.root) as client:
-        group = functions.group(GPU)
-        kind, answers, *_ = client.call(f"os_acc.privsep.binding.{name}", group, *given)
-    assert kind == RETURNED, answers
-    return [Result(*answer).outcome for answer in answers]
-
-
-def test_a_broken_file_does_not_stop_what_is_recorded_from_going_back(fake, write):
-    write(named(GPU))
-    assert take(GPU) == [Outcome.OK]
-    write("{")
-    assert give_back() == OK
-    assert fake.state(str(GPU)).driver == "nouveau"
-
-
-@pytest.mark.parametrize("driver", ["", "pci-stub", "snd_hda_intel"])
-def test_a_caller_cannot_take_a_function_from_its_driver_by_restoring_it(
-    fake, write, driver
-):
-    write(named(GPU))
-    assert give_back(driver=driver).outcome == DENIED
-    assert give_back(NIC, driver).outcome == DENIED
-    assert fake.writes() == []
-
-
-def test_a_function_that_is_pulled_out_while_it_is_held_is_in_use(fake, write):
-    write(named(FPGA))
-    taken_by_an_older_version(fake, FPGA)
-    fake.hold(str(FPGA))
-    fake.hot_unplug(str(FPGA))
-    told = targets(FPGA, more=("", ""))
-    group, count = functions.group(FPGA), len(fake.writes())
-    # Reading its driver_override would wait for the holder.
-    (answer,) = binding.give_back(group, told, 1, 3_000, False, LEASE)
-    assert Result(*answer).outcome == Outcome.IN_USE
-    assert len(fake.writes()) == count
-
-
-def test_a_function_that_is_as_it_was_needs_no_record(fake, write):
-    write(named(UP))
-    assert give_back() == OK
-    assert fake.writes() == []
-
-
-def test_what_an_older_version_took_goes_to_the_driver_that_the_kernel_chooses(
-    fake, write
-):
-    taken_by_an_older_version(fake, GPU)
-    write(named(GPU))
-    assert give_back() == OK
-    assert fake.state(str(GPU)).driver == "nouveau"
-
-
-def test_what_an_older_version_took_goes_to_no_driver_that_the_caller_chooses(
-    fake, write
-):
-    taken_by_an_older_version(fake, GPU)
-    write(named(GPU))
-    assert give_back(driver="pci-stub", override="pci-stub").outcome == DENIED
-    refused = give_back(driver="pci-stub")
-    assert (refused.outcome, refused.observed) == (Outcome.NO_EFFECT, "nouveau")
-
-
-def test_what_an_older_version_took_and_is_not_named_stays(fake, write):
-    taken_by_an_older_version(fake, GPU)
-    done = len(fake.writes())
-    write(named(UP))
-    assert give_back().outcome == DENIED
-    assert fake.writes()[done:] == []
-
-
-def test_a_damaged_record_counts_as_none(fake, write):
-    write(named(GPU))
-    assert take(GPU) == [Outcome.OK]
-    Path(fake.root, worker.LOCKS, f"{GPU}.lease").write_text("00000000 []\n")
-    assert give_back() == OK
-    assert fake.state(str(GPU)).driver == "nouveau"
-
-
-# -- what the service makes of it ----------------------------------------------------
-
-
-def test_a_plug_that_root_denies_fails_and_leaves_nothing(bench, write):
-    write(named(UP))
-    before = bench.kernel.snapshot()
-    with pytest.raises(exception.HostStepFailed, match="root's configuration"):
-        bench.plug(1, str(GPU))
-    assert bench.kernel.snapshot() == before
-    assert bench.manager.store.leases() == ()
-
-
-def test_an_instance_keeps_what_left_device_spec_until_it_is_unplugged(bench, write):
-    write(named(GPU))
-    before = bench.kernel.snapshot()
-    bench.plug(1, str(GPU))
-    write(named(UP))
-    bench.restart()
-    assert bench.drivers(str(GPU), str(AUDIO)) == ["vfio-pci", "vfio-pci"]
-    assert bench.unplug(1) == 1
-    assert bench.kernel.snapshot() == before
-
-
-def test_an_upgrade_with_leases_held_ends_with_the_kernels_drivers(bench, write):
-    before = bench.kernel.snapshot()
-    bench.plug(1, str(GPU))
-    for place in (GPU, AUDIO):
-        record.remove(place)
-    write(named(GPU))
-    bench.restart()
-    assert bench.unplug(1) == 1
-    assert bench.kernel.snapshot() == before
 
 
 # -- programming --------------------------------------------------------------------
