@@ -39,10 +39,11 @@ from typing import Any, Final
 
 import yaml
 
-from os_acc import deadlines, exception, hints
+from os_acc import deadlines, exception, hints, texts, unreadable
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import reading
 from os_acc.profiles.source import Judged
+from os_acc.unreadable import Unreadable
 
 _SUFFIX: Final = ".yaml"
 #: Bytes: hundreds of profiles. PyYAML takes some seconds for a megabyte.
@@ -52,6 +53,20 @@ _SHOWN: Final = 8
 #: Nodes of a YAML file, each alias and each merge (``<<``) counted as all that it
 #: stands for. A file without aliases has fewer nodes than bytes.
 _MOST_NODES: Final = _LARGEST
+_TAGS: Final = "tag:yaml.org,2002:"
+# Characters of the reason why a value is wrong.
+_LONGEST_REASON: Final = 200
+#: PyYAML raises these for text that is no YAML, and for a value that is not of the
+#: type that its tag names.
+_WRONG: Final = (
+    yaml.YAMLError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 # O_NONBLOCK: what is no file must not make anybody wait.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -138,6 +153,8 @@ class Catalogue:
             for entry in listed:
                 if isinstance(entry, Mapping):
                     yield path, entry
+                elif isinstance(entry, Unreadable):
+                    yield path, exception.InvalidProfile(f"{path}: {entry.why}")
                 else:
                     yield (
                         path,
@@ -159,7 +176,11 @@ class Catalogue:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML in which no mapping has a key twice: the last would win, unseen."""
+    """YAML in which a value that cannot be constructed spoils no other.
+
+    :class:`.Unreadable` stands in its place. So it does for a mapping that has a key
+    twice: the last one would win, unseen.
+    """
 
     def __init__(self, text: bytes, deadline: float) -> None:
         super().__init__(text)
@@ -167,6 +188,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         self._nodes = 0
         #: By the id of each node that is complete: as many nodes as it contains.
         self._weights: dict[int, int] = {}
+        #: Why a mapping cannot be constructed, nor merged into another.
+        self._wrong: dict[yaml.Node, str] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         """See PyYAML; an alias counts as all that it stands for.
@@ -193,39 +216,79 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        """See PyYAML; what is merged (``<<``) may be overridden.
-
-        :raises yaml.YAMLError: a key is there twice.
-        """
+        """See PyYAML; what is merged (``<<``) may be overridden."""
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    "while a mapping was read",
-                    node.start_mark,
-                    f"found the key {hints.shown(key.value)} a second time",
-                    key.start_mark,
-                )
+                self._wrong[node] = f"{_line(key.start_mark)}: {_twice(key.value)}"
+                break
             seen.add(key.value)
         return node
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """See PyYAML.
 
-class _Twice(Exception):
-    """A key is in a mapping a second time."""
+        :raises yaml.YAMLError: the mapping is wrong, or one that it merges is.
+        """
+        if node not in self._wrong:
+            try:
+                super().flatten_mapping(node)
+                return
+            except _WRONG as error:
+                # It has lost its merges, and would be right where an alias uses it.
+                self._wrong[node] = _why(node, error)
+        raise yaml.constructor.ConstructorError(problem=self._wrong[node])
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """See PyYAML; return :class:`.Unreadable` for a value that is wrong.
+
+        :raises DeviceStuck: the deadline has passed.
+        """
+        deadlines.left(self._deadline)
+        # Text alone may be long: PyYAML takes the square of the length for a number
+        # of base 60.
+        is_text = node.tag == self.DEFAULT_SCALAR_TAG
+        if isinstance(node, yaml.ScalarNode) and not is_text:
+            long = unreadable.too_long(node.value)
+            if long is not None:
+                return long
+        try:
+            # Else PyYAML constructs the contents later, outside of here.
+            return super().construct_object(node, deep=True)
+        except _WRONG as error:
+            wrong = self.constructed_objects[node] = Unreadable(_why(node, error))
+            return wrong
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping of JSON.
+def _line(mark: yaml.Mark) -> str:
+    return f"line {mark.line + 1}"
 
-    :raises _Twice: a key is there twice.
-    """
+
+def _twice(key: str) -> str:
+    return f"found the key {hints.shown(key)} a second time"
+
+
+def _why(node: yaml.Node, error: BaseException) -> str:
+    """Return in one line why a node cannot be constructed."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark, why = error.problem_mark, error.problem
+        # Without a mark it has been made here, of a reason that has its line.
+        why = f"{_line(mark)}: {why}" if mark else why
+    else:
+        tag = node.tag.replace(_TAGS, "!!")
+        why = f"{_line(node.start_mark)}: no {tag}: {error}"
+    return texts.shortened(why, _LONGEST_REASON)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Unreadable:
+    """Return a mapping of JSON, if it has no key twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Twice(f"found the key {hints.shown(key)} a second time")
+            return Unreadable(_twice(key))
         found[key] = value
     return found
 
@@ -233,29 +296,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _parsed(path: str, text: bytes, deadline: float) -> object:
     """Return the contents of a file in JSON, or else in YAML.
 
+    A value that is wrong is :class:`.Unreadable` in its place.
+
     :raises InvalidProfile: it is neither.
     :raises DeviceStuck: the deadline has passed.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique)
-    except _Twice as error:
-        raise exception.InvalidProfile(f"{path}: {error}") from error
+        return json.loads(text, object_pairs_hook=_unique, parse_int=unreadable.integer)
     except (ValueError, RecursionError):
         # It is no JSON.
         pass
     try:
         # It is a safe loader.
         return _Loader(text, deadline).get_single_data()
-    except (
-        yaml.YAMLError,
-        # A value that is not what its tag says, or more than there can be.
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except _WRONG as error:
         raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error
 
 
@@ -276,6 +330,8 @@ def _listed(path: str, deadline: float) -> list[Any]:
             f"{path} has more than {_LARGEST} bytes", hint="use several files"
         )
     found = _parsed(path, text, deadline)
+    if isinstance(found, Unreadable):
+        raise exception.InvalidProfile(f"{path}: {found.why}")
     listed = found.get("device_profiles") if isinstance(found, Mapping) else found
     if not isinstance(listed, list):
         raise exception.InvalidProfile(

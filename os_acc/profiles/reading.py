@@ -166,8 +166,7 @@ def _property(where: str, key: object, value: object) -> tuple[str, str]:
             f"{where}: {hints.shown(key)} is no key of a group",
             hint="a key begins with resources:, trait: or accel:",
         )
-    # str() raises ValueError for integers of more than 4300 digits.
-    if kind == "resources" and type(value) is int and value.bit_length() <= 64:
+    if kind == "resources" and type(value) is int:
         value = str(value)
     if not isinstance(value, str):
         raise exception.InvalidProfile(

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from os_acc import hints, texts
+from os_acc import hints, texts, unreadable
 from os_acc.objects.instance import canonical_uuid
 from os_acc.rest.failures import NOT_THEIRS, Malformed
 
@@ -154,10 +154,12 @@ class Value:
 def document(answer: Response) -> Value:
     """Return an answer that is JSON.
 
-    :raises ValueError: it is no JSON, or has an integer of thousands of digits.
+    An integer of thousands of digits is :class:`.Unreadable` in its place.
+
+    :raises ValueError: it is no JSON.
     :raises RecursionError: it is nested too deeply.
     """
-    return Value(answer.json())
+    return Value(answer.json(parse_int=unreadable.integer))
 
 
 def refusal(answer: Response) -> str:

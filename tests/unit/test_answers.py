@@ -255,6 +255,23 @@ def test_a_malformed_answer_is_told(
     assert told in caught.value.message
 
 
+def test_a_number_of_thousands_of_digits_is_a_value_of_another_type() -> None:
+    digits = b"1" * 5000
+    answer = requests.Response()
+    answer._content = b'{"a": [7, %s, -%s], "b": %s}' % (digits, digits, 900 * b"1")
+    value = answers.document(answer)
+    first, *rest = value["a"]
+    assert first.integer() == 7
+    for each, signs in zip(rest, (0, 1), strict=True):
+        for read in (Value.integer, Value.number, Value.text):
+            with pytest.raises(Malformed) as caught:
+                read(each)
+            number = f"<a number of {5000 + signs} characters>"
+            assert f"{each.path!r} is {number}, not" in str(caught.value)
+    with pytest.raises(Malformed, match="'b' is an integer of 2987 bits, not"):
+        value["b"].integer()
+
+
 def test_another_image_than_was_asked_for_is_refused(cloud: Cloud) -> None:
     answered(cloud, f"/{IMAGE}", {"id": NODE})
     with pytest.raises(exception.InvalidConfiguration, match="of another image"):
@@ -281,3 +298,29 @@ def test_one_profile_that_is_none_hides_no_other(cloud: Cloud) -> None:
     assert CALLS["profile"](cloud).name == "other"
     kinds = [type(each).__name__ for _where, each in CALLS["profiles"](cloud)]
     assert kinds == ["InvalidProfile"] * 5 + ["DeviceProfile"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"name": %s}',
+        '{"name": "a", "groups": [{"resources:FPGA": %s}]}',
+        '{"name": "a", "groups": [{"resources:FPGA": "1"}], "description": %s}',
+        "%s",
+    ],
+)
+@pytest.mark.parametrize("number", [5000 * "1", "-" + 60_000 * "1", "1e999", "NaN"])
+def test_one_number_that_cannot_be_used_hides_no_other(
+    cloud: Cloud, wrong: str, number: str
+) -> None:
+    good = '{"name": "other", "groups": [{"resources:FPGA": "1"}]}'
+    body = f'{{"device_profiles": [{wrong % number}, {good}]}}'.encode()
+
+    def change(asked: int, path: str, status: int, is_right: Any) -> Answer:
+        status, data, headers = right(asked, path, status, is_right)
+        return status, body if "/device_profiles" in path else data, headers
+
+    cloud.change = change
+    assert CALLS["profile"](cloud).name == "other"
+    kinds = [type(each).__name__ for _where, each in CALLS["profiles"](cloud)]
+    assert kinds == ["InvalidProfile", "DeviceProfile"]
