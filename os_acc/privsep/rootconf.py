@@ -12,10 +12,10 @@
 
 """Root's own configuration: the limit of what a caller can ask for.
 
-A service's configuration may belong to the service's user, and so does the
-command line that starts the helper. Neither can widen what this file
-allows: ``/etc/os-acc/privileged.conf``, with the options and the syntax of the
-service's own file. It counts only where root alone could have written it.
+``/etc/os-acc/privileged.conf`` has the options and the syntax of the service's own
+file. It counts only where root alone could have written it. It limits calls; it
+does not limit a user who may choose the helper's configuration files, because
+oslo.log runs code that such a file names (``log_config_append``).
 """
 
 from __future__ import annotations
