@@ -69,6 +69,7 @@ class Retrier:
         self._guard = threading.Lock()
         self._thread: futures.Future[None] | None = None
         self._under_way: dict[str, futures.Future[None]] = {}
+        self._last_begun = ""
 
     def start(self) -> None:
         """Begin the rounds.
@@ -101,7 +102,9 @@ class Retrier:
     def retry(self) -> list[futures.Future[None]]:
         """Begin an attempt for each unfinished consumer; return those under way.
 
-        A consumer whose last attempt has not ended gets no second one.
+        A consumer whose last attempt has not ended gets no second one. Where there
+        are too many consumers for one round, the next round continues after the
+        last one that was begun.
         """
         try:
             due = self._life.unfinished(time.monotonic() + self._seconds)
@@ -110,14 +113,20 @@ class Retrier:
             due = []
         with self._guard:
             under_way = {k: v for k, v in self._under_way.items() if not v.done()}
-            for consumer in due:
-                if consumer in under_way or len(under_way) >= _MOST:
+            # ``False`` sorts first: the consumers after the last one begun.
+            for consumer in sorted(
+                due, key=lambda each: (each <= self._last_begun, each)
+            ):
+                if consumer in under_way:
                     continue
+                if sum(not each.done() for each in under_way.values()) >= _MOST:
+                    break
                 try:
                     under_way[consumer] = unending.begin(self._settle, consumer)
                 except exception.DeviceStuck as error:
                     LOG.warning("failed releases are retried later: %s", error)
                     break
+                self._last_begun = consumer
             self._under_way = under_way
             return list(under_way.values())
 

@@ -25,11 +25,12 @@ from pathlib import Path
 
 import pytest
 
-from os_acc import exception, helper, lifecycle, service
+from os_acc import exception, helper, lifecycle, retrying, service
 from os_acc.objects.epoch import Accepted
 from os_acc.objects.lease import LeaseState
 from os_acc.placement.publisher import Publisher
 from os_acc.store.locks import consumer_lock
+from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench, state_of, uuid_of
 from tests.unit.placement.double import Double
 from tests.unit.placement.nova import Nova
@@ -268,6 +269,36 @@ def test_an_attempt_that_has_not_ended_gets_no_second_one(bench, rounds):
     rounds.retrier.kick()
     rounds.wait_for_begin()
     assert rounds.attempt(1) is first
+
+
+def test_each_of_many_consumers_has_its_turn(bench, monkeypatch):
+    """An attempt leaves room for the next as soon as it has ended."""
+    retrier, waiting = bench.manager.retrier, [f"{number:03}" for number in range(40)]
+    begun: dict[str, futures.Future[None]] = {}
+
+    def begin(_settle: object, consumer: str) -> futures.Future[None]:
+        begun[consumer] = futures.Future()
+        if len(begun) == 32:
+            begun[waiting[4]].set_result(None)
+        return begun[consumer]
+
+    monkeypatch.setattr(bench.manager.life, "unfinished", lambda _deadline: waiting)
+    monkeypatch.setattr(retrying.unending, "begin", begin)
+    assert len(retrier.retry()) == len(begun) == 33
+    for attempt in [*begun.values()][5:]:
+        attempt.set_result(None)
+    retrier.retry()
+    assert [*begun] == waiting
+
+
+def test_the_last_of_many_failed_releases_is_retried(make_bench):
+    nic = hosts.nic("0000:3b", 0, name="ens1f0", vfs=40, boot_vfs=40)
+    card = make_bench(HostSpec((nic,)), device_spec=[FOUR_VFS.replace("4", "40")])
+    vfs = [fail_to_release(card, number, NIC) for number in range(40)]
+    card.kernel.let_go(vfs[-1])
+    for _ in range(2):
+        assert not futures.wait(card.manager.retrier.retry(), LONG).not_done
+    assert [card.plugged(number) for number in (38, 39)] == [[vfs[38]], []]
 
 
 def test_a_consumer_at_work_is_left_alone(bench):
