@@ -38,8 +38,9 @@ from tests.stress.bench import Bench, plug, request
 from tests.unit.store.files import execute, file_in
 
 CARD, NIC = "0000:17:00.0", "0000:3b:00.0"
-#: They have a card of two functions, a VF, and a lease whose record is damaged.
-FIRST, SECOND, LOST, NEXT = (
+#: They have a card of two functions, a VF, a lease whose record is damaged, and a VF
+#: that only the privileged helper has on record.
+FIRST, SECOND, LOST, UNLEASED = (
     f"{number}1111111-1111-4111-8111-111111111111" for number in range(1, 5)
 )
 #: How the log reports a row that is set aside.
@@ -58,7 +59,8 @@ _REGION = Region(
 #: What each table of the store has to have for a flip in it to matter.
 TABLES = (
     *("meta", "leases", "claims", "damaged", "events", "providers", "told"),
-    *("made_names", "requests", "places", "offered_by", "unknown_regions"),
+    *("made_names", "requests", "places", "offered_by", "recorded"),
+    "unknown_regions",
 )
 
 
@@ -108,6 +110,15 @@ class Flips:
             f"UPDATE leases SET payload = payload || ' ' WHERE consumer = '{LOST}'",
         )
         store.leases()
+        plug(manager, UNLEASED, NIC)
+        # As in a store that is older than the lease.
+        execute(
+            self.file,
+            "DELETE FROM claims WHERE lease IN"
+            f" (SELECT uuid FROM leases WHERE consumer = '{UNLEASED}')",
+            f"DELETE FROM leases WHERE consumer = '{UNLEASED}'",
+        )
+        self.bench.manager().take_stock()
         store.remember_providers({_GONE: "CUSTOM_GONE"}, by={_GONE: "pci"})
         names = frozenset({_FAST, _CLASS})
         store.change_told(Told.of_mapping({_GONE: names}, names, {_FAST: 7}))

@@ -17,14 +17,11 @@ The bits are random, and the same in each run.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
 
-from tests.stress import bit_flips
 from tests.stress.bit_flips import Flips
 from tests.stress.fault_counts import Count, Counting
 
@@ -47,16 +44,6 @@ def survive(
     tried = len(troubles)
     counting(Count("a wrong bit", what, tried, 1, tried, tried - len(found)))
     assert not found, f"{len(found)} not survived:\n" + "\n".join(found[:5])
-
-
-def test_every_table_has_rows(flips: Flips) -> None:
-    with contextlib.closing(sqlite3.connect(flips.file)) as connection:
-        found = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table'"
-        )
-        assert {name for (name,) in found} == set(bit_flips.TABLES)
-        for table in bit_flips.TABLES:
-            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
 # The shares are of one size: each has the same number of parts.

@@ -32,6 +32,16 @@ def flips(tmp_path: pathlib.Path):
         yield Flips(os.path.join(tmp_path, "bench"))
 
 
+def test_every_table_has_rows(flips: Flips):
+    with contextlib.closing(sqlite3.connect(flips.file)) as connection:
+        found = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        )
+        assert {name for (name,) in found} == set(TABLES)
+        for table in TABLES:
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
 def test_a_few_random_bits_may_be_wrong(flips: Flips):
     assert [why for why in map(flips.trouble, flips.bits("unit", 40)) if why] == []
 
