@@ -20,6 +20,7 @@ with 0 where a helper has refused all that it has to refuse.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -33,6 +34,8 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions
 from os_acc.privsep.outcome import Outcome, Result
 from tests.stress.hostile_client import REFUSED, RETURNED, HostileClient, serving
+
+from . import dfl
 
 VENDOR = "tests.unit.privsep.vendor"
 CONTEXTS = ("base", "inspect", "image")
@@ -113,7 +116,9 @@ def bind_what_is_not_named(helper: list[str], own: str, pf: str, *others: str) -
             assert _set_num_vfs(client, other, 4).outcome == Outcome.DENIED
             assert functions.driver(PciAddress.parse(other)) == driver
         assert _set_num_vfs(client, pf, 3).outcome == Outcome.DENIED
+        assert _take(client, pf).outcome == Outcome.DENIED
         assert _set_num_vfs(client, pf, 4).outcome == Outcome.OK
+        assert _take(client, pf).outcome == Outcome.DENIED
         vf = os.path.basename(os.readlink(f"/sys/bus/pci/devices/{pf}/virtfn0"))
         assert _take(client, vf).outcome == Outcome.OK
         assert functions.driver(PciAddress.parse(vf)) == "vfio-pci"
@@ -128,6 +133,27 @@ def bind_without_a_limit(helper: list[str], own: str, other: str) -> None:
     with serving("base", [*helper, "--config-file", own]) as client:
         assert _take(client, other).outcome == Outcome.OK
         assert _give_back(client, other, "").outcome == Outcome.OK
+
+
+def program(helper: list[str], own: str, card: str, image: str, attempts: str) -> None:
+    """Ask for an FPGA card to be programmed.
+
+    :param image: a file of the cache, which is named after its digest.
+    :param attempts: a list of JSON: the signature of an attempt, as
+        ``os_acc.privsep.fpga.program`` takes it, with outcome and step of the answer.
+    """
+    algorithm, digest = os.path.basename(image).split("-")
+    place, (parts, identity), _group = _target(card)
+    assert functions.driver(place) == "dfl-pci"
+    with serving("image", [*helper, "--config-file", own]) as client:
+        for signature, outcome, step in json.loads(attempts):
+            answer = client.call(
+                "os_acc.privsep.fpga.program",
+                *(parts, identity, 0, str(dfl.INTERFACE), algorithm, digest),
+                *(0, os.path.getsize(image), _epoch(), _MILLISECONDS),
+                tuple(signature),
+            )
+            assert _answer(answer)[::2] == (outcome, step), answer
 
 
 def _target(address: str) -> tuple[PciAddress, tuple[object, ...], int | None]:
@@ -175,6 +201,7 @@ JOBS: dict[str, Callable[..., None]] = {
         gain_privileges,
         bind_what_is_not_named,
         bind_without_a_limit,
+        program,
     )
 }
 

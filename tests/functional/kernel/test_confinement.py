@@ -14,23 +14,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from os_acc import state_path
+from os_acc.objects.digest import Digest
+from os_acc.privsep import rootconf
+from os_acc.privsep.outcome import Outcome
 from tests.behaviour import reachable
+from tests.unit.bitstreams import signers
 
-from . import hostile, lane, sysfs
+from . import dfl, hostile, lane, sysfs
 from .accounts import OrdinaryUser
+from .dfl_card import Card
 from .machine import Machine
 
 BROWSER = Path("/usr/local/bin/browser")
 STARTED = Path(hostile.STARTED)
 PRIVILEGED = Path("/etc/os-acc/privileged.conf")
+SIGNER = "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90"
+KIND = "RSA-PSS"
+UNSIGNED = ("", "", "", "")
 #: With all that a lax sudoers file would let through.
 HELPER = shlex.join(
     [
@@ -112,3 +125,70 @@ def test_a_configuration_that_the_client_can_write_limits_nothing(
 ) -> None:
     os.chown(privileged, ordinary_user.uid, ordinary_user.gid)
     attack(hostile.bind_without_a_limit, own, the_machine.edu_node1)
+
+
+@pytest.fixture
+def image(ordinary_user: OrdinaryUser) -> Path:
+    """An image that the service's user has put into the cache."""
+    content = b"a bitstream" * 64
+    digest = Digest("sha512", hashlib.sha512(content).hexdigest())
+    path = ordinary_user.home / "state" / state_path.BITSTREAMS / digest.file_name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.chown(path, ordinary_user.uid, ordinary_user.gid)
+    return path
+
+
+@pytest.fixture
+def limit_programming(image: Path) -> Iterator[Callable[[str, str], None]]:
+    """``limit_programming(card, signature)`` writes root's configuration."""
+    certificates = PRIVILEGED.parent / "certificates"
+    certificates.mkdir(parents=True)
+    pem = signers.certificate(signers.key(KIND, 0)).public_bytes(Encoding.PEM)
+    (certificates / f"{SIGNER}.pem").write_bytes(pem)
+
+    def write(card: str, signature: str) -> None:
+        PRIVILEGED.write_text(
+            f'[os_acc]\ndevice_spec = {{"address": "{card}"}}\n'
+            f"state_path = {image.parents[1]}\n"
+            f"[os_acc_bitstreams]\nsignature = {signature}\n"
+            f"certificates = {certificates}\n"
+        )
+
+    yield write
+    shutil.rmtree(PRIVILEGED.parent)
+
+
+def test_roots_configuration_limits_the_card_that_is_programmed(
+    attack: Callable[..., None],
+    own: str,
+    image: Path,
+    limit_programming: Callable[[str, str], None],
+    the_machine: Machine,
+    fpga: Card,
+) -> None:
+    limit_programming(the_machine.plain_fpga, "off")
+    denied = [(UNSIGNED, Outcome.DENIED, rootconf.STEP)]
+    attack(hostile.program, own, fpga.bdf, str(image), json.dumps(denied))
+    assert dfl.state(fpga.bdf) == ("unknown", "")
+
+
+def test_only_an_image_of_a_trusted_signer_is_programmed(
+    attack: Callable[..., None],
+    own: str,
+    image: Path,
+    limit_programming: Callable[[str, str], None],
+    fpga: Card,
+) -> None:
+    limit_programming(fpga.bdf, "required")
+    content = image.read_bytes()
+    trusted, other = (
+        signers.signed_by(signers.key(KIND, each), content) for each in (0, 1)
+    )
+    attempts = [
+        (UNSIGNED, Outcome.REFUSED, "signature"),
+        ((other, "SHA-256", KIND, SIGNER), Outcome.REFUSED, "signature"),
+        ((trusted, "SHA-256", KIND, SIGNER), Outcome.OK, ""),
+    ]
+    attack(hostile.program, own, fpga.bdf, str(image), json.dumps(attempts))
+    assert fpga.programmed_count() == 1
