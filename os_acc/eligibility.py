@@ -214,7 +214,8 @@ def _kept(scene: Scene, function: PciFunction, other: PciFunction) -> str | None
         return Refusal.NOVA_CLAIMS.value
     if pci.has_bus(scene.root, other.address):
         return Refusal.BRIDGE.value
-    if other.vfs:
+    own = scene.named.get(other.address)
+    if other.vfs or (other.role is PciRole.PF and own and own.num_vfs is not None):
         return "a PF with VFs"
     tags = scene.named.get(other.address, scene.named[function.address])
     if _is_unknown(scene, other, tags):

@@ -348,13 +348,22 @@ class Lifecycle:
         return lease, None
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
-        if not lease.is_the_guests and not _is_interrupted(lease):
+        if not lease.is_the_guests and not self._is_rebound(lease, deadline):
             self._hands.forget(lease.uuid, lease.members, lease.epoch, deadline)
             return
         if not bindings.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
         if lease.is_the_guests:
             self._plugin_step(lease, lambda plugin: plugin.release, deadline)
+
+    def _is_rebound(self, lease: Lease, deadline: float) -> bool:
+        """Whether a programming may have left a host's card between two drivers."""
+        if lease.programming is None or lease.is_half_programmed:
+            return lease.is_half_programmed
+        doubts = self._store.until(deadline).standing().unknown_regions
+        return lease.programming.region in doubts and not bindings.moved(
+            self._root, lease
+        )
 
     def _restore(self, lease: Lease, deadline: float) -> None:
         """Give back the functions that are still there, and still the same."""
@@ -475,17 +484,8 @@ def _begun(lease: Lease) -> Lease:
     A plug that programs a card for the host stays ``preparing``: after a crash
     that tells it from a device that the host has used, and moved, since.
     """
-    state = LeaseState.PREPARING if _is_interrupted(lease) else LeaseState.RELEASING
+    state = LeaseState.PREPARING if lease.is_half_programmed else LeaseState.RELEASING
     return dataclasses.replace(lease, state=state)
-
-
-def _is_interrupted(lease: Lease) -> bool:
-    """Whether a plug may have left a host's card between two drivers."""
-    return (
-        not lease.is_the_guests
-        and lease.programming is not None
-        and lease.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
-    )
 
 
 def _is_about(lease: Lease, address: str) -> bool:

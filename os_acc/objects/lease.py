@@ -173,6 +173,15 @@ class Lease:
             self.is_unfinished and bool(self.reason)
         )
 
+    @property
+    def is_half_programmed(self) -> bool:
+        """Whether a plug may have left a host's card between two drivers."""
+        return (
+            not self.is_the_guests
+            and self.programming is not None
+            and self.state in (LeaseState.PREPARING, LeaseState.QUARANTINED)
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:

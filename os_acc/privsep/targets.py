@@ -80,11 +80,16 @@ def permission(targets: Sequence[Target]) -> Permission:
         if root.is_open:
             return None
         # The groups of the other targets are not checked before their turn.
+        group = functions.group(target.address)
         card = [
             each.address
             for each in targets
-            if each.address.same_slot(target.address)
-            and functions.group(each.address) == functions.group(target.address)
+            if each is target
+            or (
+                each.address.same_slot(target.address)
+                and functions.group(each.address) == group
+                and not root.is_in_parts(each.address)
+            )
         ]
         return root.allows(*card)
 

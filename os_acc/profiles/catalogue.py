@@ -242,6 +242,11 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
                 self._wrong[node] = _why(node, error)
         raise yaml.constructor.ConstructorError(problem=self._wrong[node])
 
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        """See PyYAML; a mapping with the key ``=`` is none of our scalars."""
+        text: str = yaml.constructor.BaseConstructor.construct_scalar(self, node)
+        return text
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """See PyYAML; return :class:`.Unreadable` for a value that is wrong.
 

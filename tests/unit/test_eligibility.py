@@ -91,6 +91,27 @@ def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_b
     assert "0000:02:00.0: network interface eno1 is up" in refused.detail
 
 
+def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_bench):
+    """The privileged helper does not bind it either."""
+    pf, other = "0000:3b:00.0", "0000:3b:00.1"
+    first = hosts.nic("0000:3b", name="ens1f0", vfs=8)
+    second = hosts.nic("0000:3b", name="ens1f1")
+    second = dataclasses.replace(second, address=other, group_of=pf)
+    bench = make_bench(
+        HostSpec((hosts.root_port("0000:3a:00.0"), first, second)),
+        device_spec=[
+            f'{{"address": "{pf}", "num_vfs": 4}}',
+            f'{{"address": "{other}"}}',
+        ],
+    )
+    # Others than os_acc can remove the VFs.
+    numvfs = bench.kernel.path("sys/bus/pci/devices", pf, "sriov_numvfs")
+    bench.kernel.write(numvfs, "0")
+    refused = bench.refused(other)
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert f"{pf}: a PF with VFs" in refused.detail
+
+
 def test_a_disk_below_a_vmd_is_refused_with_the_vmd_named(make_bench):
     bench = make_bench(hosts.vmd_host(), device_spec=['{"address": "10000:01:00.0"}'])
     refused = bench.refused("10000:01:00.0")

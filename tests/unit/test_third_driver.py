@@ -26,7 +26,7 @@ from os_acc import exception, operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf
-from os_acc.testing import DriverSpec, FakeKernel, HostSpec, drivers, hosts
+from os_acc.testing import DriverSpec, FakeKernel, HostSpec, Snapshot, drivers, hosts
 from os_acc.testing.tree import Tree
 from tests.unit.bench import Bench, instance, state_of
 from tests.unit.contested import prefer
@@ -263,36 +263,76 @@ def test_a_renewal_that_is_killed_at_any_write_is_undone(
     assert failed.kernel.snapshot() == before
 
 
+@pytest.fixture
+def rebooted(
+    make_fpgas: Callable[..., FpgaBench], limit: Callable[..., None]
+) -> Callable[..., tuple[FpgaBench, Snapshot]]:
+    """``rebooted(target, attribute, nth, after)``: a plug after a reboot has failed.
+
+    The next one began anew with the card, and was killed at that write. The host as
+    it was before these two plugs is returned as well.
+    """
+
+    def reboot(
+        target: str, attribute: str, nth: int, after: bool
+    ) -> tuple[FpgaBench, Snapshot]:
+        card = hosts.dfl("0000:3b", 0)
+        third = DriverSpec(THIRD, (card.ids,))
+        fpgas = make_fpgas(HostSpec((card,), drivers=(third,)))
+        limit(fpgas, CARD)
+        fpgas.upload()
+        bind(fpgas, CARD, "dfl-pci")
+        fpgas.ask(1, function_id=GZIP, attach_target=target)
+        fpgas.kernel.reboot()
+        # The third driver has taken the card again.
+        bind(fpgas, CARD, "dfl-pci")
+        fpgas.restart()
+        before = fpgas.kernel.snapshot()
+        fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+        with pytest.raises(exception.ProgrammingCrcError):
+            fpgas.manager.plug(instance(1), None, None)
+        fpgas.kernel.kill(CARD, attribute, nth=nth, after=after)
+        with pytest.raises(exception.HelperLost):
+            fpgas.manager.plug(instance(1), None, None)
+        return fpgas, before
+
+    return reboot
+
+
+def check_restored(fpgas: FpgaBench, before: Snapshot) -> None:
+    """The third driver has had the card at each boot, and at no other time."""
+    assert fpgas.kernel.drivers(CARD).count(THIRD) == 2
+    assert fpgas.kernel.snapshot() == before
+    assert fpgas.manager.store.leases() == ()
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
-@pytest.mark.parametrize("target", ["VM", "host"])
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
-    make_fpgas: Callable[..., FpgaBench],
-    limit: Callable[..., None],
+    rebooted: Callable[..., tuple[FpgaBench, Snapshot]],
     target: str,
     attribute: str,
     nth: int,
     after: bool,
 ) -> None:
-    card = hosts.dfl("0000:3b", 0)
-    fpgas = make_fpgas(HostSpec((card,), drivers=(DriverSpec(THIRD, (card.ids,)),)))
-    limit(fpgas, CARD)
-    fpgas.upload()
-    bind(fpgas, CARD, "dfl-pci")
-    fpgas.ask(1, function_id=GZIP, attach_target=target)
-    fpgas.kernel.reboot()
-    # The third driver has taken the card again.
-    bind(fpgas, CARD, "dfl-pci")
-    fpgas.restart()
-    before, had = fpgas.kernel.snapshot(), fpgas.kernel.drivers(CARD)
-    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
-    with pytest.raises(exception.ProgrammingCrcError):
-        fpgas.manager.plug(instance(1), None, None)
-    fpgas.kernel.kill(CARD, attribute, nth=nth, after=after)
-    with pytest.raises(exception.HelperLost):
-        fpgas.manager.plug(instance(1), None, None)
+    fpgas, before = rebooted(target, attribute, nth, after)
     fpgas.manager.plug(instance(1), None, None)
     assert fpgas.held() == GZIP
     assert fpgas.unplug(1) == 1
-    assert THIRD not in since(fpgas.kernel, CARD, had)
-    assert fpgas.kernel.snapshot() == before
+    check_restored(fpgas, before)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
+def test_a_renewal_after_a_reboot_that_is_killed_ends_with_an_unplug(
+    rebooted: Callable[..., tuple[FpgaBench, Snapshot]],
+    target: str,
+    attribute: str,
+    nth: int,
+    after: bool,
+) -> None:
+    fpgas, before = rebooted(target, attribute, nth, after)
+    assert fpgas.unplug(1) == 1
+    check_restored(fpgas, before)

@@ -60,6 +60,9 @@ from tests.unit.privsep.rooted import (
 
 __all__ = ["write"]
 
+#: The other port of the NIC's card.
+SECOND_PORT = PciAddress(0, 0x3B, 0, 1)
+
 
 # -- what is allowed -------------------------------------------------------------
 
@@ -129,6 +132,26 @@ def test_a_pf_that_is_named_for_its_vfs_is_not_taken(fake, write, place, count):
         assert make_vfs(count, place) == OK
     assert take(place) == [DENIED]
     assert fake.state(str(place)).driver == "ice"
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_pf_that_is_named_for_its_vfs_names_no_sibling(make_bench, count):
+    second = dataclasses.replace(
+        hosts.nic("0000:3b", name="ens1f1", up=True),
+        address=str(SECOND_PORT),
+        group_of=str(NIC),
+    )
+    port = hosts.root_port("0000:3a:00.0")
+    spec = HostSpec((port, hosts.nic("0000:3b", name="ens1f0", vfs=8), second))
+    kernel = make_bench(spec).kernel
+    path = Path(kernel.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True)
+    entry = named(NIC, ', "num_vfs": 2')
+    path.write_text(f"[os_acc]\ndevice_spec = {entry}\n")
+    if count:
+        assert make_vfs(count) == OK
+    assert take(SECOND_PORT, NIC)[0] == DENIED
+    assert kernel.state(str(SECOND_PORT)).driver == "ice"
 
 
 def test_a_pf_that_has_vfs_is_not_taken(fake, write):

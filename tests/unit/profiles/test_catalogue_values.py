@@ -237,3 +237,25 @@ def test_a_deadline_holds_while_values_are_constructed(place, monkeypatch):
         Catalogue(str(place)).profile("a", FOREVER)
     assert has_begun
     assert not has_ended
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{name: !!str {=: one, =: other}, groups: [{resources:FPGA: 1}]}",
+        "{name: !!str {=: one, x: 1, x: 2}, groups: [{resources:FPGA: 1}]}",
+        "{name: bad, groups: [{resources:FPGA: !!int {=: 1}}]}",
+        "{name: bad, description: !!null {=: 1}, groups: [{resources:FPGA: 1}]}",
+        "{name: a, ? !!str {=: name} : b, groups: [{resources:FPGA: 1}]}",
+        f"{{name: bad, groups: [resources:FPGA: !!int {{=: {hexadecimal(5000)}}}]}}",
+        f"{{name: bad, groups: [resources:FPGA: !!int {{=: {sexagesimal(100_000)}}}]}}",
+    ],
+    ids=lambda entry: entry[:60],
+)
+def test_a_mapping_is_no_scalar(place, entry):
+    """PyYAML takes the value of the key ``=`` for it."""
+    place.write_text(f"- {entry}\n{GOOD}")
+    wrong, good = results(place)
+    assert wrong[0] is None
+    assert "mapping" in wrong[1]
+    assert good == ("good", None)
