@@ -350,7 +350,7 @@ class FakeKernel(DflNodes):
         with self._tree.transaction() as tree:
             return functions.group_of(tree, str(address))
 
-    def wait_until_blocked(self, count: int = 1, timeout: float = 30.0) -> None:
+    def wait_until_blocked(self, count: int = 1, timeout: float = 300.0) -> None:
         """Wait until so many writes have been blocked since the tree was made.
 
         :param timeout: in seconds.

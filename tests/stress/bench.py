@@ -85,6 +85,9 @@ class Bench:
             "device_spec": list(self.device_spec),
             "node_name": "host",
             "write_timeout": self.write_timeout,
+            # Nothing here is about a slow start, which a busy machine has.
+            "initialize_timeout": 600.0,
+            "helper_start_timeout": 600.0,
         }.items():
             options.set_override(name, value, group="os_acc")
         bitstreams.register(options)
