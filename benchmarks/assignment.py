@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Allocations without mappings: which provider is whose, against reading them."""
 
@@ -23,10 +13,11 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Row
-from os_acc import exception, extra_specs, selected_rp
-from os_acc.assignment.knowledge import Known
-from os_acc.matching import match_groups
+from os_acc import exception
 from os_acc.objects.selection import Allocations, Wanted
+from os_acc.scheduling import extra_specs, selected_rp
+from os_acc.scheduling.assignment.trait_view import Known
+from os_acc.scheduling.matching import match_groups
 
 NAME = "assignment"
 _FLOOR = "reading flavor and allocations"

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A cache of many images: at start, at the first look, and at the next download."""
 
@@ -26,15 +16,15 @@ from typing import Any
 from benchmarks import leased, measure
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
-from os_acc import state_path
+from os_acc.attach.manager import Manager
 from os_acc.bitstreams.cache import Cache
+from os_acc.bitstreams.cache_files import Entry
 from os_acc.bitstreams.directory import Directory
-from os_acc.bitstreams.files import Entry
-from os_acc.manager import Manager
+from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
 from os_acc.store.locks import Locks
 from os_acc.testing import HostSpec, hosts
-from tests.stress.bench import Bench
+from tests.stress.simulated_host import Bench
 
 NAME = "cache"
 START = "initialize()"
@@ -81,7 +71,7 @@ def _started(plan: Plan, place: Path, images: int) -> Row:
     """A service of a host with one FPGA."""
     bench = Bench(str(place / "bench"))
     bench.build(HostSpec((hosts.dfl("0000:3b", 0),)))
-    cache, aside = Path(bench.directory, "state", state_path.BITSTREAMS), place / "full"
+    cache, aside = Path(bench.directory, "state", DIRECTORY), place / "full"
     aside.mkdir()
     _fill(aside, images)
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A plug whose bitstream is in the cache, against hashing that file once."""
 
@@ -28,11 +18,12 @@ from typing import Any
 from benchmarks import card_helper, measure, slow_host
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Aim, Row
-from os_acc import privsep, state_path
-from os_acc.manager import Manager
+from os_acc import privsep
+from os_acc.attach.manager import Manager
+from os_acc.bitstreams.options import DIRECTORY
 from os_acc.testing import HostSpec, bitstreams, hosts
 from os_acc.testing.writes import Outcome
-from tests.stress.bench import Bench, request
+from tests.stress.simulated_host import Bench, request
 
 NAME = "cached-plug"
 CASE = "plug with a cached image"
@@ -109,7 +100,7 @@ class _Guests:
         self._kernel = bench.kernel
         self._manager: Manager = bench.manager()
         self._asked = request(self._manager, [_CARD])
-        self._cache = os.path.join(bench.directory, "state", state_path.BITSTREAMS)
+        self._cache = os.path.join(bench.directory, "state", DIRECTORY)
         self._functions = itertools.cycle(_FUNCTIONS)
         self._wanted = ""
         self._guest: dict[str, Any] = {}

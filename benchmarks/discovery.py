@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Discovery of PCI functions, against bare reads of the same attributes."""
 
@@ -25,9 +14,11 @@ from benchmarks import host, measure, record
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.reads import Kind, Reads
 from benchmarks.rows import Aim, Count, Row
-from os_acc import device_spec, inventory, plugins
+from os_acc import plugins
 from os_acc.host import pci
 from os_acc.host.view import Host
+from os_acc.inventory import discovery
+from os_acc.objects import device_spec
 from os_acc.objects.lease import Standing
 from os_acc.testing import FakeKernel
 
@@ -62,8 +53,8 @@ def scanning(root: str, size: int) -> measure.Work[Host]:
     return measure.Work(lambda: pci.scan(root), check)
 
 
-def _stocking(root: str, size: int) -> measure.Work[inventory.Inventory]:
-    rules = inventory.Rules(
+def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
+    rules = discovery.Rules(
         named=device_spec.parse((EVERYTHING,)),
         nova_policies=device_spec.nova_numa_policies(()),
         nova=device_spec.parse(()),
@@ -72,14 +63,14 @@ def _stocking(root: str, size: int) -> measure.Work[inventory.Inventory]:
     )
     loaded = plugins.load(cfg.ConfigOpts(), ("pci",))
 
-    def check(found: inventory.Inventory) -> None:
+    def check(found: discovery.Inventory) -> None:
         offered = sum(len(each.device.handles) for each in found.providers.values())
         # A PF with VFs is not offered itself.
         assert offered == size - size // host.CARD, f"{offered} are offered"
         assert not found.set_aside, found.set_aside
 
     return measure.Work(
-        lambda: inventory.take_stock(root, rules, loaded, "node", Standing()), check
+        lambda: discovery.take_stock(root, rules, loaded, "node", Standing()), check
     )
 
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A host whose functions have consumers, made without a plug for each."""
 
@@ -25,13 +14,13 @@ from typing import Any
 
 from benchmarks import host, measure
 from os_acc import privsep
+from os_acc.attach.manager import Manager
 from os_acc.host import pci
-from os_acc.manager import Manager
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import drivers, sriov
 from os_acc.testing.tree import Tree
-from tests.stress.bench import Bench
+from tests.stress.simulated_host import Bench
 
 #: Names the VFs of the hosts here, and so makes no line of the log for PFs.
 VFS = '{"vendor_id": "8086", "product_id": "4941"}'

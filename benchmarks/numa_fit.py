@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Where a guest goes on a host's cells: ours beside Nova's own."""
 
@@ -27,7 +16,7 @@ from benchmarks import measure
 from benchmarks.numa_cases import CASES
 from benchmarks.plan import Benchmark, Incomplete, Plan
 from benchmarks.rows import Count, Row
-from os_acc.numa.fit import Fit, fit_to_host
+from os_acc.numa.fit.search import Fit, fit_to_host
 
 NAME = "numa-fit"
 #: After so many seconds Nova is cut off; it may take longer to be imported.

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Where the time of one plug and one unplug goes."""
 
@@ -28,7 +18,7 @@ from oslo_privsep import comm
 from benchmarks import measure
 from benchmarks.cycles import PLUG, UNPLUG, Library
 from benchmarks.rows import Row, Unit
-from os_acc import inventory
+from os_acc.inventory import discovery
 from os_acc.store.leases import Store
 
 _HELPER = "calls of the helper, with the writes"
@@ -100,7 +90,7 @@ def _watched() -> Iterator[_Clock]:
     clock = _Clock()
     watched: list[tuple[object, str, str]] = [
         (comm.ClientChannel, "send_recv", _HELPER),
-        (inventory, "take_stock", _HOST),
+        (discovery, "take_stock", _HOST),
         *((Store, name, _STORE) for name in _methods(Store)),
     ]
     with contextlib.ExitStack() as patches:

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Many hosts that report into one Placement: python -m benchmarks.placement.
 
@@ -33,10 +22,10 @@ from os_acc.objects import naming
 from os_acc.objects.device import Device, Handle, Provider
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.placement.capacity import Capacity, Units
-from os_acc.placement.publisher import Published, Publisher
+from os_acc.placement.sync import Published, Publisher
 from tests.functional.openstack.cloud import Cloud, read
 from tests.functional.openstack.placement import Placement
-from tests.unit.placement.made import Ledger
+from tests.unit.placement.capacity_examples import Ledger
 
 _CLASS = "CUSTOM_ACCELERATOR_GPU"
 _TRAITS = frozenset({"CUSTOM_PCI_10DE_2235", "CUSTOM_FAST"})

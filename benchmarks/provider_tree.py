@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """``update_provider_tree()``, against the same calls of the tree alone."""
 
@@ -22,8 +11,8 @@ from typing import Any
 from benchmarks import host, leased, measure
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Count, Row
-from os_acc.manager import Manager
-from os_acc.placement import tree as called
+from os_acc.attach.manager import Manager
+from os_acc.placement import provider_tree as called
 from os_acc.testing.provider_tree import ProviderTree
 
 NAME = "provider-tree"

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """``initialize()``, against its bare reads."""
 
@@ -27,10 +16,10 @@ from benchmarks import discovery, host, leased, measure, record
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
 from os_acc import privsep
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.testing import helper
 from tests.stress import processes
-from tests.stress.bench import Bench, plug
+from tests.stress.simulated_host import Bench, plug
 
 NAME = "initialize"
 READY, STARTED = "initialize()", "initialize(), the helpers' start included"

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Plugs and unplugs side by side, on a kernel as slow as the real one."""
 
@@ -27,9 +16,9 @@ from benchmarks import measure, slow_host
 from benchmarks.discovery import EVERYTHING
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Aim, Bound, Row, Unit
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.testing import FunctionSpec, HostSpec
-from tests.stress.bench import request
+from tests.stress.simulated_host import request
 
 NAME = "workers"
 DISK, MEMORY = "plug and unplug", "plug and unplug, the store in memory"

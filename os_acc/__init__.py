@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Make a host's accelerators ready for guests, and take them back.
 
@@ -26,11 +16,11 @@ if typing.TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from os_acc.attach.requests import Requests
     from os_acc.objects.accelerator_request import AcceleratorRequest
     from os_acc.objects.device import Provider
-    from os_acc.placement.publisher import Published
-    from os_acc.placement.tree import ProviderTree
-    from os_acc.requests import Requests
+    from os_acc.placement.provider_tree import ProviderTree
+    from os_acc.placement.sync import Published
 
 __all__ = [
     "attached",
@@ -277,7 +267,7 @@ def request_events(uuids: Sequence[str]) -> dict[str, Any]:
 
 
 def _requests() -> Requests:
-    from os_acc import requests
+    from os_acc.attach import requests
     from os_acc.service import get
 
     manager = get()
@@ -285,9 +275,9 @@ def _requests() -> Requests:
 
 
 def _entry(request: AcceleratorRequest) -> dict[str, Any]:
-    from os_acc import entries
+    from os_acc.attach import serialize
 
-    return entries.of_request(request)
+    return serialize.of_request(request)
 
 
 def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Every option of os_acc, for services, generators and documentation."""
 
@@ -23,7 +13,8 @@ from typing import Any, Self
 
 from oslo_config import cfg
 
-from os_acc import exception, hints, state_path
+from os_acc import exception
+from os_acc.privsep.options import STATE_PATH
 
 GROUP = cfg.OptGroup(
     "os_acc",
@@ -51,7 +42,7 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         help="The plugins to use, by the names of their entry points. Empty: "
         "all that are installed.",
     ),
-    state_path.OPTION,
+    STATE_PATH,
     cfg.StrOpt(
         "node_name",
         sample_default="<the host's name>",
@@ -168,7 +159,7 @@ class Settings:
 def _absolute(state_path: str | None) -> str:
     if not state_path or not os.path.isabs(state_path) or not _is_path(state_path):
         raise exception.InvalidConfiguration(
-            f"[os_acc] state_path is {hints.shown(state_path)}, not an absolute path"
+            f"[os_acc] state_path is {exception.show(state_path)}, not an absolute path"
         )
     return state_path
 
@@ -184,7 +175,7 @@ def _name(node_name: str | None) -> str:
     name = node_name or ""
     if not name.isprintable():
         raise exception.InvalidConfiguration(
-            f"[os_acc] node_name is {hints.shown(name)}, which Placement cannot show"
+            f"[os_acc] node_name is {exception.show(name)}, which Placement cannot show"
         )
     return name
 
@@ -194,7 +185,7 @@ def _seconds(group: cfg.ConfigOpts.GroupAttr, name: str) -> float:
     value: float | None = group[name]
     if value is None or math.isnan(value):
         raise exception.InvalidConfiguration(
-            f"[os_acc] {name} is {hints.shown(value)}, not a number of seconds"
+            f"[os_acc] {name} is {exception.show(value)}, not a number of seconds"
         )
     return value
 
@@ -211,9 +202,10 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
     """For oslo-config-generator (entry point ``oslo.config.opts``)."""
     from oslo_privsep import priv_context
 
-    from os_acc import network_affinity, plugins
+    from os_acc import plugins
     from os_acc.bitstreams import options as bitstreams
     from os_acc.bitstreams.glance import options as glance
+    from os_acc.numa import network_options
     from os_acc.placement import options as placement
     from os_acc.profiles import cyborg, flavors
     from os_acc.profiles import options as profiles
@@ -228,7 +220,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
         (profiles.NOVA, flavors.list_opts()),
         *((section, list(priv_context.OPTS)) for section in PRIVSEP_GROUPS),
         *plugins.list_opts(),
-        *network_affinity.list_opts(),
+        *network_options.list_opts(),
     ]
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What can go wrong, as types.
 
@@ -19,11 +9,12 @@ and whether the same call may succeed later without anybody's doing
 
 from __future__ import annotations
 
+import builtins
+import difflib
+import reprlib
 from collections.abc import Iterable, Sequence
 from errno import EINTR, EMFILE, ENFILE, ENOMEM
 from typing import Any, ClassVar, Final
-
-from os_acc import texts
 
 #: Characters of a message, and of a hint: an error fits into one line of a log,
 #: also with the text of a service, a file or a caller in it.
@@ -37,6 +28,100 @@ _EXHAUSTED_HINT: Final = (
     "retry; see the limits of the service (LimitNOFILE, TasksMax) and the memory of"
     " the host"
 )
+
+
+# -- texts in errors --------------------------------------------------------
+
+_NOTE: Final = "... ({} more characters)"
+
+
+def shorten(text: str, most: int) -> str:
+    """Return the text, cut to so many characters where it has more.
+
+    The number of characters that are left out follows the cut.
+    """
+    if len(text) <= most:
+        return text
+    # The longest note is that of the whole text: room for it is always enough.
+    room = most - len(_NOTE.format(len(text)))
+    return text[:room] + _NOTE.format(len(text) - room)
+
+
+def encodable(text: str) -> str:
+    """Return the text, with an escape for each character that cannot be written."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def is_encodable(text: str) -> bool:
+    """Whether it can be written: half a pair of surrogates is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Characters of a value that is shown.
+_LONGEST: Final = 240
+# Characters of what may be a misspelling, and candidates that a person reads.
+_LONGEST_WORD: Final = 80
+_MOST_WORDS: Final = 24
+
+
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+        # Each further level shows six times as much: of six, 400,000 characters.
+        self.maxlevel = 3
+
+    def repr1(self, x: object, level: int) -> str:
+        # reprlib goes by the name of a class, which says nothing of what it is.
+        if getattr(builtins, type(x).__name__, None) is type(x):
+            return super().repr1(x, level)
+        return self.repr_instance(x, level)
+
+    def repr_int(self, x: int, level: int) -> str:
+        # repr() raises ValueError for integers of more than 4300 digits.
+        if x.bit_length() > 256:
+            return f"an integer of {x.bit_length()} bits"
+        return super().repr_int(x, level)
+
+
+def show(value: object) -> str:
+    """The value as an error message shows it: short, whatever it is."""
+    return shorten(_Shown().repr(value), _LONGEST)
+
+
+def some(words: Iterable[str], most: int) -> str:
+    """So many of the words as a person reads, and how many more there are."""
+    found = list(words)
+    shown = ", ".join(found[:most])
+    more = len(found) - most
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that this one is probably a misspelling of.
+
+    :param word: None is near to what is no text, and to a text that is no word.
+    """
+    if not isinstance(word, str) or len(word) > _LONGEST_WORD:
+        return None
+    near = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.65)
+    return near[0] if near else None
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A hint for a word that is none of the known ones."""
+    candidates = sorted(known)
+    near = nearest(word, candidates)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return f"it has to be one of: {some(candidates, _MOST_WORDS)}"
+
+
+# -- the base ---------------------------------------------------------------
 
 
 class OsAccError(Exception):
@@ -54,10 +139,10 @@ class OsAccError(Exception):
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = texts.shortened(texts.encodable(message), LONGEST_MESSAGE)
+        self.message = shorten(encodable(message), LONGEST_MESSAGE)
         super().__init__(self.message)
-        hint = texts.encodable(hint or self.default_hint)
-        self.hint = texts.shortened(hint, LONGEST_HINT)
+        hint = encodable(hint or self.default_hint)
+        self.hint = shorten(hint, LONGEST_HINT)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The one manager of a process, and how it is made ready."""
 
@@ -24,28 +14,15 @@ from collections.abc import Iterator
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import (
-    conf,
-    deadlines,
-    device_spec,
-    exception,
-    helper,
-    hints,
-    inventory,
-    lifecycle,
-    manager,
-    offering,
-    plugins,
-    programming,
-    reconciliation,
-    retrying,
-    virtual_functions,
-    watching,
-)
+from os_acc import conf, deadlines, exception, plugins
+from os_acc.attach import lifecycle, manager, programming, release_retries
 from os_acc.bitstreams import library
+from os_acc.helper import client, reconciliation
+from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
+from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
-from os_acc.placement import publisher, snapshot
-from os_acc.profiles.choice import Profiles
+from os_acc.placement import sync
+from os_acc.profiles.lookup import Profiles
 from os_acc.store import readonly
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
@@ -62,11 +39,11 @@ _VFS_SHARE = 0.75
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
-_watcher: watching.Watcher | None = None
+_watcher: monitor.Watcher | None = None
 # The kernel says it once: a reset must not forget it.
-_health = watching.Health()
+_health = monitor.Health()
 #: What the log has been told, also by managers before a ``reset=True``.
-_told = inventory.Told()
+_told = discovery.Told()
 
 
 def _forget_parent() -> None:
@@ -104,7 +81,7 @@ def initialize(
     global _manager, _watcher
     if type(reset) is not bool:
         raise exception.InvalidInput(
-            f"reset is {hints.shown(reset)}, not True or False"
+            f"reset is {exception.show(reset)}, not True or False"
         )
     if _manager is not None and not reset:
         return _manager
@@ -127,12 +104,12 @@ def initialize(
         return _manager
 
 
-def _watch(of: manager.Manager) -> watching.Watcher | None:
-    """Keep what Placement is told up to date; see :mod:`os_acc.watching`."""
+def _watch(of: manager.Manager) -> monitor.Watcher | None:
+    """Keep what Placement is told up to date; see :mod:`os_acc.inventory.monitor`."""
     if of.root != "/":
         # The kernel speaks of its own devices only.
         return None
-    watcher = watching.Watcher(_health, of.refresh, snapshot.MAX_AGE)
+    watcher = monitor.Watcher(_health, of.refresh, snapshots.MAX_AGE)
     watcher.start()
     return watcher
 
@@ -142,7 +119,7 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
-        return _build(config, settings, root, owner, deadline, watching.Health())
+        return _build(config, settings, root, owner, deadline, monitor.Health())
 
 
 @contextlib.contextmanager
@@ -161,7 +138,7 @@ def _build(
     root: str,
     owner: Owner,
     deadline: float,
-    health: watching.Health,
+    health: monitor.Health,
 ) -> manager.Manager:
     """Everything that initialize() does, in its order.
 
@@ -173,7 +150,7 @@ def _build(
     loaded = plugins.load(config, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
-    hands = helper.Helper(settings.write_timeout, settings.helper_start_timeout)
+    hands = client.Helper(settings.write_timeout, settings.helper_start_timeout)
     hands.start(deadline)
     images = library.build(config, settings.state_path, locks)
     programmer = programming.Programmer(root, store, locks, hands, loaded, images)
@@ -182,10 +159,8 @@ def _build(
     reconciler = reconciliation.Reconciler(hands)
     # Before VFs are made: a PF may be with a guest whose lease is lost.
     reconciler.standing(store.until(deadline), deadline)
-    virtual_functions.make(
-        root, rules, store, locks, hands, _part(deadline, _VFS_SHARE)
-    )
-    offered = offering.Offering(
+    sriov.make(root, rules, store, locks, hands, _part(deadline, _VFS_SHARE))
+    offered = catalog.Offering(
         root, settings.node_name, rules, loaded, store, _told, health, reconciler
     )
     ready = manager.Manager(
@@ -200,7 +175,7 @@ def _build(
         offered,
         Profiles(config),
         new_publisher(config, settings),
-        retrying.Retrier(
+        release_retries.Retrier(
             life, offered, settings.release_retry_interval, settings.write_timeout
         ),
     )
@@ -212,15 +187,13 @@ def _build(
     return ready
 
 
-def new_publisher(
-    config: cfg.ConfigOpts, settings: conf.Settings
-) -> publisher.Publisher:
+def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publisher:
     """Who tells Placement; nothing is asked of it yet.
 
     :raises InvalidDeviceSpec: an entry cannot be read.
     """
     named = device_spec.parse(settings.device_spec).resource_classes
-    return publisher.Publisher(config, settings.node_name, named=named)
+    return sync.Publisher(config, settings.node_name, named=named)
 
 
 def _part(deadline: float, share: float) -> float:
@@ -232,7 +205,7 @@ def _part(deadline: float, share: float) -> float:
 class Look:
     """What is there at one moment, for somebody who changes nothing."""
 
-    stock: inventory.Inventory
+    stock: discovery.Inventory
     recorded: readonly.Recorded
     plugins: plugins.Plugins
 
@@ -245,14 +218,14 @@ def look(config: cfg.ConfigOpts, root: str) -> Look:
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, settings.enabled_plugins)
-    stock = inventory.take_stock(
+    stock = discovery.take_stock(
         root, _rules(settings), loaded, settings.node_name, recorded.standing
     )
     return Look(stock, recorded, loaded)
 
 
-def _rules(settings: conf.Settings) -> inventory.Rules:
-    return inventory.Rules(
+def _rules(settings: conf.Settings) -> discovery.Rules:
+    return discovery.Rules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Check that every Python file begins with the licence, and is a small one."""
 
@@ -20,8 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FIRST = '# Licensed under the Apache License, Version 2.0 (the "License"); you may\n'
-LAST = "# under the License.\n"
+LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 LINES = 500
 #: What an operator or a caller looks for in one place.
 ONE_LIST = Path("os_acc/exception.py")
@@ -31,7 +19,7 @@ def has_header(text: str) -> bool:
     """Whether the text begins with the licence, after a ``#!`` line if any."""
     if text.startswith("#!"):
         text = text.partition("\n")[2]
-    return text.startswith(FIRST) and LAST in text
+    return text.startswith(LICENCE)
 
 
 def faults(path: Path) -> Iterator[str]:

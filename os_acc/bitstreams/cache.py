@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The images that this host has, each proved, within a number of bytes.
 
@@ -17,7 +7,7 @@ with a dot: downloads. Two locks keep order, across threads and processes. Who
 fetches an image has the image's, so that one download serves all who wait.
 Who gives or takes names has the cache's, for a moment only. A third thing is
 no lock of ours but the kernel's: a file that is in use cannot be evicted (see
-:mod:`os_acc.bitstreams.files`).
+:mod:`os_acc.bitstreams.cache_files`).
 """
 
 from __future__ import annotations
@@ -32,12 +22,12 @@ from collections.abc import Iterable, Iterator
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.bitstreams import fetch, files
-from os_acc.bitstreams.files import Entry
+from os_acc.bitstreams import cache_files, download
+from os_acc.bitstreams.cache_files import Entry
 from os_acc.bitstreams.source import Source
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
-from os_acc.store import refusals
+from os_acc.store import errors
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
 
 LOG = log.getLogger(__name__)
@@ -97,7 +87,7 @@ class Cache:
         source: Source,
         image: Image,
         deadline: float,
-        progress: fetch.Progress | None = None,
+        progress: download.Progress | None = None,
     ) -> Iterator[io.FileIO]:
         """The file of an image, for as long as the context lasts.
 
@@ -139,7 +129,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._told():
-            return _by_use(files.scan(self.directory).entries)
+            return _by_use(cache_files.scan(self.directory).entries)
 
     def survey(self) -> Survey:
         """Look at all that is there, and change nothing.
@@ -147,7 +137,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._told():
-            found = files.scan(self.directory)
+            found = cache_files.scan(self.directory)
             taken = sum(each.size for each in found.entries)
             room = self._size
             with contextlib.suppress(FileNotFoundError):
@@ -156,7 +146,7 @@ class Cache:
                 _by_use(found.entries),
                 taken,
                 room,
-                tuple(p for p in found.temporaries if not files.is_used(p)),
+                tuple(p for p in found.temporaries if not cache_files.is_used(p)),
                 found.strangers,
             )
 
@@ -166,7 +156,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be read.
         """
         with self._told():
-            return files.is_used(self._path(entry.digest))
+            return cache_files.is_used(self._path(entry.digest))
 
     def prune(self, size: int, deadline: float) -> tuple[Entry, ...]:
         """Remove images until the others have this size; which those were.
@@ -202,11 +192,11 @@ class Cache:
         """
         path = self._path(digest)
         with self._told(), self._locks.hold([bitstream_lock(digest)], deadline):
-            file = files.pin(path, deadline)
+            file = cache_files.pin(path, deadline)
             if file is None:
                 return True
             with file:
-                if files.has_digest(file, digest, deadline):
+                if cache_files.has_digest(file, digest, deadline):
                     return True
             LOG.error("%s was altered, and is removed", path)
             # Whoever uses it finds the same, and asks for it again. It may have
@@ -223,7 +213,7 @@ class Cache:
     def _pinned(
         self, digest: Digest, image: Image, deadline: float
     ) -> io.FileIO | None:
-        file = files.pin(self._path(digest), deadline)
+        file = cache_files.pin(self._path(digest), deadline)
         if file is None:
             return None
         size = os.fstat(file.fileno()).st_size
@@ -241,7 +231,7 @@ class Cache:
         source: Source,
         image: Image,
         deadline: float,
-        progress: fetch.Progress | None,
+        progress: download.Progress | None,
     ) -> io.FileIO:
         with self._locks.hold([bitstream_lock(digest)], deadline):
             file = self._pinned(digest, image, deadline)
@@ -252,13 +242,13 @@ class Cache:
             _make_way(path)
             with self._begun(image, deadline) as (file, temporary):
                 fd = file.fileno()
-                fetch.fetch(source, image, fd, self._size, deadline, progress)
+                download.fetch(source, image, fd, self._size, deadline, progress)
                 os.fsync(fd)
                 with self._locks.hold([CACHE_LOCK], deadline):
                     if image.size is None:
                         self._make_room(image, 0)
                     os.rename(temporary, path)
-                files.sync_directory(self.directory)
+                cache_files.sync_directory(self.directory)
                 file.seek(0)
                 return file
 
@@ -269,8 +259,8 @@ class Cache:
         with contextlib.ExitStack() as stack:
             with self._locks.hold([CACHE_LOCK], deadline):
                 self._make_room(image, size)
-                begun = stack.enter_context(files.temporary(self.directory))
-                files.reserve(begun[0].fileno(), size)
+                begun = stack.enter_context(cache_files.temporary(self.directory))
+                cache_files.reserve(begun[0].fileno(), size)
             yield begun
 
     # -- room ----------------------------------------------------------------
@@ -292,20 +282,20 @@ class Cache:
                 f" its disk beside the {SPARED} that are left to others"
             )
 
-    def _swept(self) -> files.Found:
+    def _swept(self) -> cache_files.Found:
         """What is there, but what dead downloads have left."""
-        found = files.scan(self.directory)
+        found = cache_files.scan(self.directory)
         living = tuple(
-            each for each in found.temporaries if not files.remove_unused(each)
+            each for each in found.temporaries if not cache_files.remove_unused(each)
         )
-        return files.Found(found.entries, living)
+        return cache_files.Found(found.entries, living)
 
     def _evict(self, entries: Iterable[Entry], excess: int) -> Iterator[Entry]:
         """Remove as many bytes as there are too many; what has been removed."""
         for entry in _by_use(entries):
             if excess <= 0:
                 return
-            if files.remove_unused(self._path(entry.digest)):
+            if cache_files.remove_unused(self._path(entry.digest)):
                 LOG.info("Evicted %s of %d bytes", entry.digest, entry.size)
                 excess -= entry.size
                 yield entry
@@ -318,7 +308,7 @@ class Cache:
         except OSError as error:
             if image is None or error.errno not in _NO_SPACE:
                 place = error.filename or self.directory
-                raise refusals.from_os_error(error, os.fsdecode(place)) from error
+                raise errors.from_os_error(error, os.fsdecode(place)) from error
             raise exception.CacheFull(
                 f"no space is left in {self.directory} for image {image} of"
                 f" {image.size} bytes: {error.strerror}"

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The certificates of those who may sign bitstreams.
 
@@ -32,7 +22,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
 
 _LARGEST: Final = 2**20
@@ -88,14 +78,15 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
         raise _unusable(path, error) from error
     except ValueError as error:
         raise exception.InvalidConfiguration(
-            f"{path} is no certificate: {hints.shown(str(error))}"
+            f"{path} is no certificate: {exception.show(str(error))}"
         ) from error
     if (why := _not_now(certificate)) or (why := _not_for_signatures(certificate)):
         raise exception.ImageRefused(f"certificate {certificate_id} {why}")
     if not _anchored(certificate, tuple(_authorities(directory)), below=0):
         raise exception.ImageRefused(
             f"certificate {certificate_id} was issued by "
-            f"{hints.shown(certificate.issuer.rfc4514_string())}, who is not trusted",
+            f"{exception.show(certificate.issuer.rfc4514_string())}, "
+            "which is not trusted",
             hint=f"the issuer's own certificate belongs into {directory}, and has "
             "to be valid",
         )
@@ -117,7 +108,7 @@ def unfit_key(key: object, kind: str) -> str | None:
         case _:
             own = "another kind"
     if own != kind:
-        told = kind if _KIND.fullmatch(kind) else hints.shown(kind)
+        told = kind if _KIND.fullmatch(kind) else exception.show(kind)
         return f"is of {told}, and the certificate's key is of {own}"
     if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey) and (
         key.key_size < _SHORTEST_KEY
@@ -141,7 +132,7 @@ def _standing(directory: str, name: str) -> Standing:
     except OSError as error:
         why_not = f"cannot be read: {error.strerror}"
     except ValueError as error:
-        why_not = f"is no certificate: {hints.shown(str(error))}"
+        why_not = f"is no certificate: {exception.show(str(error))}"
     return Standing(name, is_signer, why_not)
 
 

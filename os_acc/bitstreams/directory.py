@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Images in a directory of this host.
 
@@ -36,7 +26,7 @@ from typing import Any
 
 from oslo_log import log
 
-from os_acc import exception, hints, texts
+from os_acc import exception
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 from os_acc.objects.instance import canonical_uuid
@@ -105,7 +95,7 @@ class Directory:
         found = [each for each in self._entries(deadline) if each.image.id == wanted]
         if not found:
             raise exception.ImageNotFound(
-                f"no image in {self._path} has the id {hints.shown(image_id)}",
+                f"no image in {self._path} has the id {exception.show(image_id)}",
                 hint="beside each file there has to be a .json with its id",
             )
         if len(found) > 1:
@@ -153,7 +143,7 @@ class Directory:
             self._told.add((name, why))
             LOG.warning(
                 "The image %s in %s is passed over: %s",
-                hints.shown(name),
+                exception.show(name),
                 self._path,
                 why,
             )
@@ -240,8 +230,10 @@ def _image(fields: dict[str, Any], file: str, size: int) -> Image:
         raise _Unusable("its os_hidden is neither true nor false")
     fields.setdefault("name", file)
     for name, value in fields.items():
-        if not isinstance(value, str) or not texts.is_encodable(name + value):
-            raise _Unusable(f"its {hints.shown(name)} is {hints.shown(value)}, no text")
+        if not isinstance(value, str) or not exception.is_encodable(name + value):
+            raise _Unusable(
+                f"its {exception.show(name)} is {exception.show(value)}, no text"
+            )
     image_id = canonical_uuid(fields.pop("id", ""))
     if image_id is None:
         raise _Unusable("its id is not a uuid")

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """All of this package for those who need a bitstream: find, fetch, verify."""
 
@@ -25,14 +15,21 @@ from collections.abc import Callable, Iterator
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import exception, hints, state_path
-from os_acc.bitstreams import choose, fetch, formats, options, policy, properties
+from os_acc import exception
+from os_acc.bitstreams import (
+    download,
+    formats,
+    image_selection,
+    options,
+    policy,
+    properties,
+)
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.source import Source
 from os_acc.objects.image import Bitstream, Header, Image, Wish
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
-from os_acc.store import refusals
+from os_acc.store import errors
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
@@ -54,7 +51,7 @@ def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
     settings = options.Settings.load(conf)
     return Library(
         functools.partial(_source, conf, settings),
-        Cache(os.path.join(state, state_path.BITSTREAMS), settings.cache_size, locks),
+        Cache(os.path.join(state, options.DIRECTORY), settings.cache_size, locks),
         policy.Rules.load(conf),
         settings.certificates,
         settings.unseen,
@@ -112,20 +109,20 @@ class Library:
         """The one image that is asked for, and may be programmed.
 
         :raises BitstreamError: there is none, or several, or none that fits or
-            is allowed; see :func:`os_acc.bitstreams.choose.choose`.
+            is allowed; see :func:`os_acc.bitstreams.image_selection.choose`.
         :raises ImageServiceUnavailable: nobody answers.
         """
         if wish.bitstream_id:
             image = self._source.image(wish.bitstream_id, deadline)
-            return choose.choose(wish, region, [image], self._rules)
+            return image_selection.choose(wish, region, [image], self._rules)
         allowed = list(self._trusted(wish, deadline))
         try:
-            return choose.choose(wish, region, allowed, self._rules)
+            return image_selection.choose(wish, region, allowed, self._rules)
         except (exception.ImageNotFound, exception.ImageMismatch):
             # An error tells of what is not allowed, too.
-            found = self._source.images(choose.filters(wish), deadline)
+            found = self._source.images(image_selection.filters(wish), deadline)
             others = itertools.islice(found, _MOST_TOLD)
-            return choose.choose(
+            return image_selection.choose(
                 wish, region, itertools.chain(allowed, others), self._rules
             )
 
@@ -203,16 +200,17 @@ class Library:
         }
         if len(allowed) > 1:
             raise exception.ImageAmbiguous(
-                f"several images have the name {hints.shown(text)}: "
+                f"several images have the name {exception.show(text)}: "
                 f"{', '.join(allowed)}"
             )
         for image in allowed.values():
             return image
-        everywhere = self._source.images(choose.filters(wish), deadline)
+        everywhere = self._source.images(image_selection.filters(wish), deadline)
         for image in filter(_is_bitstream, itertools.islice(everywhere, _MOST_TOLD)):
             policy.check(image, self._rules)
         raise exception.ImageNotFound(
-            f"no image with the tag {properties.TAG} has the name {hints.shown(text)}"
+            f"no image with the tag {properties.TAG} has the name "
+            f"{exception.show(text)}"
         )
 
     @contextlib.contextmanager
@@ -220,7 +218,7 @@ class Library:
         self,
         image: Image,
         deadline: float,
-        progress: fetch.Progress | None = None,
+        progress: download.Progress | None = None,
         region: Region | None = None,
     ) -> Iterator[Bitstream]:
         """The file of an image, verified, and kept for as long as this lasts.
@@ -284,11 +282,11 @@ class Library:
 
     def _trusted(self, wish: Wish, deadline: float) -> Iterator[Image]:
         """What those have who may say what is programmed; some of it twice."""
-        for filters in choose.searches(wish, self._rules):
+        for filters in image_selection.searches(wish, self._rules):
             yield from self._source.images(filters, deadline)
 
     def _file(
-        self, image: Image, deadline: float, progress: fetch.Progress | None
+        self, image: Image, deadline: float, progress: download.Progress | None
     ) -> contextlib.AbstractContextManager[io.FileIO]:
         return self.cache.fetched(self._source, image, deadline, progress)
 
@@ -304,7 +302,7 @@ class Library:
                 signature.verify(image, file, self._certificates, deadline)
             header = _header(image, file)
         except OSError as error:
-            raise refusals.from_os_error(error, self.cache.path(image)) from error
+            raise errors.from_os_error(error, self.cache.path(image)) from error
         policy.check_file(header, image, self._rules)
         if region is not None:
             formats.check(header, image, region)

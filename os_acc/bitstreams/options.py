@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The options of where bitstreams come from, which may be used, where they are kept."""
 
@@ -22,7 +12,7 @@ from typing import Self
 
 from oslo_config import cfg, types
 
-from os_acc import exception, hints
+from os_acc import exception
 
 GROUP = cfg.OptGroup(
     "os_acc_bitstreams",
@@ -30,6 +20,9 @@ GROUP = cfg.OptGroup(
     help="Where the images come from that FPGAs are programmed with, which of "
     "them may be, and how many of them are kept on this host.",
 )
+
+#: The directory of the cache, below ``[os_acc] state_path``.
+DIRECTORY = "bitstreams"
 
 _GIB = 2**30
 
@@ -216,7 +209,7 @@ def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:
     value: str | None = group[name]
     if not value or not os.path.isabs(value) or "\0" in value:
         raise exception.InvalidConfiguration(
-            f"[{GROUP.name}] {name} is {hints.shown(value)}, not an absolute path"
+            f"[{GROUP.name}] {name} is {exception.show(value)}, not an absolute path"
         )
     return value
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Which images the operator lets FPGAs be programmed with.
 
@@ -25,7 +15,7 @@ from typing import Final, Self, TypeVar
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.bitstreams import options, properties
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Header, Image, ImageFormat
@@ -130,7 +120,7 @@ def is_shown(image: Image, rules: Rules) -> bool:
 
 def _state(image: Image) -> Iterator[str]:
     if image.status != "active":
-        yield f"its status is {hints.shown(image.status)}"
+        yield f"its status is {exception.show(image.status)}"
     if image.hidden:
         yield "it is hidden"
 
@@ -138,9 +128,9 @@ def _state(image: Image) -> Iterator[str]:
 def _right(image: Image, rules: Rules) -> Iterator[str]:
     if image.owner in rules.projects:
         return
-    whose = f"project {hints.shown(image.owner)} of its owner is not allowed"
+    whose = f"project {exception.show(image.owner)} of its owner is not allowed"
     if image.visibility != "public":
-        yield f"{whose}, and it is {hints.shown(image.visibility)}, not public"
+        yield f"{whose}, and it is {exception.show(image.visibility)}, not public"
     elif not rules.public:
         yield f"{whose}, and being public is not enough"
 
@@ -155,7 +145,7 @@ def _data(image: Image, rules: Rules) -> Iterator[str]:
         ("container format", image.container_format, rules.container_formats),
     ):
         if value not in allowed:
-            yield f"its {what} is {hints.shown(value)}, not {_any_of(allowed)}"
+            yield f"its {what} is {exception.show(value)}, not {_any_of(allowed)}"
     try:
         Digest.of(image)
     except exception.ImageInvalid as error:

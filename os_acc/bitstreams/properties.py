@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the properties of an image say of the bitstream in it.
 
@@ -22,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from os_acc import hints
+from os_acc import exception
 from os_acc.objects.image import Image
 from os_acc.objects.instance import canonical_uuid
 
@@ -73,7 +63,7 @@ def region_id(image: Image) -> str | None:
 
 def title(image: Image) -> str:
     """Its id and name as a message shows them: an uploader has chosen the name."""
-    return f"{image.id} ({hints.shown(image.name)})" if image.name else image.id
+    return f"{image.id} ({exception.show(image.name)})" if image.name else image.id
 
 
 def _canonical(value: str) -> str:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Signatures of images, as Glance and Nova have them.
 
@@ -22,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
-from os_acc import deadlines, exception, hints
+from os_acc import deadlines, exception
 from os_acc.bitstreams import policy, properties
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
@@ -88,7 +78,9 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
     text, method, kind, certificate = told
     certificate_id = canonical_uuid(certificate)
     if certificate_id is None:
-        raise _invalid(image, f"names certificate {hints.shown(certificate)}, no UUID")
+        raise _invalid(
+            image, f"names certificate {exception.show(certificate)}, no UUID"
+        )
     key = _key(image, kind, trusted(certificates, certificate_id))
     try:
         signature = signature_utils.get_signature(text)
@@ -101,7 +93,9 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
         )
     # ValueError: base64 that cannot be, as cursive does not expect it.
     except (cursive.SignatureVerificationError, ValueError) as error:
-        raise _invalid(image, f"cannot be used: {hints.shown(str(error))}") from error
+        raise _invalid(
+            image, f"cannot be used: {exception.show(str(error))}"
+        ) from error
     if verifier is None:
         raise _invalid(image, "is empty")
     return verifier

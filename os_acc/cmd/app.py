@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The application: options that all commands share, and logging."""
 
@@ -95,7 +85,7 @@ class OsAcc(app.App):
         logging.getLogger().setLevel(level)
         # What is not offered, 'device list' tells when asked.
         is_quiet = self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL
-        logging.getLogger("os_acc.inventory").setLevel(
+        logging.getLogger("os_acc.inventory.discovery").setLevel(
             logging.ERROR if is_quiet else logging.NOTSET
         )
 
@@ -133,4 +123,4 @@ class OsAcc(app.App):
                 logging.getLogger().removeHandler(handler)
                 handler.close()
             logging.getLogger().setLevel(before)
-            logging.getLogger("os_acc.inventory").setLevel(logging.NOTSET)
+            logging.getLogger("os_acc.inventory.discovery").setLevel(logging.NOTSET)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Arguments as typed values; what is malformed is wrong usage."""
 
@@ -25,7 +15,7 @@ from typing import Any, TextIO
 
 from oslo_utils import strutils
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
 
@@ -78,8 +68,8 @@ def distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     for key, value in pairs:
         if found.setdefault(key, value) != value:
             raise exception.InvalidExtraSpec(
-                f"property {hints.shown(key)} is given as {hints.shown(found[key])} "
-                f"and as {hints.shown(value)}",
+                f"property {exception.show(key)} is given as "
+                f"{exception.show(found[key])} and as {exception.show(value)}",
                 hint="a group names a resource class or trait once; use another group",
             )
     return found

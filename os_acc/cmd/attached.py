@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc attached``: who has which accelerators."""
 
@@ -18,7 +8,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from os_acc import entries
+from os_acc.attach import serialize
 from os_acc.cmd import arguments, base
 
 
@@ -51,7 +41,7 @@ class Attached(base.Listing):
             who = parsed_args.uuid or "any instance"
             where = self.settings.state_path
             self.remark(f"no accelerator of {who} is recorded in {where}")
-        return COLUMNS, [row(entries.entry(lease)) for lease in found]
+        return COLUMNS, [row(serialize.entry(lease)) for lease in found]
 
 
 #: An entry of :func:`os_acc.plug`, in part.

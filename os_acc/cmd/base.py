@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the commands share: how they look, act, fail and print."""
 
@@ -22,11 +12,13 @@ from typing import Any
 
 from cliff import command, lister, show
 
-from os_acc import conf, device_spec, exception, helper, service
+from os_acc import conf, exception, service
+from os_acc.attach.manager import Manager
 from os_acc.bitstreams import library
 from os_acc.cmd import configuration, identity
 from os_acc.cmd.app import OsAcc
-from os_acc.manager import Manager
+from os_acc.helper import client
+from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.service import Look
 from os_acc.store import readonly
@@ -100,7 +92,7 @@ class Acting(command.Command):
         if os.geteuid() == 0:
             identity.check_owner(settings.state_path)
             # Before root is given up: it needs no sudo to start them.
-            helper.Helper(settings.write_timeout, settings.helper_start_timeout).start(
+            client.Helper(settings.write_timeout, settings.helper_start_timeout).start(
                 time.monotonic() + settings.initialize_timeout
             )
             identity.become_owner(settings.state_path)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc device``: what is with the devices, and the ways out of trouble."""
 
@@ -18,8 +8,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from os_acc import exception, operations
-from os_acc.cmd import arguments, base, states
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.cmd import arguments, base, device_states
 from os_acc.host import boot
 from os_acc.objects.lease import Lease, PriorBinding
 
@@ -39,7 +30,7 @@ class DeviceList(base.Listing):
         )
         parser.add_argument(
             "--state",
-            choices=[state.value for state in states.State],
+            choices=[state.value for state in device_states.State],
             help="only what is in this state",
         )
         return parser
@@ -47,7 +38,7 @@ class DeviceList(base.Listing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        found = states.device_states(self.look())
+        found = device_states.device_states(self.look())
         self.remark_if_none_named()
         if parsed_args.state:
             found = tuple(
@@ -74,7 +65,7 @@ class DeviceShow(base.Showing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
         look = self.look()
-        for found in states.device_states(look):
+        for found in device_states.device_states(look):
             if found.address == parsed_args.address:
                 this_boot = boot.boot_id(self.os_acc.root)
                 return _pairs(
@@ -188,7 +179,7 @@ def _add_driver(parser: argparse.ArgumentParser, when: str) -> None:
     )
 
 
-def _row(device: states.DeviceState) -> tuple[Any, ...]:
+def _row(device: device_states.DeviceState) -> tuple[Any, ...]:
     function = device.function
     return (
         str(device.address),
@@ -201,7 +192,7 @@ def _row(device: states.DeviceState) -> tuple[Any, ...]:
     )
 
 
-def _long_row(device: states.DeviceState) -> tuple[Any, ...]:
+def _long_row(device: device_states.DeviceState) -> tuple[Any, ...]:
     function = device.function
     return (
         device.provider.uuid if device.provider else None,
@@ -211,7 +202,7 @@ def _long_row(device: states.DeviceState) -> tuple[Any, ...]:
     )
 
 
-def _offer(device: states.DeviceState) -> tuple[tuple[str, Any], ...]:
+def _offer(device: device_states.DeviceState) -> tuple[tuple[str, Any], ...]:
     provider, function = device.provider, device.function
     return (
         ("Provider Name", provider.name if provider else None),
@@ -243,7 +234,7 @@ def _now(
     command: base.Acting, parsed_args: argparse.Namespace
 ) -> tuple[Sequence[str], Sequence[Any]]:
     """What the listing says of the device after it was acted on."""
-    found = {each.address: each for each in states.device_states(command.look())}
+    found = {each.address: each for each in device_states.device_states(command.look())}
     device = found.get(parsed_args.address)
     if device is None:
         return _pairs(("Address", str(parsed_args.address)), ("State", None))

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A flavor as ``openstack flavor show -f json`` prints it."""
 
@@ -18,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from os_acc import exception, hints
+from os_acc import exception
 
 _HOW = "pass what 'openstack flavor show FLAVOR -f json' prints"
 _MIB_PER_GIB = 1024
@@ -53,11 +43,13 @@ def read(printed: Any) -> Flavor:
     if printed is None:
         return Flavor()
     if not isinstance(printed, Mapping):
-        raise exception.InvalidInput(f"{hints.shown(printed)} is no flavor", hint=_HOW)
+        raise exception.InvalidInput(
+            f"{exception.show(printed)} is no flavor", hint=_HOW
+        )
     properties = printed.get("properties")
     if not isinstance(properties, Mapping):
         raise exception.InvalidInput(
-            f"the flavor's properties are {hints.shown(properties)}", hint=_HOW
+            f"the flavor's properties are {exception.show(properties)}", hint=_HOW
         )
     disk = _number(printed, "disk")
     disk += _number(printed, "OS-FLV-EXT-DATA:ephemeral")
@@ -73,6 +65,6 @@ def _number(printed: Mapping[str, object], name: str) -> int:
     value = printed.get(name) or 0
     if type(value) is not int:
         raise exception.InvalidInput(
-            f"the flavor's {name} is {hints.shown(value)}, not a number", hint=_HOW
+            f"the flavor's {name} is {exception.show(value)}, not a number", hint=_HOW
         )
     return value

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc profile``: accelerators by a name, and flavors that have them."""
 
@@ -24,9 +13,9 @@ from typing import Any
 from cliff import columns
 
 from os_acc.cmd import base
-from os_acc.cmd.drawing.words import plain
+from os_acc.cmd.drawing.labels import plain
 from os_acc.objects.profile import DeviceProfile, ProfileGroup
-from os_acc.profiles import choice, folding
+from os_acc.profiles import expansion, lookup
 from os_acc.profiles.flavors import Flavors
 from os_acc.profiles.source import Source
 
@@ -133,10 +122,10 @@ class ProfileApply(base.Showing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         profile = _source(self).profile(parsed_args.profile, _deadline(self))
-        properties = folding.properties(profile, parsed_args.suffix)
+        properties = expansion.properties(profile, parsed_args.suffix)
         if parsed_args.set:
             return self._set(parsed_args, profile, properties)
-        if folding.lacks_policy(properties):
+        if expansion.lacks_policy(properties):
             self.remark(_WITHOUT_POLICY)
         return ("Flavor", "Properties", "Command"), (
             parsed_args.flavor,
@@ -153,14 +142,14 @@ class ProfileApply(base.Showing):
         applied = Flavors(self.os_acc.config).apply(
             parsed_args.flavor,
             properties,
-            parsed_args.suffix or folding.default_prefix(profile),
+            parsed_args.suffix or expansion.default_prefix(profile),
             _deadline(self),
         )
-        if folding.lacks_policy(applied.properties):
+        if expansion.lacks_policy(applied.properties):
             self.remark(_WITHOUT_POLICY)
-        if folding.named(applied.properties):
+        if expansion.named(applied.properties):
             self.remark(
-                f"the flavor has {folding.KEY} as well: Nova asks Cyborg for it"
+                f"the flavor has {expansion.KEY} as well: Nova asks Cyborg for it"
             )
         return ("Flavor", "Properties", "Removed"), (
             applied.name,
@@ -220,7 +209,7 @@ def _with_profile(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _source(command: base.Acting) -> Source:
-    return choice.Profiles(command.os_acc.config).source
+    return lookup.Profiles(command.os_acc.config).source
 
 
 def _deadline(command: base.Acting) -> float:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc request``: what a flavor asks for, and how Nova asks for it."""
 
@@ -22,10 +12,11 @@ from urllib import parse
 
 from cliff import columns
 
-from os_acc import allocation_candidates, extra_specs, hints
+from os_acc import exception
 from os_acc.cmd import arguments, base, flavor
 from os_acc.objects.request import AttachTarget, RequestGroup
-from os_acc.profiles import choice, folding
+from os_acc.profiles import expansion, lookup
+from os_acc.scheduling import allocation_candidates, extra_specs
 
 
 class RequestShow(base.Showing):
@@ -97,19 +88,20 @@ class RequestShow(base.Showing):
 
     def _tell_of_keys(self, specs: Mapping[str, object]) -> None:
         for key in extra_specs.overlooked(specs):
-            self.remark(f"nobody reads {hints.shown(key)}: Nova passes it over")
+            self.remark(f"nobody reads {exception.show(key)}: Nova passes it over")
 
     def _folded(self, specs: Mapping[str, object]) -> object:
         """The same with the groups of the device profile that it names."""
-        if not folding.named(specs):
+        if not expansion.named(specs):
             return specs
         self.os_acc.configure()
         deadline = time.monotonic() + self.settings.plug_timeout
-        whole = choice.Profiles(self.os_acc.config).folded(specs, deadline)
+        whole = lookup.Profiles(self.os_acc.config).folded(specs, deadline)
         if whole.unread:
             self.remark(
-                f"not shown: the groups of device profile {hints.shown(whole.unread)}, "
-                "which Nova adds: [os_acc_profiles] does not say where profiles are"
+                "not shown: the groups of device profile "
+                f"{exception.show(whole.unread)}, which Nova adds: "
+                "[os_acc_profiles] does not say where profiles are"
             )
         return whole.specs
 

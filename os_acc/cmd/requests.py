@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc request list``: accelerator requests, and how far they are."""
 
@@ -19,9 +8,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from os_acc.attach.requests import with_plugged
 from os_acc.cmd import arguments, base
 from os_acc.objects.accelerator_request import AcceleratorRequest
-from os_acc.requests import with_plugged
 
 _COLUMNS = ("UUID", "State", "Instance", "Profile", "Group", "Device")
 _MORE = ("Provider", "Host", "Reason")

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc topology``: the host as a tree."""
 
@@ -25,10 +15,11 @@ from typing import Any, TextIO
 from cliff.formatters import base as formatters
 from stevedore import ExtensionManager, extension
 
-from os_acc import exception, network_affinity
+from os_acc import exception
 from os_acc.cmd import arguments, base
-from os_acc.cmd.drawing import build, rows, scene, svg, text
-from os_acc.host import buses, numa
+from os_acc.cmd.drawing import build, rows, snapshot, svg, text
+from os_acc.host import bridges, numa
+from os_acc.numa import network_options
 from os_acc.objects.numa import NUMATopology
 
 _TREE = "tree"
@@ -104,7 +95,7 @@ class Topology(base.Listing):
             out.write(f"{line}\n")
         return 0
 
-    def _look(self, cells: tuple[int, ...]) -> scene.Scene:
+    def _look(self, cells: tuple[int, ...]) -> snapshot.Scene:
         look, root = self.look(), self.os_acc.root
         topology = self._with_networks(numa.read_topology(root))
         for cell in cells:
@@ -114,12 +105,12 @@ class Topology(base.Listing):
                     f"this host has no cell {cell}",
                     hint=f"its cells: {known}" if known else "none are known",
                 )
-        parents = buses.read_parents(root, look.stock.host.functions)
-        return scene.of(look, self.settings.node_name, parents, topology, cells)
+        parents = bridges.read_parents(root, look.stock.host.functions)
+        return snapshot.of(look, self.settings.node_name, parents, topology, cells)
 
     def _with_networks(self, topology: NUMATopology) -> NUMATopology:
         try:
-            affinity = network_affinity.NetworkAffinity.load(self.os_acc.config)
+            affinity = network_options.NetworkAffinity.load(self.os_acc.config)
             return affinity.on(topology)
         except exception.InvalidNetworkNUMAAffinity as error:
             # All else can be drawn.

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """os_acc's keys, for Nova to judge when a flavor is made.
 
@@ -27,8 +17,8 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from os_acc import exception
-from os_acc.extra_specs import own_keys
 from os_acc.objects.request import NUMBERED_SUFFIX
+from os_acc.scheduling import accel_keys
 
 _GROUP: Final = {"name": "group", "pattern": f"({NUMBERED_SUFFIX})?"}
 # Of several lines, too: what has none of the names below is ours to refuse.
@@ -52,7 +42,7 @@ class OwnKeyValidator(base.ExtraSpecValidator):  # type: ignore[misc]
         :raises nova.exception.ValidationError: os_acc would refuse them.
         """
         try:
-            own_keys.check(name, value)
+            accel_keys.check(name, value)
         except exception.InvalidExtraSpec as error:
             raise nova_exception.ValidationError(
                 f"Validation failed; {error}."
@@ -65,10 +55,10 @@ def register() -> list[OwnKeyValidator]:
 
 
 def _known() -> Iterator[OwnKeyValidator]:
-    for namespace in own_keys.NAMESPACES:
-        for name in own_keys.KEYS:
+    for namespace in accel_keys.NAMESPACES:
+        for name in accel_keys.KEYS:
             about = f"For the accelerators of a group: {_DESCRIPTIONS[name]}."
-            choices = own_keys.CHOICES.get(name)
+            choices = accel_keys.CHOICES.get(name)
             yield OwnKeyValidator(
                 name=f"{namespace}{{group}}:{name}",
                 description=about,
@@ -78,7 +68,7 @@ def _known() -> Iterator[OwnKeyValidator]:
 
 
 def _of_the_specification() -> Iterator[OwnKeyValidator]:
-    for namespace, name in own_keys.OF_THE_SPECIFICATION.items():
+    for namespace, name in accel_keys.OF_THE_SPECIFICATION.items():
         yield OwnKeyValidator(
             name=f"{namespace}:{{key}}",
             description=f"As accel:{name}, for the unnumbered group.",
@@ -90,7 +80,7 @@ def _of_the_specification() -> Iterator[OwnKeyValidator]:
 def _unknown() -> Iterator[OwnKeyValidator]:
     # Nova itself would refuse these, but with no hint, and would take every
     # namespace that begins like one of ours for ours: 'accelerator:size'.
-    for namespace in own_keys.NAMESPACES:
+    for namespace in accel_keys.NAMESPACES:
         yield OwnKeyValidator(
             name=f"{namespace}{{group}}:{{key}}",
             description="No key of os_acc.",

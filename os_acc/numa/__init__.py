@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """NUMA affinity: which devices a policy allows, and where a guest fits.
 
@@ -23,13 +12,13 @@ together with its networks and its devices, and why others do not
 
 from __future__ import annotations
 
-from os_acc.numa.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit import Fit, Refusal, fit_to_host
-from os_acc.numa.free import free_pools
-from os_acc.numa.lacks import Lacking, lacking
-from os_acc.numa.nova import fit_as_nova
-from os_acc.numa.question import Question
-from os_acc.numa.reasons import Reason, Why
+from os_acc.numa.fit.devices import DevicePool, DeviceRequest
+from os_acc.numa.fit.free_pools import free_pools
+from os_acc.numa.fit.nova import fit_as_nova
+from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.reasons import Reason, Why
+from os_acc.numa.fit.search import Fit, Refusal, fit_to_host
+from os_acc.numa.fit.unmet import Lacking, lacking
 
 __all__ = [
     "DevicePool",

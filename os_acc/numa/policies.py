@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Who says which NUMA policy, and who of them is heard.
 
@@ -26,7 +16,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.objects.device import Handle
 from os_acc.objects.instance import IMAGE_NUMA_POLICY, InstanceInfo
 from os_acc.objects.numa import NUMAPolicy
@@ -46,8 +36,10 @@ def parse(value: object, where: str) -> NUMAPolicy:
         return NUMAPolicy(value)
     except ValueError as error:
         raise exception.InvalidNUMAPolicy(
-            f"{where} is {hints.shown(value)}, which is no NUMA policy",
-            hint=hints.did_you_mean(str(value), [each.value for each in NUMAPolicy]),
+            f"{where} is {exception.show(value)}, which is no NUMA policy",
+            hint=exception.did_you_mean(
+                str(value), [each.value for each in NUMAPolicy]
+            ),
         ) from error
 
 
@@ -104,7 +96,7 @@ class Policies:
                 raise exception.InvalidNUMAPolicy(
                     f"a port has a NUMA policy for {title(suffix)}, which has no "
                     "accelerator here",
-                    hint=hints.did_you_mean(suffix, groups),
+                    hint=exception.did_you_mean(suffix, groups),
                 )
 
     def asked(self, wanted: Wanted) -> NUMAPolicy | None:

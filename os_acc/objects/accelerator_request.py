@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Accelerator requests: one accelerator of one group of a device profile."""
 
@@ -21,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.objects.instance import canonical_uuid, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState
 
@@ -105,12 +94,14 @@ class Binding:
         """
         if not isinstance(given, Mapping) or set(given) != set(BINDING):
             raise exception.InvalidInput(
-                f"the binding of {hints.shown(uuid)} is {hints.shown(given)}",
+                f"the binding of {exception.show(uuid)} is {exception.show(given)}",
                 hint=f"it has {', '.join(BINDING)}",
             )
         hostname = given["hostname"]
         if not isinstance(hostname, str):
-            raise exception.InvalidInput(f"{hints.shown(hostname)} is no host's name")
+            raise exception.InvalidInput(
+                f"{exception.show(hostname)} is no host's name"
+            )
         return cls(
             hostname,
             uuid_from_api(given["device_rp_uuid"]),
@@ -178,7 +169,7 @@ def uuid_from_api(given: object) -> str:
     """
     found = canonical_uuid(given)
     if found is None:
-        raise exception.InvalidInput(f"{hints.shown(given)} is no uuid")
+        raise exception.InvalidInput(f"{exception.show(given)} is no uuid")
     return found
 
 
@@ -189,6 +180,6 @@ def uuids_from_api(given: object) -> frozenset[str]:
     """
     if not isinstance(given, list | tuple | set | frozenset) or not given:
         raise exception.InvalidInput(
-            f"{hints.shown(given)} is no list of accelerator requests"
+            f"{exception.show(given)} is no list of accelerator requests"
         )
     return frozenset(uuid_from_api(each) for each in given)

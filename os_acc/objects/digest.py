@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Digests of images, by which the files in the cache are named."""
 
@@ -19,7 +9,7 @@ import hashlib
 import re
 from typing import Self
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.objects.image import Image
 
 #: Hexadecimal digits of each algorithm that is trusted. MD5 and SHA-1 are
@@ -64,7 +54,7 @@ class Digest:
             )
         if algorithm not in LENGTHS:
             raise exception.ImageInvalid(
-                f"the hash of image {image} is of {hints.shown(algorithm)}, which"
+                f"the hash of image {image} is of {exception.show(algorithm)}, which"
                 " proves nothing",
                 hint=f"it has to be one of {', '.join(LENGTHS)}: see"
                 " hashing_algorithm in Glance, and upload the image anew",
@@ -72,7 +62,7 @@ class Digest:
         found = cls.of_file_name(f"{algorithm}-{value}")
         if found is None:
             raise exception.ImageInvalid(
-                f"the hash of image {image}, {hints.shown(value)}, is not"
+                f"the hash of image {image}, {exception.show(value)}, is not"
                 f" {LENGTHS[algorithm]} digits as those of {algorithm} are"
             )
         return found

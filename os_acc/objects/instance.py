@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The instance for which accelerators are plugged."""
 
@@ -19,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
-from os_acc import exception, hints
+from os_acc import exception
 
 #: The property by which an image asks for a policy for all its PCI devices.
 IMAGE_NUMA_POLICY: Final = "hw_pci_numa_affinity_policy"
@@ -45,7 +35,7 @@ def consumer_uuid(value: object) -> str:
     consumer = canonical_uuid(value)
     if consumer is None:
         raise exception.InvalidInput(
-            f"{hints.shown(value)} is not the uuid of a consumer",
+            f"{exception.show(value)} is not the uuid of a consumer",
             hint="it has to be the uuid of an instance or a migration, as text",
         )
     return consumer
@@ -81,13 +71,13 @@ class InstanceInfo:
         """
         if not isinstance(instance_info, Mapping):
             raise exception.InvalidInstanceInfo(
-                f"instance_info is {hints.shown(instance_info)}, not a mapping",
+                f"instance_info is {exception.show(instance_info)}, not a mapping",
                 hint="pass a dictionary with at least the key 'uuid'",
             )
         consumer = canonical_uuid(instance_info.get("uuid"))
         if consumer is None:
             raise exception.InvalidInstanceInfo(
-                f"instance_info['uuid'] is {hints.shown(instance_info.get('uuid'))}",
+                f"instance_info['uuid'] is {exception.show(instance_info.get('uuid'))}",
                 hint="it has to be the instance's UUID, as text",
             )
         texts: dict[str, Any] = {}
@@ -95,7 +85,7 @@ class InstanceInfo:
             value = instance_info.get(key)
             if not isinstance(value, str | None):
                 raise exception.InvalidInstanceInfo(
-                    f"instance_info[{key!r}] is {hints.shown(value)}, not text",
+                    f"instance_info[{key!r}] is {exception.show(value)}, not text",
                     hint="leave it out where there is none",
                 )
             texts[key] = value or ""
@@ -122,7 +112,7 @@ def _numa_cells(value: object) -> tuple[int, ...]:
         type(cell) is int and cell >= 0 for cell in value
     ):
         raise exception.InvalidInstanceInfo(
-            f"instance_info['numa_cells'] is {hints.shown(value)}",
+            f"instance_info['numa_cells'] is {exception.show(value)}",
             hint="it has to be a list of numbers of host cells: the ids of the cells "
             "of the instance's NUMA topology, once it is fitted to the host",
         )
@@ -135,7 +125,7 @@ def _mapping(instance_info: Mapping[str, Any], key: str) -> Mapping[str, object]
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
         raise exception.InvalidInstanceInfo(
-            f"instance_info[{key!r}] is {hints.shown(value)}",
+            f"instance_info[{key!r}] is {exception.show(value)}",
             hint="it has to be a mapping with text as its keys",
         )
     return value

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """PCI functions and IOMMU groups, as Linux shows them."""
 
@@ -20,7 +10,7 @@ import functools
 import re
 from typing import Self, final
 
-from os_acc import exception, hints
+from os_acc import exception
 
 # More functions than any host has: a scan finds again what the last one made.
 _KEPT = 16384
@@ -57,7 +47,7 @@ class PciAddress:
         for part, limit in zip(self.parts, limits, strict=True):
             if not _is_within(part, limit):
                 raise exception.InvalidPciAddress(
-                    f"{hints.shown(self.parts)} is not a PCI address"
+                    f"{exception.show(self.parts)} is not a PCI address"
                 )
 
     @staticmethod
@@ -68,7 +58,7 @@ class PciAddress:
         """
         if not isinstance(text, str):
             raise exception.InvalidPciAddress(
-                f"{hints.shown(text)} is not a PCI address"
+                f"{exception.show(text)} is not a PCI address"
             )
         return _parse(str.__str__(text))
 
@@ -89,7 +79,9 @@ class PciAddress:
 def _parse(text: str) -> PciAddress:
     match = _ADDRESS.fullmatch(text)
     if match is None:
-        raise exception.InvalidPciAddress(f"{hints.shown(text)} is not a PCI address")
+        raise exception.InvalidPciAddress(
+            f"{exception.show(text)} is not a PCI address"
+        )
     return PciAddress(*(int(part, 16) for part in match.groups()))
 
 

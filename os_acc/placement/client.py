@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Placement's API as far as os_acc needs it: one function, one request.
 
@@ -26,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
-from os_acc.objects.told import Kind, Name, classes, traits
+from os_acc import exception
+from os_acc.objects.published import Kind, Name, classes, traits
 from os_acc.placement import options
-from os_acc.placement.known import Node, Record, Version, in_cycle
-from os_acc.placement.refusals import refused
-from os_acc.rest.link import Link
+from os_acc.placement.api_model import Node, Record, Version, in_cycle
+from os_acc.placement.errors import refused
+from os_acc.rest.client import Link
 
 if TYPE_CHECKING:
     from requests import Response
 
-    from os_acc.rest.answers import Value
+    from os_acc.rest.responses import Value
 
 _T = TypeVar("_T")
 
@@ -302,13 +291,13 @@ def _headers(version: Version) -> dict[str, str]:
 
 
 def _document(answer: Response) -> Value:
-    from os_acc.rest import answers
+    from os_acc.rest import responses
 
-    return answers.document(answer)
+    return responses.document(answer)
 
 
 def _newest(answer: Response) -> Version:
-    from os_acc.rest.failures import Malformed
+    from os_acc.rest.errors import Malformed
 
     for each in _document(answer)["versions"]:
         newest = each["max_version"]
@@ -316,7 +305,7 @@ def _newest(answer: Response) -> Version:
             return Version.parse(newest.text())
         except ValueError as error:
             raise Malformed(
-                f"{newest.path!r} is {hints.shown(newest.found)}, no microversion"
+                f"{newest.path!r} is {exception.show(newest.found)}, no microversion"
             ) from error
     raise Malformed("'versions' is empty")
 
@@ -333,7 +322,7 @@ def _nodes(listed: Value) -> tuple[Node, ...]:
         for each in listed
     )
     if cycle := in_cycle({node.uuid: node.parent for node in nodes}):
-        from os_acc.rest.failures import Malformed
+        from os_acc.rest.errors import Malformed
 
         raise Malformed(f"{listed.path!r} has provider {cycle} below itself")
     return nodes

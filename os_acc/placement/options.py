@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """How Placement is reached, and what is published there directly."""
 
@@ -22,8 +11,8 @@ from typing import Final, Self
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
-from os_acc.placement.known import Broken
+from os_acc import exception
+from os_acc.placement.api_model import Broken
 from os_acc.rest import options
 from os_acc.rest.service import Service
 
@@ -92,7 +81,7 @@ class Settings:
             raise exception.InvalidConfiguration(str(error)) from error
         if seconds is None or math.isnan(seconds):
             raise exception.InvalidConfiguration(
-                f"[{GROUP.name}] sync_timeout is {hints.shown(seconds)}, not a "
+                f"[{GROUP.name}] sync_timeout is {exception.show(seconds)}, not a "
                 "number of seconds"
             )
         return cls(name, seconds)

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Which resource classes of a provider of ours are os_acc's.
 
@@ -23,7 +12,7 @@ from typing import Final
 
 import os_resource_classes as orc  # type: ignore[import-untyped]
 
-from os_acc.objects.told import Kind, Told
+from os_acc.objects.published import Kind, Told
 
 #: What a resource class of os_acc's own choice begins with, and those that
 #: operators choose who come from Cyborg.

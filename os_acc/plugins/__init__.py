@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Load the vendors' plugins; one that fails is set aside, not fatal."""
 
@@ -26,7 +16,7 @@ from oslo_config import cfg
 from oslo_log import log
 from stevedore import extension
 
-from os_acc import deadlines, exception, unending
+from os_acc import deadlines, exception
 from os_acc.plugins import base, calls
 
 LOG = log.getLogger(__name__)
@@ -148,7 +138,7 @@ class _Contained(stevedore.ExtensionManager[base.PluginBase]):
         super().__init__(*args, **kwargs)
 
     def _load_one_plugin(self, *args: Any, **kwargs: Any) -> Any:
-        loading = unending.begin(super()._load_one_plugin, *args, **kwargs)
+        loading = deadlines.begin(super()._load_one_plugin, *args, **kwargs)
         try:
             return loading.result(_load_patience(self._deadline))
         except futures.TimeoutError as error:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Call into vendors' code without being stopped by it."""
 
@@ -22,7 +12,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any, ParamSpec, TypeVar
 
-from os_acc import exception, unending
+from os_acc import deadlines, exception
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -96,7 +86,7 @@ class Calls:
             raise exception.PluginFailed(
                 f"the plugin {self.plugin_name} hangs in an earlier call"
             )
-        answer: futures.Future[_T] = unending.begin(
+        answer: futures.Future[_T] = deadlines.begin(
             run, self.plugin_name, function, *args
         )
         try:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """AMD/Xilinx cards on XRT's drivers.
 
@@ -26,7 +16,7 @@ from typing import ClassVar, TypeAlias
 
 from oslo_config import cfg
 
-from os_acc import exception, xrt_path
+from os_acc import exception
 from os_acc.host import xrt
 from os_acc.host.function import read_function
 from os_acc.objects.claim import Claim
@@ -36,6 +26,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.objects.xrt import USER_DRIVER, VENDOR
 from os_acc.plugins import base, fpga
+from os_acc.privsep.options import XRT_TOOLS
 
 _Found: TypeAlias = Iterator[Device | Refused]
 
@@ -44,7 +35,7 @@ class XrtPlugin(base.PluginBase):
     """One provider for each user function."""
 
     api_version: ClassVar[tuple[int, int]] = (1, 1)
-    options: ClassVar[Sequence[cfg.Opt]] = (xrt_path.OPTION,)
+    options: ClassVar[Sequence[cfg.Opt]] = (XRT_TOOLS,)
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
         """See :meth:`os_acc.plugins.base.PluginBase.discover`."""

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Program FPGAs, and hand their ports out, by the kernel's DFL driver.
 
@@ -34,7 +24,7 @@ from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, images, kernel, rootconf, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Refusal, Result, after_programming
+from os_acc.privsep.outcome import Outcome, Refusal, Result, Unfit, after_programming
 from os_acc.privsep.rootconf import RootConf
 
 PORT_PR = 0xB680
@@ -115,7 +105,7 @@ def program(
             root = rootconf.current()
             images.check_signature(image, signature, root, deadline)
             return _run(task, image, epoch, deadline, root)
-    except images.Unfit as error:
+    except Unfit as error:
         return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
 
 

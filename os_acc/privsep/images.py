@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The cached images of bitstreams, as privileged code reads them.
 
@@ -31,9 +21,11 @@ from concurrent import futures
 
 from oslo_config import cfg
 
-from os_acc import exception, state_path, unending
+from os_acc import deadlines, exception
+from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
-from os_acc.privsep import rootconf
+from os_acc.privsep import options, rootconf
+from os_acc.privsep.outcome import Unfit
 from os_acc.privsep.rootconf import RootConf
 
 #: Bytes that an image may have: as many are held in memory, twice, while it
@@ -49,20 +41,6 @@ _SEALS = (
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: what is no file must not make the helper wait.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-class Unfit(Exception):
-    """An image that is not to be programmed.
-
-    :ivar step: ``digest``: it is not what it has to be; ``image``: it cannot
-        be read; ``signature``: root trusts no signer of it.
-    """
-
-    def __init__(self, number: int, step: str, observed: str = "") -> None:
-        super().__init__(number, step, observed)
-        self.errno = number
-        self.step = step
-        self.observed = observed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,12 +75,12 @@ class Images:
             found = self._configured()
         if not found or not os.path.isabs(found):
             raise Unfit(errno.EINVAL, "image", "state_path is not absolute")
-        return os.path.join(found, state_path.BITSTREAMS)
+        return os.path.join(found, DIRECTORY)
 
     def _configured(self) -> str | None:
-        cfg.CONF.register_opt(state_path.OPTION, group=state_path.GROUP)
+        cfg.CONF.register_opt(options.STATE_PATH, group=options.GROUP)
         try:
-            found: str | None = cfg.CONF[state_path.GROUP].state_path
+            found: str | None = cfg.CONF[options.GROUP].state_path
         except cfg.Error as error:
             raise Unfit(errno.EINVAL, "image", str(error)) from error
         return found
@@ -161,7 +139,7 @@ def check_signature(
         # Only the context that programs has it: cryptography takes long to import.
         from os_acc.privsep import signatures
 
-        signatures.check(image, signature, root.certificates, deadline)
+        signatures.check(image.fd, signature, root.certificates, deadline)
 
 
 def _open(directory: str, name: str) -> int:
@@ -206,7 +184,7 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
 def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]:
     """Hash a piece in a thread; here, where there is none."""
     try:
-        return unending.begin(update, data)
+        return deadlines.begin(update, data)
     except exception.DeviceStuck:
         update(data)
         done: futures.Future[None] = futures.Future()

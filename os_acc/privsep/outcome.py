@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a privileged call answers: plain values that survive the channel."""
 
@@ -87,3 +77,17 @@ def after_programming() -> Iterator[None]:
     except Refusal as refusal:
         answer = Result(Outcome.REFUSED, errno.ENODEV, "programming")
         raise Refusal(answer) from refusal
+
+
+class Unfit(Exception):
+    """An image that is not to be programmed.
+
+    :ivar step: ``digest``: it is not what it has to be; ``image``: it cannot
+        be read; ``signature``: root trusts no signer of it.
+    """
+
+    def __init__(self, number: int, step: str, observed: str = "") -> None:
+        super().__init__(number, step, observed)
+        self.errno = number
+        self.step = step
+        self.observed = observed

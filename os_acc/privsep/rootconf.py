@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Root's own configuration: the limit of what a caller can ask for.
 
@@ -30,12 +20,14 @@ from collections.abc import Mapping, Sequence
 from oslo_config import cfg
 from oslo_log import log
 
-from os_acc import device_spec, exception, privsep, state_path, xrt_path
+from os_acc import exception, privsep
 from os_acc.bitstreams import options
-from os_acc.device_spec import DeviceSpec
+from os_acc.objects import device_spec
 from os_acc.objects.claim import Tags
+from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import functions, kernel
+from os_acc.privsep import options as shared
 from os_acc.privsep.outcome import Outcome, Result
 
 LOG = log.getLogger(__name__)
@@ -212,17 +204,17 @@ def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None
 
 def _read(path: str) -> RootConf:
     conf = cfg.ConfigOpts()
-    conf.register_opts([_DEVICES, state_path.OPTION], group=state_path.GROUP)
-    conf.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
+    conf.register_opts([_DEVICES, shared.STATE_PATH], group=shared.GROUP)
+    conf.register_opt(shared.XRT_TOOLS, group=shared.XRT_GROUP)
     options.register(conf)
     try:
         conf([], default_config_files=[path], default_config_dirs=[], use_env=False)
-        own = conf[state_path.GROUP]
+        own = conf[shared.GROUP]
         return RootConf(
             Mode.ENFORCED,
             devices=device_spec.parse(tuple(own.device_spec or ())),
             state_path=str(own.state_path or ""),
-            tools=str(conf[xrt_path.GROUP].tools or ""),
+            tools=str(conf[shared.XRT_GROUP].tools or ""),
             certificates=_certificates(conf[options.GROUP.name]),
         )
     except (cfg.Error, ValueError, exception.InvalidDeviceSpec) as error:

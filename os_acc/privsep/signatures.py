@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Verify that an image is signed by a signer whom root trusts.
 
@@ -46,7 +36,7 @@ from os_acc import exception
 from os_acc.bitstreams import certificates
 from os_acc.objects.instance import canonical_uuid
 from os_acc.privsep import rootconf
-from os_acc.privsep.images import Sealed, Unfit
+from os_acc.privsep.outcome import Unfit
 
 _HASHES: dict[str, tuple[str, hashes.HashAlgorithm]] = {
     "SHA-224": ("sha224", hashes.SHA224()),
@@ -62,11 +52,10 @@ _PIECE = 2**20
 _PRELOADED = (backend, dsa, ed448, ed25519)
 
 
-def check(
-    image: Sealed, given: tuple[str, ...], directory: str, deadline: float
-) -> None:
+def check(image: int, given: tuple[str, ...], directory: str, deadline: float) -> None:
     """Verify the signature of an image.
 
+    :param image: file descriptor of its sealed memory.
     :param given: signature in base64, hash method, key type, and the id of the
         certificate, as in Glance's properties ``img_signature*``.
     :param directory: of the certificates that root trusts.
@@ -112,9 +101,9 @@ def _key(directory: str, certificate_id: str, kind: str) -> Any:
     return key
 
 
-def _digest(image: Sealed, algorithm: str, deadline: float) -> bytes:
+def _digest(image: int, algorithm: str, deadline: float) -> bytes:
     found, offset = hashlib.new(algorithm), 0
-    while piece := os.pread(image.fd, _PIECE, offset):
+    while piece := os.pread(image, _PIECE, offset):
         if time.monotonic() >= deadline:
             raise Unfit(errno.ETIMEDOUT, "image")
         found.update(piece)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Vendors' programs, run by privileged code in a worker's child.
 
@@ -32,8 +22,7 @@ from typing import NamedTuple, NoReturn
 from oslo_config import cfg
 from oslo_privsep import capabilities
 
-from os_acc import xrt_path
-from os_acc.privsep import kernel, rootconf, worker
+from os_acc.privsep import kernel, options, rootconf, worker
 
 #: Of what a program says: bytes that are kept, and lines that are told.
 _KEPT = 16384
@@ -84,11 +73,11 @@ class Tools:
             return self._directory
         found = rootconf.known().tools
         if found is None:
-            cfg.CONF.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
+            cfg.CONF.register_opt(options.XRT_TOOLS, group=options.XRT_GROUP)
             try:
-                found = str(cfg.CONF[xrt_path.GROUP].tools)
+                found = str(cfg.CONF[options.XRT_GROUP].tools)
             except cfg.Error as error:
-                raise Missing(errno.EINVAL, xrt_path.GROUP) from error
+                raise Missing(errno.EINVAL, options.XRT_GROUP) from error
         if not os.path.isabs(found):
             raise Missing(errno.EINVAL, found)
         return found

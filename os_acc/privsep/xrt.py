@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Load xclbins into AMD/Xilinx cards, by XRT's own tools.
 
@@ -40,7 +30,7 @@ from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, images, rootconf, tools, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Refusal, Result, after_programming
+from os_acc.privsep.outcome import Outcome, Refusal, Result, Unfit, after_programming
 from os_acc.privsep.rootconf import RootConf
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
@@ -114,7 +104,7 @@ def program(
 
             seconds = max(0.0, deadline - time.monotonic())
             return worker.run([card, user], epoch, seconds, job, [image.fd])[0]
-    except images.Unfit as error:
+    except Unfit as error:
         return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
 
 

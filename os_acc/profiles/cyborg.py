@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Device profiles asked of Cyborg's API, version 2.
 
@@ -24,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
-from os_acc.profiles import reading
+from os_acc.profiles import parser
 from os_acc.profiles.options import CYBORG, CYBORG_DEFAULTS
 from os_acc.profiles.source import Judged
-from os_acc.rest.link import Link
+from os_acc.rest.client import Link
 from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
@@ -64,10 +53,10 @@ class Cyborg:
         :raises InvalidConfiguration: Cyborg does not let us in, or is not there.
         """
         for entry in self._listed(deadline):
-            if isinstance(entry, Mapping) and reading.is_called(entry, name):
-                return reading.read(entry)
+            if isinstance(entry, Mapping) and parser.is_called(entry, name):
+                return parser.read(entry)
         raise exception.ProfileNotFound(
-            f"Cyborg has no device profile {hints.shown(name)}",
+            f"Cyborg has no device profile {exception.show(name)}",
             hint="'os-acc profile list' shows those that there are",
         )
 
@@ -78,7 +67,7 @@ class Cyborg:
         """
         for entry in self._listed(deadline):
             try:
-                yield SERVICE.name, reading.read(entry)
+                yield SERVICE.name, parser.read(entry)
             except exception.InvalidProfile as error:
                 yield SERVICE.name, error
 
@@ -95,7 +84,7 @@ class Cyborg:
 
 
 def _profiles(answer: Response) -> list[object]:
-    from os_acc.rest import answers
+    from os_acc.rest import responses
 
     # Each is judged by itself: a wrong one hides none of the others.
-    return [each.found for each in answers.document(answer)["device_profiles"]]
+    return [each.found for each in responses.document(answer)["device_profiles"]]

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Flavors that are given the groups of a device profile, by Nova's API.
 
@@ -29,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.profiles.options import NOVA, NOVA_DEFAULTS
-from os_acc.rest.link import Link
+from os_acc.rest.client import Link
 from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
@@ -101,7 +90,7 @@ class Flavors:
         """
         found_id, name = self._found(flavor, deadline)
         path = f"/flavors/{urllib.parse.quote(found_id, safe='')}/os-extra_specs"
-        about = f"the properties of flavor {hints.shown(name)}"
+        about = f"the properties of flavor {exception.show(name)}"
         before = self._ask("GET", path, about, _specs, deadline)
         if not properties.items() <= before.items():
             body = {"extra_specs": dict(properties)}
@@ -126,7 +115,7 @@ class Flavors:
         for each in named:
             return each
         raise exception.FlavorNotFound(
-            f"Nova has no flavor {hints.shown(flavor)}",
+            f"Nova has no flavor {exception.show(flavor)}",
             hint="'openstack flavor list --all' shows those that there are",
         )
 
@@ -191,24 +180,24 @@ def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | 
 
 def _told(answer: Response) -> str:
     """What Nova says of its refusal."""
-    from os_acc.rest import answers
+    from os_acc.rest import responses
 
-    return answers.refusal(answer)
+    return responses.refusal(answer)
 
 
 def _specs(answer: Response) -> dict[str, str]:
-    from os_acc.rest import answers
+    from os_acc.rest import responses
 
-    specs = answers.document(answer)["extra_specs"]
+    specs = responses.document(answer)["extra_specs"]
     return {key: value.text() for key, value in specs.items()}
 
 
 def _page(answer: Response) -> list[tuple[str, str]]:
-    from os_acc.rest import answers
+    from os_acc.rest import responses
 
     return [
         (each["id"].text(), each["name"].text())
-        for each in answers.document(answer)["flavors"]
+        for each in responses.document(answer)["flavors"]
     ]
 
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Where device profiles come from, as an operator says it."""
 
@@ -22,7 +11,7 @@ from typing import Final, Self
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.rest import options
 
 GROUP = cfg.OptGroup(
@@ -100,7 +89,7 @@ class Settings:
             raise exception.InvalidConfiguration(str(error)) from error
         if not settings.catalogue or not os.path.isabs(settings.catalogue):
             raise exception.InvalidConfiguration(
-                f"[{GROUP.name}] catalogue is {hints.shown(settings.catalogue)}, "
+                f"[{GROUP.name}] catalogue is {exception.show(settings.catalogue)}, "
                 "not an absolute path"
             )
         return settings

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """HTTP connections that end when their user's time does.
 
@@ -42,8 +32,8 @@ import urllib3.connectionpool
 import urllib3.exceptions
 from keystoneauth1 import session as ksa_session
 
-from os_acc import hints
-from os_acc.rest.failures import Unread
+from os_acc import exception
+from os_acc.rest.errors import Unread
 
 #: Bytes of an answer, decoded. Placement's list of a node with 1,000 providers has
 #: one megabyte, Cyborg's of 10,000 device profiles six, a page of Glance's with
@@ -141,7 +131,7 @@ def _take(response: requests.Response) -> None:
         unused.callback(response.close)
         coding = response.headers.get("Content-Encoding", "").strip().lower()
         if coding not in _CODINGS:
-            raise Unread(f"it is encoded: {hints.shown(coding)}")
+            raise Unread(f"it is encoded: {exception.show(coding)}")
         body = bytearray()
         for piece in response.iter_content(_PIECE):
             body += piece

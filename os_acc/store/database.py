@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """The SQLite file: opened for one transaction at a time, and then closed.
 
@@ -42,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.store import codec, meta, proof, refusals, salvage, schema
+from os_acc.store import codec, errors, meta, proof, recovery, schema
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
@@ -110,7 +99,7 @@ def owner_of(state_path: str) -> tuple[int, int]:
     try:
         state = os.stat(state_path)
     except OSError as error:
-        raise refusals.from_os_error(error, state_path) from error
+        raise errors.from_os_error(error, state_path) from error
     return state.st_uid, state.st_gid
 
 
@@ -216,10 +205,10 @@ class Database:
                         self._identify(connection)
                         yield connection
             except MemoryError as error:
-                raise refusals.from_memory(self.path) from error
+                raise errors.from_memory(self.path) from error
             except sqlite3.Error as error:
-                if not refusals.is_damage(error) and has_sound_header(self.path):
-                    raise refusals.from_sqlite(error, self.path) from error
+                if not errors.is_damage(error) and has_sound_header(self.path):
+                    raise errors.from_sqlite(error, self.path) from error
                 raise self._replace(str(error), deadline) from error
             # Names in SQLite's messages come out of the file as they are.
             except (_Damage, codec.Unreadable, UnicodeDecodeError) as error:
@@ -232,7 +221,7 @@ class Database:
                 os.makedirs(self._directory, mode=0o750, exist_ok=True)
                 stack.enter_context(self._locks.hold((_LOCK,), deadline))
             except OSError as error:
-                raise refusals.from_os_error(error, self._directory) from error
+                raise errors.from_os_error(error, self._directory) from error
             except exception.LockTimeout as error:
                 raise exception.StoreBusy(
                     f"another process is using {self.path}"
@@ -281,12 +270,12 @@ class Database:
             )
         try:
             fresh, _ = self._build(
-                deadline, salvage.Remains(regions_are_whole=not lost)
+                deadline, recovery.Remains(regions_are_whole=not lost)
             )
             os.replace(fresh, self.path)
             _sync(self._directory)
         except OSError as error:
-            raise refusals.from_os_error(error, self.path) from error
+            raise errors.from_os_error(error, self.path) from error
 
     def _set_log_aside(self) -> None:
         if not has_strange_log(self.path):
@@ -294,7 +283,7 @@ class Database:
         try:
             aside = self._move_companions(suffixes=_LOG)
         except OSError as error:
-            raise refusals.from_os_error(error, self.path) from error
+            raise errors.from_os_error(error, self.path) from error
         LOG.error(
             "A write-ahead log that is not of %s lay beside it; it is now %s-wal",
             self.path,
@@ -311,9 +300,9 @@ class Database:
             os.replace(fresh, self.path)
             _sync(self._directory)
         except sqlite3.Error as error:
-            raise refusals.from_sqlite(error, self.path) from error
+            raise errors.from_sqlite(error, self.path) from error
         except OSError as error:
-            raise refusals.from_os_error(error, self.path) from error
+            raise errors.from_os_error(error, self.path) from error
         self._known = None
         damage = StoreDamaged(
             f"{self.path} was damaged ({why}) and is now {aside};"
@@ -325,8 +314,8 @@ class Database:
         return damage
 
     def _build(
-        self, deadline: float, remains: salvage.Remains
-    ) -> tuple[str, salvage.Salvaged]:
+        self, deadline: float, remains: recovery.Remains
+    ) -> tuple[str, recovery.Salvaged]:
         """A complete store under another name, so that none is half made."""
         fresh = f"{self.path}.new"
         _remove(fresh, "", *_COMPANIONS)
@@ -335,20 +324,20 @@ class Database:
             schema.migrate(connection)
             connection.execute("BEGIN IMMEDIATE")
             with connection:
-                saved = salvage.write(connection, remains)
+                saved = recovery.write(connection, remains)
         _remove(fresh, *_COMPANIONS)
         return fresh, saved
 
-    def _remains(self, deadline: float) -> salvage.Remains:
+    def _remains(self, deadline: float) -> recovery.Remains:
         try:
             with _connect(self.path, deadline, trusting=False) as connection:
-                return salvage.read(connection)
+                return recovery.read(connection)
         except sqlite3.DatabaseError as error:
-            if refusals.is_passing(error):
+            if errors.is_passing(error):
                 raise
         except UnicodeDecodeError:
             LOG.debug("Not even the names of its tables can be read.")
-        return salvage.Remains()
+        return recovery.Remains()
 
     def _aside(self) -> str:
         now = datetime.datetime.now(datetime.UTC)

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Who holds what, durable before the host is touched."""
 
@@ -34,12 +23,21 @@ from os_acc.objects.epoch import LIMIT, Accepted
 from os_acc.objects.lease import Lease, LeaseState, Standing
 from os_acc.objects.naming import NOWHERE, Place
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.told import NOTHING, Told
-from os_acc.store import codec, doubts, journal, offers, places, requests, rows, told
+from os_acc.objects.published import NOTHING, Told
+from os_acc.store import (
+    codec,
+    journal,
+    offers,
+    provider_names,
+    published,
+    regions,
+    requests,
+    rows,
+)
 from os_acc.store.database import Database, StoreDamaged, check_is, identity_of
+from os_acc.store.errors import AlreadyLeased, StaleLease
 from os_acc.store.journal import Event, Operation
 from os_acc.store.proof import CLAIMS, PROVIDERS
-from os_acc.store.refusals import AlreadyLeased, StaleLease
 
 LOG = log.getLogger(__name__)
 
@@ -151,11 +149,11 @@ class Store:
         """
         with self._transaction() as connection:
             read = tuple(leases)
-            places = [self._current(connection, lease) for lease in read]
+            current = [self._current(connection, lease) for lease in read]
             fresh = self._stamped(connection, read, accepted=accepted)
-            for row in places:
+            for row in current:
                 rows.release(connection, row)
-            for row, lease in zip(places, fresh, strict=True):
+            for row, lease in zip(current, fresh, strict=True):
                 self._claim(connection, lease)
                 rows.update(connection, row, lease)
                 # A retry changes nothing but the epoch: the events stay readable.
@@ -254,20 +252,20 @@ class Store:
         """
         with self._transaction() as connection:
             PROVIDERS.put(connection, offered.items())
-            places.keep(connection, where)
+            provider_names.keep(connection, where)
             offers.keep(connection, by)
 
     def told(self) -> Told:
         """What Placement was told under our name."""
         with self._transaction() as connection:
-            return told.read(connection)
+            return published.read(connection)
 
     def change_told(self, more: Told, gone: Told = NOTHING) -> None:
         """Record what Placement is told from now on, and what no longer."""
         with self._transaction() as connection:
-            told.change(connection, more, gone)
+            published.change(connection, more, gone)
 
-    def forget_region(self, key: str, image_id: str) -> doubts.Row | None:
+    def forget_region(self, key: str, image_id: str) -> regions.Row | None:
         """Record that a region is about to be programmed with an image.
 
         Until :meth:`know_region` nothing is known of what it holds.
@@ -275,22 +273,22 @@ class Store:
         :returns: what :meth:`recall_region` takes.
         """
         with self._transaction() as connection:
-            return doubts.doubt(connection, key, image_id)
+            return regions.doubt(connection, key, image_id)
 
     def know_region(self, key: str, content: str = "") -> None:
         """Record what a region is proved to hold, in words of the caller's."""
         with self._transaction() as connection:
-            doubts.settle(connection, key, content)
+            regions.settle(connection, key, content)
 
     def entrust_region(self, key: str) -> None:
         """Record that a guest can program a region, until it is proved anew."""
         with self._transaction() as connection:
-            doubts.entrust(connection, key)
+            regions.entrust(connection, key)
 
-    def recall_region(self, key: str, before: doubts.Row | None) -> None:
+    def recall_region(self, key: str, before: regions.Row | None) -> None:
         """Record again what was known before a programming that never began."""
         with self._transaction() as connection:
-            doubts.recall(connection, key, before)
+            regions.recall(connection, key, before)
 
     def requests(self, uuids: Collection[str] = ()) -> tuple[AcceleratorRequest, ...]:
         """Accelerator requests with their leases: all, or these.
@@ -348,8 +346,8 @@ class Store:
             return Standing(
                 leases,
                 tuple(sorted(rows.orphans(connection))),
-                doubts.read(connection),
-                places.read(connection),
+                regions.read(connection),
+                provider_names.read(connection),
                 offers.read(connection),
                 identity_of(connection),
                 rows.recorded(connection),
@@ -388,7 +386,7 @@ class Store:
     def _check(self) -> None:
         with self._transaction(thorough=True) as connection:
             journal.sweep(connection)
-            doubts.tell(connection)
+            regions.tell(connection)
             # It logs those that do not prove themselves.
             requests.select(connection)
             for lease in self._load(connection, rows.select(connection)):

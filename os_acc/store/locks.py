@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Locks that hold across threads and processes, each with a deadline.
 
@@ -42,7 +31,7 @@ import fasteners
 from os_acc import exception
 from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
-from os_acc.store import refusals
+from os_acc.store import errors
 
 #: The longest pause between two attempts at a lock, in seconds.
 POLL_INTERVAL = 0.02
@@ -130,7 +119,7 @@ class Locks:
         try:
             os.makedirs(self._directory, mode=0o750, exist_ok=True)
         except OSError as error:
-            raise refusals.from_os_error(error, self._directory) from error
+            raise errors.from_os_error(error, self._directory) from error
         return [os.path.join(self._directory, name) for name in wanted]
 
 
@@ -223,7 +212,7 @@ def _acquire(
         except OSError as error:
             acquired = False
             _discard(process, lock)
-            raise refusals.from_os_error(error, path) from error
+            raise errors.from_os_error(error, path) from error
         except threading.ThreadError as error:
             _discard(process, lock)
             raise exception.StateUnavailable(

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Read the store without leaving a trace.
 
@@ -34,19 +24,19 @@ from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, Standing
 from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
+from os_acc.objects.published import NOTHING, Told
 from os_acc.objects.region import NO_DOUBTS, Doubts
-from os_acc.objects.told import NOTHING, Told
 from os_acc.store import (
     codec,
-    doubts,
+    errors,
     meta,
     offers,
-    places,
-    refusals,
+    provider_names,
+    published,
+    regions,
     requests,
     rows,
     schema,
-    told,
 )
 from os_acc.store.database import (
     Database,
@@ -112,17 +102,17 @@ def read(state_path: str, busy_timeout: float) -> Recorded:
     except FileNotFoundError:
         return Recorded(damaged_files=database.damaged)
     except OSError as error:
-        raise refusals.from_os_error(error, database.path) from error
+        raise errors.from_os_error(error, database.path) from error
     try:
         found = _read(database.path, time.monotonic() + busy_timeout)
     except codec.Unreadable as error:
         raise _damaged(database.path, str(error)) from error
     except sqlite3.Error as error:
-        if refusals.is_damage(error) or not has_sound_header(database.path):
+        if errors.is_damage(error) or not has_sound_header(database.path):
             raise _damaged(database.path, str(error)) from error
-        raise refusals.from_sqlite(error, database.path) from error
+        raise errors.from_sqlite(error, database.path) from error
     except OSError as error:
-        raise refusals.from_os_error(error, database.path) from error
+        raise errors.from_os_error(error, database.path) from error
     return dataclasses.replace(found, damaged_files=database.damaged)
 
 
@@ -193,10 +183,10 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
         return Recorded(
             tuple(leases),
             tuple(sorted(claims)),
-            unknown_regions=doubts.read(connection),
-            told=told.read(connection),
+            unknown_regions=regions.read(connection),
+            told=published.read(connection),
             requests=requests.joined(requests.select(connection), leases),
-            places=places.read(connection),
+            places=provider_names.read(connection),
             plugins=offers.read(connection),
             claimed=rows.recorded(connection),
         )

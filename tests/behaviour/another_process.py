@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A service of its own: it makes the library ready, waits, plugs, and says so.
 
@@ -37,7 +26,9 @@ import sys
 from typing import IO, Any
 
 import os_acc
-from os_acc import bindings, exception, helper, privsep
+from os_acc import exception, privsep
+from os_acc.attach import verification
+from os_acc.helper import client
 
 from . import library
 
@@ -46,7 +37,7 @@ def _die(*_args: object, **_options: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_once_sent(hands: helper.Helper, *args: Any) -> None:
+def _die_once_sent(hands: client.Helper, *args: Any) -> None:
     channel = privsep.base.channel
     assert channel is not None
     writer: Any = channel.writer
@@ -60,12 +51,12 @@ def _die_once_sent(hands: helper.Helper, *args: Any) -> None:
     _take(hands, *args)
 
 
-_take = helper.Helper.take
+_take = client.Helper.take
 _POINTS: dict[str, tuple[Any, str, Any]] = {
-    "intent": (helper.Helper, "take", _die),
-    "bound": (bindings, "prove", _die),
-    "sent": (helper.Helper, "take", _die_once_sent),
-    "release": (helper.Helper, "give_back", _die),
+    "intent": (client.Helper, "take", _die),
+    "bound": (verification, "prove", _die),
+    "sent": (client.Helper, "take", _die_once_sent),
+    "release": (client.Helper, "give_back", _die),
 }
 
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """The host that a scenario acts on, whichever kernel runs it."""
 
@@ -28,7 +17,9 @@ from typing import Any, Self
 from unittest import mock
 
 import os_acc
-from os_acc import exception, helper, operations, privsep, service
+from os_acc import exception, privsep, service
+from os_acc.attach import operations
+from os_acc.helper import client
 from os_acc.objects.pci import PciAddress
 
 from . import library
@@ -164,14 +155,14 @@ class HostUnderTest(abc.ABC):
         What is expected to be raised goes around it: what was raised instead
         tells why no device was ever found unused.
         """
-        real, actions = helper.Helper.check_free, [action]
+        real, actions = client.Helper.check_free, [action]
 
         def check_free(*args: Any, **options: Any) -> None:
             real(*args, **options)
             while actions:
                 actions.pop()()
 
-        with mock.patch.object(helper.Helper, "check_free", check_free):
+        with mock.patch.object(client.Helper, "check_free", check_free):
             try:
                 yield
             except exception.OsAccError as error:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A store with rows in all tables, and one wrong bit.
 
@@ -25,17 +15,17 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.published import Kind, Name, Told
 from os_acc.objects.region import Region
-from os_acc.objects.told import Kind, Name, Told
 from os_acc.store import readonly
 from os_acc.testing import HostSpec, hosts
 from os_acc.testing.provider_tree import ProviderTree
 from tests.stress import fault_trials
-from tests.stress.bench import Bench, plug, request
-from tests.unit.store.files import execute, file_in
+from tests.stress.simulated_host import Bench, plug, request
+from tests.unit.store.store_files import execute, file_in
 
 CARD, NIC = "0000:17:00.0", "0000:3b:00.0"
 #: They have a card of two functions, a VF, a lease whose record is damaged, and a VF

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Survival, counted."""
 
@@ -22,12 +11,11 @@ import hypothesis
 import pytest
 
 from os_acc import privsep
-from tests.stress import fault_counts, ground
-from tests.stress import survival as survival_table
-from tests.stress.fault_counts import counting
+from tests.stress import fault_tally, host_directory, survival_table
+from tests.stress.fault_tally import counting
 from tests.stress.fuzzing import fuzzed, seed
 from tests.stress.process_host import host, pristine, survived
-from tests.stress.survival import survival
+from tests.stress.survival_table import survival
 
 __all__ = [
     "counting",
@@ -66,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def own_ground() -> Iterator[str]:
     """What this process has in memory, where there is any."""
-    with ground.own(ground.memory()) as directory:
+    with host_directory.own(host_directory.memory()) as directory:
         yield directory
 
 
@@ -91,5 +79,5 @@ def _in_this_process() -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was tried and survived."""
-    for each in (fault_counts, survival_table):
+    for each in (fault_tally, survival_table):
         each.summarize(terminalreporter)

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What is struck by faults: every flow of the library that writes.
 
@@ -25,13 +14,13 @@ import errno
 from collections.abc import Mapping
 from typing import ClassVar
 
-from os_acc import exception, operations
-from os_acc.manager import Manager
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec
 from tests.stress import flows
-from tests.stress.bench import Bench, plug
 from tests.stress.flows import (
     AUDIO,
     EMPTY_NIC,
@@ -41,6 +30,7 @@ from tests.stress.flows import (
     NIC,
     OTHER_FPGA,
 )
+from tests.stress.simulated_host import Bench, plug
 
 VFIO = "vfio-pci"
 #: Whose plug comes next.

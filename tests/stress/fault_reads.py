@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """One read of a flow that fails, and what has to be true of it."""
 
@@ -21,10 +11,10 @@ from contextlib import AbstractContextManager
 from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState
 from tests.stress import fault_trials
-from tests.stress.bench import Bench, plug
 from tests.stress.fault_flows import NEXT, Kind
 from tests.stress.fault_trials import Stage, Told
-from tests.stress.unreadable import Reads
+from tests.stress.simulated_host import Bench, plug
+from tests.stress.unreadable_attributes import Reads
 
 #: Refuses one read: of a root, which one, and with what; none without more.
 Reader = Callable[..., AbstractContextManager[Reads]]

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What is struck where a region is programmed: its flows, and its truth.
 
@@ -23,18 +13,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from os_acc import exception
-from os_acc.demo import shelf
+from os_acc.attach.manager import Manager
 from os_acc.host.dfl import read_card
 from os_acc.host.function import read_function
-from os_acc.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.testing import hosts
+from os_acc.testing.demo import shelf
 from tests.stress import fault_flows
-from tests.stress.bench import Bench, request
 from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
 from tests.stress.flows import DFL, INSTANCE
+from tests.stress.simulated_host import Bench, request
 
 VF, OTHER_VF = "0000:b3:00.1", "0000:b3:00.2"
 _TWO_PORTS = hosts.dfl("0000:b3", 1, functions=(shelf.POWER_ON, shelf.POWER_ON), vfs=2)

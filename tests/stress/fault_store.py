@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A store with some tens of leases, and what may become of its file."""
 
@@ -27,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from os_acc import exception, privsep
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
@@ -36,9 +25,9 @@ from os_acc.store import codec, readonly
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, hosts
 from tests.stress import processes
-from tests.stress.bench import Bench, plug
 from tests.stress.fault_flows import NEXT
-from tests.unit.store.files import file_in
+from tests.stress.simulated_host import Bench, plug
+from tests.unit.store.store_files import file_in
 
 NIC = "0000:3b:00.0"
 CONSUMERS = 16

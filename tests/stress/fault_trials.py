@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """One fault at one write of a flow, and what has to be true of it."""
 
@@ -31,16 +20,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from os_acc import exception, operations
-from os_acc.manager import Manager
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import worker
 from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
-from tests.stress import fault_flows, inspection, threads
-from tests.stress.bench import Bench, plug
-from tests.stress.fault_counts import Count, Counting
+from tests.stress import fault_flows, in_process_calls, recovery_checks
 from tests.stress.fault_flows import NEXT, Flow, Kind
+from tests.stress.fault_tally import Count, Counting
 from tests.stress.flows import DFL
+from tests.stress.simulated_host import Bench, plug
 
 _IOCTLS = {
     "DFL_FPGA_FME_PORT_PR": "program",
@@ -303,19 +293,19 @@ def put_in_order(stage: Stage, bench: Bench) -> None:
     """The fault is over: the host becomes as it was, and all is served."""
     flow, kernel = stage.flow, bench.kernel
     manager = bench.manager()
-    with threads.for_workers():
+    with in_process_calls.for_workers():
         flow.again(manager)
         for lease in manager.store.leases():
             if lease.state is LeaseState.QUARANTINED:
                 operations.release_device(manager, lease.address, None)
-        inspection.unplug_all(manager)
+        recovery_checks.unplug_all(manager)
         if flow.makes_vfs:
             flow.check_done(bench, manager)
             fault_flows.write(bench, flow.makes_vfs, "sriov_numvfs", "0")
         assert kernel.snapshot() == stage.pristine
         if flow.places:
             flow.next_plug(manager)
-            inspection.check_bound(manager.store.leases(), kernel)
+            recovery_checks.check_bound(manager.store.leases(), kernel)
             assert manager.unplug({"uuid": NEXT}) == len(flow.places)
             assert kernel.snapshot() == stage.pristine
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What is killed: each flow of the library, on a host that is ready for it."""
 
@@ -20,17 +9,18 @@ import errno
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from os_acc import exception, operations
-from os_acc.demo import shelf
-from os_acc.manager import Manager
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec, hosts
-from tests.stress import killer, processes
-from tests.stress.bench import Bench, plug, request
-from tests.stress.killer import Trial, Way
+from os_acc.testing.demo import shelf
+from tests.stress import kills, processes
+from tests.stress.kills import Trial, Way
 from tests.stress.recorder import Point
-from tests.unit.contested import prefer
+from tests.stress.simulated_host import Bench, plug, request
+from tests.unit.rival_driver import prefer
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "22222222-2222-4222-8222-222222222222"
@@ -405,7 +395,7 @@ class Recovery(Flow):
         def half_a_plug() -> None:
             manager = bench.boot()
             middle = Point(f"{GPU}, call 1", True, 7)
-            killer.install(bench, Trial(Way.GROUP, middle))
+            kills.install(bench, Trial(Way.GROUP, middle))
             plug(manager, INSTANCE, GPU)
 
         assert processes.call(half_a_plug).killed

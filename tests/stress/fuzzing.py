@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What fuzzing tests share: their seed, and how many calls they have tried."""
 
@@ -20,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests import counting
+from tests import run_figures
 from tests.shares import Share
 
 #: Each fuzz is divided among so many shares.
@@ -35,7 +25,7 @@ def fuzzed(request: pytest.FixtureRequest) -> Fuzzed:
     """Let the lines at the end of the run show what was tried."""
 
     def note(kind: str, number: int) -> None:
-        counting.note(request.node, f"fuzz: {kind}", number)
+        run_figures.note(request.node, f"fuzz: {kind}", number)
 
     return note
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A tree of plain files in place of a kernel, with traps all around.
 
@@ -22,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from tests.stress.contract import Card, Host
+from tests.stress.privileged_contract import Card, Host
 
 _TEXT = "as it was\n"
 _VFIO, _NOUVEAU, _BLANK = "vfio-pci", "nouveau", "i6300ESB timer"

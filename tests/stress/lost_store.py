@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A store that is lost while devices are in use, and who has which of them.
 
@@ -27,14 +17,15 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
-from os_acc import exception, operations
-from os_acc.manager import Manager
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.store.database import Database
 from os_acc.testing import FakeKernel, HostSpec, Snapshot, hosts
-from tests.stress import bench as benches
-from tests.stress.bench import Bench
+from tests.stress import simulated_host as benches
 from tests.stress.recorder import Recorder
+from tests.stress.simulated_host import Bench
 
 _T = TypeVar("_T")
 PAGE = 4096

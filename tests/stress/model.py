@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What is expected of one host through a long history."""
 
@@ -28,19 +17,20 @@ from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from os_acc import exception, operations
-from os_acc.manager import Manager
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FunctionSpec, FunctionState, HostSpec, hosts
-from tests.stress import bench as benches
-from tests.stress import lost_store, processes, sight
-from tests.stress.bench import Bench
-from tests.stress.killer import Way
+from tests.stress import lost_store, observation, processes
+from tests.stress import simulated_host as benches
+from tests.stress.kills import Way
 from tests.stress.lost_store import Loss, Witness
 from tests.stress.recorder import Point, Recorder
-from tests.stress.second import Second
+from tests.stress.second_service import Second
+from tests.stress.simulated_host import Bench
 
 CONSUMERS = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(1, 5)]
 Request = tuple[dict[str, Any], dict[str, str]]
@@ -144,7 +134,7 @@ class Model(RuleBasedStateMachine):
         return benches.ask(providers, chosen)
 
     def _has_room(self, providers: Sequence[Provider], request: Request) -> bool:
-        leased = sight.members(self.leases)
+        leased = observation.members(self.leases)
         wanted = request[0]["allocations"]
         for provider in providers:
             free = [
@@ -192,7 +182,7 @@ class Model(RuleBasedStateMachine):
     def _forget(self, consumer: str) -> None:
         self.holds.pop(consumer, None)
         self.requests.pop(consumer, None)
-        self.unready &= sight.members(self.leases)
+        self.unready &= observation.members(self.leases)
 
     def _sync(self, consumer: str) -> None:
         """Believe the store of a consumer whose process was killed."""
@@ -324,7 +314,7 @@ class Model(RuleBasedStateMachine):
         return [each for each in self.leases if each.state is LeaseState.QUARANTINED]
 
     def _members(self, consumer: str) -> set[str]:
-        return sight.members(self._leases(consumer))
+        return observation.members(self._leases(consumer))
 
     def _beside(self, addresses: set[str]) -> set[str]:
         """What is leased together with one of these."""

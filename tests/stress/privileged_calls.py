@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Calls of privileged entry points, right ones and wrong ones, and answers."""
 
@@ -25,9 +15,9 @@ import pytest
 from os_acc.privsep import kernel, worker
 from os_acc.privsep.outcome import Outcome
 from os_acc.testing import FakeKernel, hosts
-from tests.rubbish import Rubbish
-from tests.stress import contract
-from tests.stress.contract import Arguments, Card, EntryPoint, Host
+from tests.random_values import Rubbish
+from tests.stress import privileged_contract
+from tests.stress.privileged_contract import Arguments, Card, EntryPoint, Host
 
 _ANSWERS = {str(outcome) for outcome in Outcome}
 _FAMILIAR = ("vfio-pci", "nouveau", "0000:17:00.0", "i6300ESB timer")
@@ -65,7 +55,7 @@ def host_of(fake: FakeKernel) -> Host:
 def arguments(name: str, host: Host, seed: str, number: int) -> Arguments:
     """The arguments of one call: few of them are all right."""
     rubbish = Rubbish(f"{seed} {name} {number}", _FAMILIAR)
-    right = contract.ALL[name].invent(rubbish, host)
+    right = privileged_contract.ALL[name].invent(rubbish, host)
     kind = rubbish.random.random()
     if kind < 0.08:
         return right
@@ -101,18 +91,18 @@ def let_stuck_ones_end() -> None:
 def outcomes(entry_point: EntryPoint, answer: Any) -> list[str]:
     """How the functions of an answer fared; its form is looked at as well."""
     msgpack.packb(answer)
-    if entry_point is contract.HOLDERS:
+    if entry_point is privileged_contract.HOLDERS:
         outcome, number, found = answer
         assert type(number) is int
         assert all((type(pid), type(name)) == (int, str) for pid, name in found)
         return [outcome]
-    if entry_point is contract.CLAIMED:
+    if entry_point is privileged_contract.CLAIMED:
         assert answer == ()
         return []
-    if entry_point is contract.STANDING:
+    if entry_point is privileged_contract.STANDING:
         assert [type(each) for each in answer] == [str, str, str]
         return []
-    rows = [answer] if entry_point in contract.SINGLE else answer
+    rows = [answer] if entry_point in privileged_contract.SINGLE else answer
     for row in rows:
         assert [type(each) for each in row[1:]] == [int, str, str]
     return [row[0] for row in rows]
@@ -128,5 +118,5 @@ def check_answer(entry_point: EntryPoint, arguments: Arguments, answer: Any) -> 
         assert found == [Outcome.INVALID]
         return
     assert Outcome.INVALID not in found
-    if entry_point is not contract.HOLDERS:
+    if entry_point is not privileged_contract.HOLDERS:
         assert len(found) == len(entry_point.named(arguments))

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A host whose services are processes, with real helpers of their own."""
 
@@ -29,14 +19,14 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import deadlines, exception, privsep, service
-from os_acc.demo import compute
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Owner
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import FakeKernel, HostSpec, Outcome, Snapshot, helper, hosts
-from tests.counting import counts
+from os_acc.testing.demo import compute
+from tests.run_figures import counts
 from tests.stress import processes
-from tests.stress.bench import request
+from tests.stress.simulated_host import request
 
 #: Cards of one function each.
 CARDS = tuple(f"0000:{number:02x}:00.0" for number in range(0x10, 0x28))

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Calls of the public functions: right ones, and wrong ones."""
 
@@ -21,7 +11,7 @@ from typing import Any
 
 import os_acc
 from os_acc.testing.provider_tree import ProviderTree
-from tests.rubbish import Rubbish
+from tests.random_values import Rubbish
 from tests.unit.bench import Bench, instance, request, uuid_of
 
 Arguments = tuple[Any, ...]

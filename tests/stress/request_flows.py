@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What is killed of accelerator requests."""
 
@@ -20,12 +9,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
+from os_acc.attach.requests import Requests
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
 from os_acc.objects.lease import LeaseState
-from os_acc.requests import Requests
-from tests.stress.bench import Bench
 from tests.stress.flows import GPU, INSTANCE, NIC, Flow, plug_bystander
+from tests.stress.simulated_host import Bench
 
 
 class RequestFlow(Flow):

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Services on one host whose threads plug and unplug all at once."""
 
@@ -30,13 +19,13 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import exception, privsep, service
-from os_acc.demo import compute
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.store.leases import Store
 from os_acc.testing import FakeKernel, HostSpec, helper, hosts
-from tests.stress import bench, sight
+from os_acc.testing.demo import compute
+from tests.stress import observation, simulated_host
 
 #: What a service that does not come to its end is given, in seconds.
 PATIENCE = 900
@@ -151,7 +140,9 @@ class Tenant:
         count = self._random.choices((1, 2, 3, 4), (20, 2, 1, 1))[0]
         handles = [each for each in providers for _ in each.device.handles]
         chosen = self._random.sample(handles, count)
-        request = bench.ask(providers, [str(each.device.address) for each in chosen])
+        request = simulated_host.ask(
+            providers, [str(each.device.address) for each in chosen]
+        )
         consumer = {"uuid": str(uuid.UUID(int=self._random.getrandbits(128)))}
         try:
             entries = self._manager.plug(consumer, *request)
@@ -245,7 +236,9 @@ def observe(scene: Scene, end: str) -> collections.Counter[str]:
         before = store.leases()
         drivers = {each.address: each.driver for each in kernel.snapshot()}
         lasting = set(before) & set(store.leases())
-        assert sum(len(each.members) for each in before) == len(sight.members(before))
+        assert sum(len(each.members) for each in before) == len(
+            observation.members(before)
+        )
         for lease in filter(_is_held, lasting):
             for address in map(str, lease.members):
                 assert drivers[address] == _VFIO, f"{address} of {lease}"

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whoever is killed or refused wherever, no half image is taken for a whole one.
 
@@ -38,9 +28,9 @@ from os_acc import exception
 from os_acc.bitstreams.cache import Cache
 from os_acc.objects.digest import Digest
 from os_acc.store.locks import Locks
-from tests import counting
+from tests import run_figures
 from tests.stress import processes
-from tests.unit.bitstreams.sources import Place
+from tests.unit.bitstreams.fake_source import Place
 
 PIECE = 4096
 SIZE = PIECE + 5
@@ -257,7 +247,7 @@ def test_a_kill_anywhere_leaves_no_half_image(
         return told(number, calls, lambda: check(state, prepared), state)
 
     troubles = processes.share_out(range(1, len(calls) + 1), attempt)
-    counting.note(request.node, "cache: kills survived", len(calls) - len(troubles))
+    run_figures.note(request.node, "cache: kills survived", len(calls) - len(troubles))
     assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
 
 
@@ -288,7 +278,9 @@ def test_a_refusal_anywhere_is_an_error_of_ours_or_none(
 
     places = [each for each, name in enumerate(calls, start=1) if name in REFUSALS]
     troubles = processes.share_out(places, attempt)
-    counting.note(request.node, "cache: refusals survived", len(places) - len(troubles))
+    run_figures.note(
+        request.node, "cache: refusals survived", len(places) - len(troubles)
+    )
     assert places
     assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Whoever is killed wherever the disk or the host is touched, nothing is lost.
 
@@ -33,16 +22,16 @@ from os_acc.testing import Snapshot
 from tests.shares import Share
 from tests.stress import (
     flows,
-    inspection,
-    killer,
+    in_process_calls,
+    kills,
     processes,
+    recovery_checks,
     request_flows,
-    threads,
 )
-from tests.stress.bench import Bench
 from tests.stress.flows import BYSTANDERS, Flow
-from tests.stress.killer import Trial, Way
-from tests.stress.survival import Survival
+from tests.stress.kills import Trial, Way
+from tests.stress.simulated_host import Bench
+from tests.stress.survival_table import Survival
 
 #: The recorded points of each flow are divided among so many shares.
 SHARES = 2
@@ -82,7 +71,7 @@ def test_every_point_is_survived(
     # Calls that run side by side are recorded in another order each time.
     selected = share.select(sorted(recorded), SHARES)
     points = {point: recorded[point] for point in selected}
-    trials = [trial for point in points for trial in killer.trials_at(point)]
+    trials = [trial for point in points for trial in kills.trials_at(point)]
 
     def attempt(trial: Trial) -> str | None:
         name = f"{os.getpid()}-{trials.index(trial)}"
@@ -91,7 +80,7 @@ def test_every_point_is_survived(
             _survive(stage, bench, trial)
         except Exception:  # noqa: BLE001 - told at the end, whatever it is
             # Nobody may be left waiting; his files would keep others waiting.
-            killer.go_on(bench)
+            kills.go_on(bench)
             return f"{trial} at {points[trial.point]}:\n{traceback.format_exc()}"
         bench.remove()
         return None
@@ -101,17 +90,17 @@ def test_every_point_is_survived(
     assert not troubles, f"{len(troubles)} not survived, the first:\n{troubles[0]}"
 
 
-def _record(stage: Stage, directory: str) -> dict[killer.Point, str]:
+def _record(stage: Stage, directory: str) -> dict[kills.Point, str]:
     bench = stage.bench.copy(directory)
 
     def run() -> None:
         for _ in stage.flow.act(bench):
-            killer.record(bench)
+            kills.record(bench)
 
     ended = processes.call(run)
     assert not ended.trouble, ended.trouble
     _look(stage, bench)
-    return killer.recorded(bench)
+    return kills.recorded(bench)
 
 
 def _survive(stage: Stage, bench: Bench, trial: Trial) -> None:
@@ -119,15 +108,15 @@ def _survive(stage: Stage, bench: Bench, trial: Trial) -> None:
         # Whose worker is killed lives on and is told so.
         with contextlib.suppress(exception.HelperLost, exception.DevicesUnreleased):
             for _ in stage.flow.act(bench):
-                killer.install(bench, trial)
+                kills.install(bench, trial)
 
     ended = processes.call(run)
-    assert killer.was_reached(bench), "the point is not there any more"
+    assert kills.was_reached(bench), "the point is not there any more"
     assert not ended.trouble, ended.trouble
     assert ended.killed == (trial.way is not Way.WORKER)
     if trial.way is Way.ORPHAN:
         _leave_alone(bench, trial.point.device)
-        killer.go_on(bench)
+        kills.go_on(bench)
     elif trial.way is Way.QUEUED:
         _overtake(stage, bench)
     _look(stage, bench)
@@ -141,7 +130,7 @@ def _leave_alone(bench: Bench, device: str) -> None:
         count = len(bench.kernel.writes())
         bench.boot()
         kernel = bench.kernel
-        inspection.check_left_alone(kernel, device, kernel.writes()[count:])
+        recovery_checks.check_left_alone(kernel, device, kernel.writes()[count:])
 
     _in_child(recover)
 
@@ -151,10 +140,12 @@ def _overtake(stage: Stage, bench: Bench) -> None:
 
     def recover() -> None:
         manager = bench.boot()
-        inspection.check_recovered(stage.flow, manager, bench.kernel, stage.pristine)
+        recovery_checks.check_recovered(
+            stage.flow, manager, bench.kernel, stage.pristine
+        )
 
     _in_child(recover)
-    killer.go_on(bench)
+    kills.go_on(bench)
 
 
 def _look(stage: Stage, bench: Bench) -> None:
@@ -162,14 +153,14 @@ def _look(stage: Stage, bench: Bench) -> None:
     flow = stage.flow
     with bench.kernel.installed() as kernel:
         manager = bench.manager()
-        inspection.check_untouched(flow, kernel.writes()[stage.writes :])
-        inspection.check_recovered(flow, manager, kernel, stage.pristine)
-        with threads.for_workers():
+        recovery_checks.check_untouched(flow, kernel.writes()[stage.writes :])
+        recovery_checks.check_recovered(flow, manager, kernel, stage.pristine)
+        with in_process_calls.for_workers():
             flow.resume(bench, manager)
-            inspection.check_bound(manager.store.leases(), kernel)
+            recovery_checks.check_bound(manager.store.leases(), kernel)
             kernel.let_go(BYSTANDERS)
-            inspection.unplug_all(manager)
-        inspection.check_restored(bench, stage.pristine)
+            recovery_checks.unplug_all(manager)
+        recovery_checks.check_restored(bench, stage.pristine)
 
 
 def _in_child(check: Callable[[], None]) -> None:

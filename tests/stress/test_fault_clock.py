@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A clock that jumps by years changes nothing: no step asks for the time of day.
 
@@ -30,9 +19,9 @@ import pytest
 from os_acc import service
 from os_acc.store.leases import Store
 from tests.stress import fault_flows, fault_trials
-from tests.stress.bench import Bench
 from tests.stress.fault_flows import Flow, Kind
 from tests.stress.fault_trials import Stage
+from tests.stress.simulated_host import Bench
 
 _YEAR = 365 * 86400.0
 #: Where each next look at the clock finds it, in years from now.

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A disk that is full loses no lease, and leaves no device half-way.
 
@@ -29,16 +18,16 @@ from typing import NamedTuple
 import pytest
 
 from os_acc import exception
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import kernel as privsep_kernel
 from tests.stress import fault_flows, fault_trials, processes
-from tests.stress.bench import Bench, plug
-from tests.stress.fault_counts import Count, Counting
 from tests.stress.fault_flows import NEXT, Flow, Kind
+from tests.stress.fault_tally import Count, Counting
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import INSTANCE, MIGRATION
 from tests.stress.full_disk import Disk
+from tests.stress.simulated_host import Bench, plug
 
 
 class Rekey(fault_flows.GiveBackCard):

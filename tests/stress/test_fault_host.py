@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """The host changes under the library: another card, or another boot.
 
@@ -27,13 +16,13 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import kernel as privsep_kernel
-from tests.stress import fault_flows, fault_trials, inspection, processes
-from tests.stress.bench import Bench, plug, unfinished
-from tests.stress.fault_counts import Count, Counting
+from tests.stress import fault_flows, fault_trials, processes, recovery_checks
 from tests.stress.fault_flows import NEXT, Flow
 from tests.stress.fault_steps import Steps, kill_all
+from tests.stress.fault_tally import Count, Counting
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import AUDIO, GPU
+from tests.stress.simulated_host import Bench, plug, unfinished
 
 #: What is put in the place of the card: a card of another vendor.
 ANOTHER = (0x1002, 0x73BF)
@@ -154,7 +143,7 @@ def _exchange(stage: Stage, bench: Bench, number: int, address: str) -> None:
         if lease.state is LeaseState.HELD and ids[address] == ANOTHER[0]:
             # It had been exchanged when it was chosen.
             manager.plug({"uuid": lease.consumer}, None, None)
-            inspection.check_bound([lease], kernel)
+            recovery_checks.check_bound([lease], kernel)
             continue
         with pytest.raises(exception.OsAccError) as caught:
             manager.plug({"uuid": lease.consumer}, None, None)
@@ -162,7 +151,7 @@ def _exchange(stage: Stage, bench: Bench, number: int, address: str) -> None:
     assert plug(manager, NEXT, flow.elsewhere)
     assert manager.unplug({"uuid": NEXT}) == 1
     fault_trials.check_not_given_twice(manager, flow)
-    inspection.unplug_all(manager)
+    recovery_checks.unplug_all(manager)
     assert kernel.snapshot() == stage.pristine, (error, kernel.snapshot())
     assert plug(manager, NEXT, GPU)
     assert manager.unplug({"uuid": NEXT}) == 1
@@ -195,5 +184,5 @@ def _cut(stage: Stage, bench: Bench, number: int) -> None:
     held = [lease for lease in leases if lease.state is LeaseState.HELD]
     for consumer in {lease.consumer for lease in held}:
         manager.plug({"uuid": consumer}, None, None)
-    inspection.check_bound(held, kernel)
+    recovery_checks.check_bound(held, kernel)
     fault_trials.put_in_order(stage, bench)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whatever a programming meets, its region goes to nobody who does not know.
 
@@ -28,14 +18,14 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from os_acc.demo import shelf
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.testing import FakeKernel, HostSpec, Snapshot
+from os_acc.testing.demo import shelf
 from tests.stress import fault_trials, flows
-from tests.stress.bench import Bench, plug, request
-from tests.stress.fault_counts import Count, Counting
 from tests.stress.fault_flows import NEXT
+from tests.stress.fault_tally import Count, Counting
 from tests.stress.flows import DFL, FPGA, INSTANCE
+from tests.stress.simulated_host import Bench, plug, request
 
 STATUSES = {
     "reconfig operation error": exception.ProgrammingOperationError,

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What the privileged helper reads, opens and locks may fail as well.
 
@@ -27,12 +16,12 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from os_acc.objects.lease import LeaseState
-from tests.stress import fault_flows, fault_reads, fault_trials, unreadable
-from tests.stress.bench import plug
-from tests.stress.fault_counts import Counting
+from tests.stress import fault_flows, fault_reads, fault_trials, unreadable_attributes
 from tests.stress.fault_flows import NEXT, Flow
+from tests.stress.fault_tally import Counting
 from tests.stress.fault_trials import Stage
 from tests.stress.flows import GPU
+from tests.stress.simulated_host import plug
 
 FLOWS: Mapping[str, Flow] = {
     flow.name: flow
@@ -56,7 +45,7 @@ def stage(request: pytest.FixtureRequest, place: str) -> Stage:
 def test_every_read_may_fail(
     stage: Stage, place: str, counting: Counting, error: int
 ) -> None:
-    reader = unreadable.to_the_helper
+    reader = unreadable_attributes.to_the_helper
     recorded = stage.bench.copy(os.path.join(place, "recorded"))
     reads = fault_reads.record(stage, recorded, reader)
     attempts = {

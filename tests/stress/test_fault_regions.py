@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whatever the host refuses, nobody has a region that was not read back.
 
@@ -27,9 +17,9 @@ from collections.abc import Mapping
 import pytest
 
 from os_acc import exception
-from tests.stress import fault_reads, fault_regions, fault_trials, unreadable
-from tests.stress.fault_counts import Counting
+from tests.stress import fault_reads, fault_regions, fault_trials, unreadable_attributes
 from tests.stress.fault_reads import Check, Reader
+from tests.stress.fault_tally import Counting
 from tests.stress.fault_trials import Effect, Stage, Told, Trial
 from tests.stress.flows import DFL
 
@@ -51,8 +41,8 @@ READINGS = [
 ]
 #: Whose reads are struck, and how.
 READERS: Mapping[str, Reader] = {
-    "the helper's": unreadable.to_the_helper,
-    "the service's": unreadable.to_the_service,
+    "the helper's": unreadable_attributes.to_the_helper,
+    "the service's": unreadable_attributes.to_the_service,
 }
 _IOCTLS = ("program", "release", "assign")
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Whatever becomes of the store's file, nothing in use is given away.
 
@@ -32,12 +21,10 @@ import pytest
 from oslo_privsep import capabilities
 
 from os_acc import exception
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease
 from os_acc.store import StoreDamaged, readonly, schema
 from tests.stress import fault_store, processes
-from tests.stress.bench import Bench, plug
-from tests.stress.fault_counts import Count, Counting
 from tests.stress.fault_flows import NEXT
 from tests.stress.fault_store import (
     DAMAGES,
@@ -47,7 +34,9 @@ from tests.stress.fault_store import (
     file_of,
     journal_of,
 )
-from tests.unit.store.files import execute, set_version
+from tests.stress.fault_tally import Count, Counting
+from tests.stress.simulated_host import Bench, plug
+from tests.unit.store.store_files import execute, set_version
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Each answer of a service is understood, or raises a typed error.
 
@@ -28,8 +17,8 @@ from typing import Any
 import pytest
 
 from os_acc import exception
-from tests.answering import CALLS, Answer, Cloud, right
-from tests.rubbish import TEXTS
+from tests.random_values import TEXTS
+from tests.service_doubles import CALLS, Answer, Cloud, right
 from tests.stress.fuzzing import Fuzzed, told
 
 #: How often each call is answered by chance.

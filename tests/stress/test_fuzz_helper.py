@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A real helper answers whatever it is sent, and runs nothing but entry points."""
 
@@ -29,10 +19,9 @@ import pytest
 import os_acc
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing import FakeKernel, hosts
-from tests.rubbish import Rubbish, shown
+from tests.random_values import Rubbish, shown
 from tests.shares import Share
-from tests.stress import contract
-from tests.stress.contract import Arguments, EntryPoint, Host
+from tests.stress import privileged_contract
 from tests.stress.fuzzing import SHARES, Fuzzed, told
 from tests.stress.hostile_client import (
     REFUSED,
@@ -42,14 +31,15 @@ from tests.stress.hostile_client import (
     pack,
 )
 from tests.stress.privileged_calls import arguments, check_answer, host_of, outcomes
-from tests.stress.witness import picture
+from tests.stress.privileged_contract import Arguments, EntryPoint, Host
+from tests.stress.write_witness import picture
 
 #: For each entry point.
 CALLS = 750
 #: Of random messages, in all.
 MESSAGES = 2_000
 CONTEXTS = {
-    **dict.fromkeys(contract.ALL, "base"),
+    **dict.fromkeys(privileged_contract.ALL, "base"),
     "holders.holders": "inspect",
     "fpga.program": "image",
     "xrt.program": "image",
@@ -84,11 +74,11 @@ def sendable(name: str, host: Host, seed: str, number: int) -> Arguments:
         return tuple(delivered([shown(each) for each in given]))
 
 
-@pytest.mark.parametrize("name", contract.ALL)
+@pytest.mark.parametrize("name", privileged_contract.ALL)
 def test_calls_through_the_channel_write_nothing_else(
     fake: FakeKernel, seed: str, share: Share, fuzzed: Fuzzed, name: str
 ):
-    entry_point, host, done = contract.ALL[name], host_of(fake), 0
+    entry_point, host, done = privileged_contract.ALL[name], host_of(fake), 0
     calls = share.select(range(CALLS), SHARES)
     with connected(CONTEXTS[name], fake.root) as client:
         for number in calls:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whatever stands in an option, it is told so, and the host stays as it is."""
 
@@ -25,23 +15,18 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from os_acc import (
-    conf,
-    device_spec,
-    exception,
-    network_affinity,
-    privsep,
-    service,
-    xrt_path,
-)
-from os_acc.helper import Helper
+from os_acc import conf, exception, privsep, service
+from os_acc.attach.manager import Manager
+from os_acc.helper.client import Helper
 from os_acc.host import numa
-from os_acc.manager import Manager
+from os_acc.numa import network_options
+from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.placement import options as placement
+from os_acc.privsep import options as helpers
 from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts
-from tests.rubbish import TEXTS, Rubbish, shown
+from tests.random_values import TEXTS, Rubbish, shown
 from tests.shares import Share
 from tests.stress import test_fuzz_images
 from tests.stress.fuzzing import SHARES, Fuzzed, told
@@ -293,7 +278,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[privsep.Co
 
 def test_every_option_of_the_helpers_is_fuzzed():
     others = {
-        *(GROUP, xrt_path.GROUP, *OF_SERVICES),
+        *(GROUP, helpers.XRT_GROUP, *OF_SERVICES),
         *(group for group, _ in test_fuzz_images.names()),
         *(group for group, _ in OF_NETWORKS),
     }
@@ -354,7 +339,7 @@ def test_a_wrong_option_of_networks_is_told_or_taken(
                 # oslo.config's own answer.
                 continue
             try:
-                network_affinity.NetworkAffinity.load(config).on(host)
+                network_options.NetworkAffinity.load(config).on(host)
             except exception.InvalidNetworkNUMAAffinity as error:
                 assert_readable(error)
     fuzzed("values of options", len(texts))
@@ -367,7 +352,7 @@ def test_a_wrong_place_of_tools_is_told_so(
 ):
     """The one option of the plugins that come with os_acc."""
     path = Path(place, "os-acc.conf")
-    line = f"[{xrt_path.GROUP}]\n{xrt_path.OPTION.name} = {text}\n"
+    line = f"[{helpers.XRT_GROUP}]\n{helpers.XRT_TOOLS.name} = {text}\n"
     path.write_bytes(line.encode("utf-8", "surrogatepass"))
     try:
         config = fresh(place, "--config-file", str(path))

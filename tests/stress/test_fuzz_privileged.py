@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whatever privileged code is asked, it writes what it may and nothing else."""
 
@@ -27,10 +17,11 @@ import pytest
 from os_acc import privsep
 from os_acc.objects.epoch import DAY
 from os_acc.testing import FakeKernel, hosts
-from tests.rubbish import shown
+from tests.random_values import shown
 from tests.shares import Share
-from tests.stress import contract
+from tests.stress import privileged_contract
 from tests.stress.fuzzing import SHARES, Fuzzed, told
+from tests.stress.guarded_tree import Trap
 from tests.stress.privileged_calls import (
     answer_to,
     arguments,
@@ -39,8 +30,7 @@ from tests.stress.privileged_calls import (
     let_stuck_ones_end,
     talking_to,
 )
-from tests.stress.trap import Trap
-from tests.stress.witness import Witness
+from tests.stress.write_witness import Witness
 
 #: For each entry point. With those of the helper's channel, 108,000 in all.
 TRAP_CALLS, FAKE_CALLS = 11_500, 1_250
@@ -68,10 +58,10 @@ def test_every_entry_point_is_fuzzed():
             contexts = (privsep.base, privsep.inspect, privsep.image)
             if any(context.is_entrypoint(value) for context in contexts):
                 found.add(f"{module.name}.{name}")
-    assert found == set(contract.ALL)
+    assert found == set(privileged_contract.ALL)
 
 
-@pytest.mark.parametrize("name", contract.ALL)
+@pytest.mark.parametrize("name", privileged_contract.ALL)
 def test_nothing_is_written_but_what_was_meant(
     place: str,
     elsewhere: str,
@@ -87,7 +77,7 @@ def test_nothing_is_written_but_what_was_meant(
         for done, number in enumerate(calls, 1):
             given = arguments(name, trap.host, seed, number)
             with told(seed, number, name + shown(given)):
-                trap.spring(contract.ALL[name], given)
+                trap.spring(privileged_contract.ALL[name], given)
                 if done % BATCH == 0:
                     trap.check_all()
     trap.check_all()
@@ -104,11 +94,11 @@ def check_later_calls_are_accepted(fake: FakeKernel) -> None:
         assert int(recorded) <= tomorrow
 
 
-@pytest.mark.parametrize("name", contract.ALL)
+@pytest.mark.parametrize("name", privileged_contract.ALL)
 def test_a_kernel_that_reacts_is_asked_for_nothing_else(
     place: str, seed: str, share: Share, fuzzed: Fuzzed, name: str
 ):
-    entry_point = contract.ALL[name]
+    entry_point = privileged_contract.ALL[name]
     calls = share.select(range(FAKE_CALLS), SHARES)
     fake = FakeKernel.build(f"{place}/host", hosts.two_socket_host())
     host, done = host_of(fake), len(fake.writes())

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whatever the public functions are called with: a typed error, and no change."""
 
@@ -26,7 +16,7 @@ import pytest
 import os_acc
 from os_acc import exception, service
 from os_acc.testing import hosts
-from tests.rubbish import shown
+from tests.random_values import shown
 from tests.shares import Share
 from tests.stress.fuzzing import SHARES, Fuzzed, told
 from tests.stress.public_calls import (
@@ -40,7 +30,7 @@ from tests.stress.public_calls import (
     fingerprint,
     fits,
 )
-from tests.stress.witness import picture
+from tests.stress.write_witness import picture
 from tests.unit.bench import Bench, instance, request, uuid_of
 
 #: How often each is called; the others look at the whole host.

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A client dies while the kernel does not return from its privileged write.
 
@@ -28,10 +17,10 @@ from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import worker
 from os_acc.testing import Snapshot
-from tests.stress import flows, inspection, processes
-from tests.stress.bench import Bench, plug
+from tests.stress import flows, processes, recovery_checks
 from tests.stress.flows import AUDIO, FPGA, GPU, INSTANCE, MIGRATION
 from tests.stress.processes import Child
+from tests.stress.simulated_host import Bench, plug
 
 PLUG_WRITES = [
     (address, attribute)
@@ -78,7 +67,7 @@ def check_left_alone(bench: Bench) -> None:
         count = len(bench.kernel.writes())
         manager = bench.boot()
         writes = bench.kernel.writes()[count:]
-        inspection.check_left_alone(bench.kernel, GPU, writes)
+        recovery_checks.check_left_alone(bench.kernel, GPU, writes)
         (lease,) = manager.store.leases(INSTANCE)
         assert lease.state is LeaseState.RELEASING
         with pytest.raises(exception.DevicesUnreleased) as caught:
@@ -96,7 +85,7 @@ def check_restored(bench: Bench, pristine: Snapshot) -> None:
 
     def start_again() -> None:
         assert bench.boot().store.leases() == ()
-        inspection.check_restored(bench, pristine)
+        recovery_checks.check_restored(bench, pristine)
 
     run(start_again)
 

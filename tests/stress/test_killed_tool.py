@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A tool of XRT's programs a card on, whoever of its callers is killed.
 
@@ -30,11 +20,17 @@ import pytest
 
 from os_acc import exception
 from os_acc.privsep import worker
-from tests import counting
+from tests import run_figures
 from tests.stress import processes
 from tests.stress.processes import Child
 from tests.unit.bench import uuid_of
-from tests.unit.xrt.xrt_bench import CIPHER, OTHER_USER, USER, XrtBench, two_cards
+from tests.unit.plugins.xrt.xrt_bench import (
+    CIPHER,
+    OTHER_USER,
+    USER,
+    XrtBench,
+    two_cards,
+)
 
 FIRST, NEXT, OTHER = 1, 2, 3
 TOOLS = ("xbmgmt", "xbutil")
@@ -158,4 +154,4 @@ def test_a_tool_that_runs_on_has_its_card_alone(
     worked = ["xbmgmt works", "xbutil works", "xocl taken over"]
     assert cards.ran()[len(before) :] == worked
     assert cards.hardware() == CIPHER
-    counting.note(request.node, "kills while a tool programs", 1)
+    run_figures.note(request.node, "kills while a tool programs", 1)

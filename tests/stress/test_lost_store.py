@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A device that a consumer has goes to no other after a loss of the store.
 
@@ -26,13 +16,13 @@ from typing import NamedTuple
 import pytest
 
 from os_acc.testing import Snapshot
-from tests import counting
+from tests import run_figures
 from tests.shares import Share
 from tests.stress import lost_store, processes
-from tests.stress.bench import Bench
 from tests.stress.lost_store import DEVICES, SPEC, Kind, Loss, Witness, consumer
 from tests.stress.recorder import Point, Recorder
-from tests.stress.second import Second
+from tests.stress.second_service import Second
+from tests.stress.simulated_host import Bench
 
 RIVAL, OTHER = consumer(99), consumer(98)
 #: The points of each plug are divided among so many shares.
@@ -118,7 +108,7 @@ def test_nothing_is_given_twice_wherever_a_plug_loses_the_store(
         return None
 
     troubles = processes.share_out(trials, attempt)
-    counting.note(request.node, "stores lost at a point of a plug", len(trials))
+    run_figures.note(request.node, "stores lost at a point of a plug", len(trials))
     text = f"{len(troubles)} of {len(trials)} not survived, the first:\n"
     assert not troubles, text + troubles[0]
 
@@ -195,7 +185,7 @@ def test_nothing_is_given_twice_by_two_services_that_lose_the_store(
         return None
 
     troubles = processes.share_out(moments, attempt)
-    counting.note(request.node, "stores lost at a random moment", len(moments))
+    run_figures.note(request.node, "stores lost at a random moment", len(moments))
     text = f"{len(troubles)} of {len(moments)} not survived, the first:\n"
     assert not troubles, text + troubles[0]
 

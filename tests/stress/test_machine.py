@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Long random histories of one host, with everything that can happen to it."""
 
@@ -29,16 +18,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from os_acc import exception, operations
-from os_acc.manager import Manager
-from tests import counting
-from tests.stress import lost_store, sight
-from tests.stress.bench import unfinished
-from tests.stress.killer import Way
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
+from tests import run_figures
+from tests.stress import lost_store, observation
+from tests.stress.invariants import Counts, Truths
+from tests.stress.kills import Way
 from tests.stress.lost_store import Kind, Loss
 from tests.stress.model import CONSUMERS, choose
-from tests.stress.second import Second
-from tests.stress.truths import Counts, Truths
+from tests.stress.second_service import Second
+from tests.stress.simulated_host import unfinished
 
 #: How often who does this touches disk or host, more or less.
 _TOUCHES = {"plug": 24, "unplug": 20, "rekey": 12, "restart": 4}
@@ -241,7 +231,7 @@ class Histories(Truths):
         attempts = self.manager.retrier.retry()
         assert not futures.wait(attempts, _SECONDS).not_done
         self._look()
-        self.unready &= sight.members(self.leases)
+        self.unready &= observation.members(self.leases)
         still = {lease.uuid for lease in unfinished(self.leases)}
         for lease in left:
             held = not self.guests.keys().isdisjoint(map(str, lease.members))
@@ -306,7 +296,7 @@ class Histories(Truths):
         self.guests.clear()
         self.free.clear()
         self._learn()
-        self.unready |= sight.members(self.leases)
+        self.unready |= observation.members(self.leases)
         self._start_again()
         self._as_started = self.deeds.total()
 
@@ -431,7 +421,7 @@ def test_no_history_breaks_an_invariant(
 
         run_state_machine_as_test(history, settings=settings)
 
-    counting.note(request.node, "state machine: steps", counts.steps)
-    counting.note(request.node, "state machine: histories", counts.histories)
+    run_figures.note(request.node, "state machine: steps", counts.steps)
+    run_figures.note(request.node, "state machine: histories", counts.histories)
     for deed, number in counts.deeds.items():
-        counting.note(request.node, f"state machine: {deed}", number)
+        run_figures.note(request.node, f"state machine: {deed}", number)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Services that are killed, told to end, or forked, in the middle of calls."""
 
@@ -27,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from os_acc import deadlines, privsep, unending
-from os_acc.manager import Manager
+from os_acc import deadlines, privsep
+from os_acc.attach.manager import Manager
 from os_acc.testing import Outcome, Snapshot
 from tests.stress import process_program
 from tests.stress.process_host import (
@@ -85,7 +75,7 @@ def test_a_client_killed_with_calls_running_and_queued(
     def act(manager: Manager) -> None:
         def begin(number: int, card: str) -> None:
             one = (manager, number, card) if call == "plug" else (manager, number)
-            unending.begin(plug if call == "plug" else unplug, *one)
+            deadlines.begin(plug if call == "plug" else unplug, *one)
 
         die_once_sent(6)
         for number, card in enumerate(running):
@@ -214,7 +204,7 @@ def test_a_handler_that_raises_in_the_middle_of_a_plug(
             host.kernel.wait_until_blocked()
             os.kill(os.getpid(), number)
 
-        unending.begin(tell)
+        deadlines.begin(tell)
         told = interrupted(lambda: plug(manager, 1, *cards))
         host.kernel.lift()
         # The same instance again: what was left of it is settled first.
@@ -299,9 +289,9 @@ def test_a_forked_child_plugs_while_its_parent_is_at_it(
                 unplug(manager, number)
             return attempt(lambda: plug(manager, number, CARDS[number]))
 
-        stuck = unending.begin(attempt, lambda: plug(manager, 1, GPU))
+        stuck = deadlines.begin(attempt, lambda: plug(manager, 1, GPU))
         host.kernel.wait_until_blocked()
-        busy = [unending.begin(again_and_again, number) for number in (2, 3, 4)]
+        busy = [deadlines.begin(again_and_again, number) for number in (2, 3, 4)]
         children = [in_child(manager, number) for number in (5, 6, 7)]
         ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
         stop.set()
@@ -321,7 +311,7 @@ def test_a_forked_child_that_ends_takes_nothing_of_its_parents_along(
     def act(manager: Manager) -> tuple[Attempt, frozenset[int]]:
         before = host.helpers()
         host.kernel.hang(GPU, "unbind")
-        plugging = unending.begin(attempt, lambda: plug(manager, 1, GPU))
+        plugging = deadlines.begin(attempt, lambda: plug(manager, 1, GPU))
         host.kernel.wait_until_blocked()
         pid = os.fork()
         if pid == 0:

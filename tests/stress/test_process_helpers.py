@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Privileged helpers that die, stop, or are full, in the middle of calls."""
 
@@ -22,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from os_acc import exception, privsep, unending
-from os_acc.manager import Manager
+from os_acc import deadlines, exception, privsep
+from os_acc.attach.manager import Manager
 from os_acc.testing import Snapshot
 from tests.stress import process_dying_helper, processes
 from tests.stress.process_host import (
@@ -102,7 +92,7 @@ def test_many_stuck_devices_keep_nobody_else_waiting(
 
     def plug_all(manager: Manager) -> tuple[list[Attempt], list[Attempt]]:
         tried = [
-            unending.begin(attempt, lambda n=n, card=card: plug(manager, n, card))
+            deadlines.begin(attempt, lambda n=n, card=card: plug(manager, n, card))
             for n, card in enumerate((*stuck, *others))
         ]
         every = [each.result() for each in tried]
@@ -207,7 +197,7 @@ def test_a_helper_stopped_while_its_worker_writes_lets_the_worker_end(
     host.kernel.hang(GPU, "unbind")
 
     def stopped(manager: Manager) -> list[Attempt]:
-        lost = unending.begin(attempt, lambda: plug(manager, 1, GPU))
+        lost = deadlines.begin(attempt, lambda: plug(manager, 1, GPU))
         host.kernel.wait_until_blocked()
         silent = parent(host.blocked()[0])
         os.kill(silent, signal.SIGSTOP)
@@ -281,7 +271,7 @@ def test_two_services_with_helpers_of_their_own_share_devices(
         def work(number: int) -> int:
             return sum(turn(manager, number) for _ in range(3))
 
-        return sum(unending.side_by_side(range(first, first + 4), work, 4))
+        return sum(deadlines.side_by_side(range(first, first + 4), work, 4))
 
     services = [
         host.service(lambda manager, first=first: share(manager, first))
@@ -305,7 +295,7 @@ def test_many_callers_who_need_a_helper_start_one(
             ready.wait()
             return attempt(lambda: plug(manager, number, CARDS[number]))
 
-        tried = unending.side_by_side(range(6), one, 6)
+        tried = deadlines.side_by_side(range(6), one, 6)
         return len(host.helpers()), tried
 
     number, tried = host.run(together)

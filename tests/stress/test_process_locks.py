@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Locks that the dead have left, with rubbish in them, and of those who stand still."""
 
@@ -25,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from os_acc import service
-from os_acc.manager import Manager
+from os_acc.attach.manager import Manager
 from os_acc.privsep import worker
 from os_acc.store import meta
 from os_acc.store.database import Database
 from os_acc.store.locks import Locks, consumer_lock
 from os_acc.testing import Snapshot
 from tests.stress import processes
-from tests.stress.bench import request
 from tests.stress.process_host import (
     CARDS,
     GPU,
@@ -46,6 +35,7 @@ from tests.stress.process_host import (
     uuid_of,
     wait_until,
 )
+from tests.stress.simulated_host import request
 
 pytestmark = pytest.mark.usefixtures("survived")
 

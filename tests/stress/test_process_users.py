@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Root's command beside the compute service, which is an ordinary user's.
 
@@ -32,9 +22,9 @@ from pathlib import Path
 import pytest
 from cliff.formatters import table
 
-from os_acc import privsep, unending
+from os_acc import deadlines, privsep
+from os_acc.attach.manager import Manager
 from os_acc.cmd.app import OsAcc
-from os_acc.manager import Manager
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import Snapshot, helper
 from tests.stress import processes
@@ -182,7 +172,7 @@ def test_roots_command_beside_an_ordinary_users_service(
         become_ordinary()
         manager = host.start(before, inspects=True)
         tried = [attempt(lambda: plug(manager, 1, CARDS[0]))]
-        stuck = unending.begin(attempt, lambda: plug(manager, 3, GPU))
+        stuck = deadlines.begin(attempt, lambda: plug(manager, 3, GPU))
         (told / "provider").write_text(provider_of(manager, CARDS[1]))
         wait_until((told / "over").exists)
         tried += [

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Two services with eight threads each, on sixty-four devices.
 
@@ -24,9 +13,9 @@ import os
 
 import pytest
 
-from tests import counting
+from tests import run_figures
 from tests.shares import Share
-from tests.stress import bench, processes, soak
+from tests.stress import processes, simulated_host, soak
 from tests.stress.processes import Child
 from tests.stress.soak import DEVICES, Scene
 
@@ -81,7 +70,7 @@ def test_no_device_is_given_twice_and_none_is_lost(
     assert not ended.trouble, ended.trouble
     assert kernel.snapshot() == pristine
     for deed, number in (deeds + seen.value).items():
-        counting.note(request.node, f"soak: {deed}", number)
+        run_figures.note(request.node, f"soak: {deed}", number)
 
 
 def _share_out(whole: int, shares: int) -> list[int]:
@@ -97,7 +86,9 @@ def _plug_all(scene: Scene) -> None:
     for number, provider in enumerate(providers):
         consumer = f"{number:08x}-0000-4000-8000-000000000000"
         places = [str(provider.device.address)] * len(provider.device.handles)
-        entries = manager.plug({"uuid": consumer}, *bench.ask([provider], places))
+        entries = manager.plug(
+            {"uuid": consumer}, *simulated_host.ask([provider], places)
+        )
         consumers[consumer] = {entry["pci_id"] for entry in entries}
     assert set().union(*consumers.values()) == soak.offered(providers)
     assert len(soak.offered(providers)) == DEVICES

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A fake host with FPGA cards, and a directory of images for them."""
 
@@ -25,8 +15,8 @@ from unittest import mock
 
 from oslo_config import cfg
 
-from os_acc import state_path
 from os_acc.bitstreams import options
+from os_acc.bitstreams.options import DIRECTORY
 from os_acc.privsep import images
 from os_acc.testing import HostSpec, bitstreams, hosts
 from os_acc.testing.dfl_specs import payload
@@ -66,7 +56,7 @@ class FpgaBench(Bench):
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Privileged code finds this kernel, and the cache of this service."""
-        cache = images.Images(str(Path(self.state_path, state_path.BITSTREAMS)))
+        cache = images.Images(str(Path(self.state_path, DIRECTORY)))
         with self.kernel.installed(), mock.patch.object(images, "current", cache):
             yield
 

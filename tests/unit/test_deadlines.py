@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Nobody waits much longer than the deadline of what was asked for."""
 
@@ -27,15 +17,16 @@ from importlib.metadata import EntryPoint
 import pytest
 from stevedore import ExtensionManager
 
-from os_acc import bindings, deadlines, exception, inventory, plugins, service, unending
+from os_acc import deadlines, exception, plugins, service
+from os_acc.attach import verification
+from os_acc.inventory import discovery, snapshots
 from os_acc.objects.lease import LeaseState
-from os_acc.placement import snapshot
 from os_acc.plugins import calls
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
 from tests.unit.acme import NeverReturns
 from tests.unit.bench import instance, request
-from tests.unit.placement.nova import Nova
+from tests.unit.placement.nova_side import Nova
 
 FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:e3:00.0"
 
@@ -134,7 +125,7 @@ def _until_it_is_late(step):
 def test_a_binding_is_not_read_after_the_deadline(bench):
     address = bench.provider(FPGA).device.address
     with pytest.raises(exception.DeviceStuck, match="no time is left"):
-        bindings.read_prior(bench.root, [address], time.monotonic() - 1)
+        verification.read_prior(bench.root, [address], time.monotonic() - 1)
 
 
 # -- initialize() ------------------------------------------------------------
@@ -157,10 +148,10 @@ def test_who_waits_for_another_threads_initialize_has_a_deadline(
     bench, install, gate, monkeypatch
 ):
     monkeypatch.setattr(service, "_manager", None)
-    monkeypatch.setattr(inventory, "_DISCOVER_SECONDS", 600)
+    monkeypatch.setattr(discovery, "_DISCOVER_SECONDS", 600)
     install(slow="tests.unit.acme:NeverReturns")
     config = bench.config(initialize_timeout=600.0)
-    first = unending.begin(service.initialize, config=config, root=bench.root)
+    first = deadlines.begin(service.initialize, config=config, root=bench.root)
     while not service._lock.locked():
         time.sleep(0.001)
     with pytest.raises(exception.InitializeTimeout, match="another thread"):
@@ -183,7 +174,7 @@ def test_a_device_that_is_stuck_leaves_time_for_the_others(bench, monkeypatch):
 
 
 def test_what_is_done_side_by_side_comes_back_in_order():
-    assert unending.side_by_side(range(20), lambda each: -each, 3) == [
+    assert deadlines.side_by_side(range(20), lambda each: -each, 3) == [
         -each for each in range(20)
     ]
 
@@ -197,7 +188,7 @@ def test_the_first_error_in_order_is_raised_when_all_have_ended():
         done.append(item)
 
     with pytest.raises(LookupError, match="3"):
-        unending.side_by_side(range(8), act, 2)
+        deadlines.side_by_side(range(8), act, 2)
     assert sorted(done) == [0, 1, 2, 4, 6, 7]
 
 
@@ -234,7 +225,7 @@ def test_an_interruption_waits_for_what_runs_and_begins_no_more():
     try:
         threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
-            unending.side_by_side(range(20), act, 2)
+            deadlines.side_by_side(range(20), act, 2)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(begun) == 2
@@ -245,12 +236,12 @@ def test_threads_that_are_left_behind_keep_no_interpreter_from_ending():
     """Unlike those of an executor, which are joined at the end."""
     program = (
         "import threading\n"
-        "from os_acc import unending\n"
+        "from os_acc import deadlines\n"
         "ready = threading.Barrier(2)\n"
         "def hang():\n"
         "    ready.wait()\n"
         "    threading.Event().wait()\n"
-        "unending.begin(hang)\n"
+        "deadlines.begin(hang)\n"
         "ready.wait()\n"
     )
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", program) == 0
@@ -286,7 +277,7 @@ def test_without_a_thread_a_plug_is_refused_for_now(bench):
 
 def test_without_a_thread_what_is_done_side_by_side_is_done_in_turn():
     with no_thread():
-        done = unending.side_by_side(range(5), lambda each: -each, 3)
+        done = deadlines.side_by_side(range(5), lambda each: -each, 3)
     assert done == [0, -1, -2, -3, -4]
 
 
@@ -335,7 +326,7 @@ def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
 
 
 def test_a_forked_child_waits_for_no_look_of_its_parent(bench, monkeypatch):
-    monkeypatch.setattr(snapshot, "MAX_AGE", -1.0)
+    monkeypatch.setattr(snapshots, "MAX_AGE", -1.0)
     manager, nova, looked = bench.manager, Nova(), threading.Event()
     monkeypatch.setattr(manager.offering.snapshots, "_look", looked.set)
 

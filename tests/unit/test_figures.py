@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The manual has the figures of full runs that passed, and of nothing else."""
 
@@ -26,10 +16,10 @@ from tools import figures
 
 ROOT = Path(__file__).parents[2]
 _TESTS = """
-from tests import counting
+from tests import run_figures
 
 def test_counted(request):
-    counting.note(request.node, "things", 3)
+    run_figures.note(request.node, "things", 3)
 
 def test_failing(request):
     assert not request.config.getoption("--fail")
@@ -53,7 +43,7 @@ def runs(tmp_path: Path) -> Path:
 def run(runs: Path, *arguments: str) -> None:
     """Run two tests as a lane does."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.shares"]
-    command += ["-p", "tests.counting", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    command += ["-p", "tests.run_figures", "-p", "no:cacheprovider", "-c", "/dev/null"]
     command += ["--rootdir", str(ROOT), "--figures", str(runs / "stress.json")]
     command += [*arguments, str(runs.parent / "test_file.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The library is made ready once, or says why not."""
 
@@ -22,12 +12,13 @@ import pytest
 from stevedore import ExtensionManager
 
 import os_acc
-from os_acc import exception, inventory, privsep, service
+from os_acc import exception, privsep, service
+from os_acc.inventory import discovery
 from os_acc.objects.device import Refusal
 from os_acc.objects.lease import LeaseState
 from tests.unit.acme import NeverReturns
 from tests.unit.bench import instance, uuid_of
-from tests.unit.store.files import execute, file_in
+from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 #: Far beyond what a slow machine takes.
@@ -38,7 +29,7 @@ LONG = 120.0
 def api(bench, monkeypatch):
     """Initialize the public API on the bench's host."""
     monkeypatch.setattr(service, "_manager", None)
-    monkeypatch.setattr(service, "_told", inventory.Told())
+    monkeypatch.setattr(service, "_told", discovery.Told())
 
     def initialize(reset: bool = False, **options: object):
         return service.initialize(
@@ -202,7 +193,7 @@ def test_a_state_path_that_cannot_be_used_is_told(api, tmp_path):
 
 
 def test_plugins_that_never_answer_are_a_timeout(api, monkeypatch):
-    monkeypatch.setattr(inventory, "_DISCOVER_SECONDS", 0.05)
+    monkeypatch.setattr(discovery, "_DISCOVER_SECONDS", 0.05)
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         "os_acc",

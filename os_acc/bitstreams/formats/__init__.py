@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the file of a bitstream says of itself, held against what is wanted.
 
@@ -22,10 +12,10 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, Final
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.bitstreams import properties
 from os_acc.bitstreams.formats import gbs, xclbin
-from os_acc.bitstreams.formats.reading import exactly
+from os_acc.bitstreams.formats.reader import exactly
 from os_acc.objects.image import Header, Image, ImageFormat
 from os_acc.objects.region import Region
 
@@ -99,13 +89,14 @@ def _check_interface(header: Header, image: Image, region: Region, wanted: str) 
     elif claimed not in (None, header.interface_id):
         raise exception.ImageInvalid(
             f"image {properties.title(image)} is built for {header.interface_id} by "
-            f"its file, and for {hints.shown(claimed)} by its properties"
+            f"its file, and for {exception.show(claimed)} by its properties"
         )
     built_for = header.interface_id or claimed
     if built_for != wanted:
         raise exception.ImageMismatch(
-            f"image {properties.title(image)} is built for {hints.shown(built_for)}, "
-            f"and {region} takes what is built for {wanted}"
+            f"image {properties.title(image)} is built for "
+            f"{exception.show(built_for)}, and {region} takes what is built for "
+            f"{wanted}"
         )
 
 
@@ -117,7 +108,7 @@ def _check_functions(header: Header, image: Image) -> None:
             raise exception.ImageInvalid(
                 f"image {properties.title(image)} implements "
                 f"{', '.join(header.function_ids)} by its file, and "
-                f"{hints.shown(claimed)} by its properties"
+                f"{exception.show(claimed)} by its properties"
             )
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """GBS, the green bitstreams of Intel's OPAE.
 
@@ -25,8 +15,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO, Final, NoReturn, TypeVar
 
-from os_acc import exception, hints
-from os_acc.bitstreams.formats.reading import exactly
+from os_acc import exception
+from os_acc.bitstreams.formats.reader import exactly
 from os_acc.objects.image import Header, ImageFormat
 from os_acc.objects.instance import canonical_uuid
 
@@ -57,10 +47,10 @@ def read(file: BinaryIO, size: int) -> Header:
     metadata = _metadata(exactly(file, length))
     version = _member(metadata, "version", int)
     if version not in _VERSIONS:
-        _refuse(f"has metadata of version {hints.shown(version)}")
+        _refuse(f"has metadata of version {exception.show(version)}")
     image: Mapping[str, object] = _member(metadata, "afu-image", dict)
     if image.get("magic-no", MAGIC_NUMBER) != MAGIC_NUMBER:
-        _refuse(f"has magic-no {hints.shown(image['magic-no'])}")
+        _refuse(f"has magic-no {exception.show(image['magic-no'])}")
     return Header(
         ImageFormat.GBS,
         payload_offset=offset,
@@ -77,7 +67,7 @@ def _functions(image: Mapping[str, object]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for cluster in clusters:
         if not isinstance(cluster, dict):
-            _refuse(f"has {hints.shown(cluster)} among its accelerator-clusters")
+            _refuse(f"has {exception.show(cluster)} among its accelerator-clusters")
         found[_uuid(cluster, "accelerator-type-uuid")] = None
     return tuple(found)
 
@@ -89,10 +79,11 @@ def _metadata(raw: bytes) -> Mapping[str, object]:
     # Of nesting that is too deep, Python's reader says RecursionError.
     except (ValueError, RecursionError) as error:
         raise exception.ImageInvalid(
-            f"the metadata of the green bitstream is no JSON: {hints.shown(str(error))}"
+            "the metadata of the green bitstream is no JSON: "
+            f"{exception.show(str(error))}"
         ) from error
     if not isinstance(found, dict):
-        _refuse(f"has {hints.shown(found)} for metadata")
+        _refuse(f"has {exception.show(found)} for metadata")
     return found
 
 
@@ -109,14 +100,14 @@ def _member(within: Mapping[str, object], key: str, kind: type[_T]) -> _T:
     found = within.get(key)
     # A bool is an int to Python.
     if type(found) is not kind:
-        _refuse(f"has {hints.shown(found)} for {key}")
+        _refuse(f"has {exception.show(found)} for {key}")
     return found
 
 
 def _uuid(within: Mapping[str, object], key: str) -> str:
     found = canonical_uuid(within.get(key))
     if found is None:
-        _refuse(f"has {hints.shown(within.get(key))} for {key}, not a UUID")
+        _refuse(f"has {exception.show(within.get(key))} for {key}, not a UUID")
     return found
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The errors of os_acc for those of glanceclient, keystoneauth1 and requests."""
 
@@ -23,7 +13,7 @@ from requests import Response
 
 from os_acc import exception
 from os_acc.bitstreams.glance.options import GROUP
-from os_acc.rest import answers, failures
+from os_acc.rest import errors, responses
 from os_acc.rest.retries import Failures
 
 
@@ -39,7 +29,7 @@ RAISED = (
     glance.ClientException,
     OSError,
     Refused,
-    *failures.NOT_THEIRS,
+    *errors.NOT_THEIRS,
 )
 # The errors of glanceclient for a connection that was refused, dropped or silent.
 _NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)
@@ -48,7 +38,7 @@ _REFUSED = (Refused, glance.HTTPException)
 
 def is_connection(error: BaseException) -> bool:
     """Whether the connection failed, rather than the answer."""
-    return failures.is_connection(error, _NETWORK)
+    return errors.is_connection(error, _NETWORK)
 
 
 def check(answer: Response) -> Response:
@@ -57,14 +47,14 @@ def check(answer: Response) -> Response:
     :raises Refused: it has the status of an error.
     """
     if answer.status_code >= 300:
-        raise Refused(answers.refusal(answer))
+        raise Refused(responses.refusal(answer))
     return answer
 
 
 def is_cut_short(error: BaseException) -> bool:
     """Whether an answer ended in order, and before its end."""
     return any(
-        isinstance(cause, http.client.IncompleteRead) for cause in failures.chain(error)
+        isinstance(cause, http.client.IncompleteRead) for cause in errors.chain(error)
     )
 
 
@@ -76,7 +66,7 @@ def translated(
     :param code: the status of the last answer, where there is one.
     :param about: what was asked for: "image <id>", "the images".
     """
-    told = f"{about}: {failures.told(error)}"
+    told = f"{about}: {errors.told(error)}"
     if time.monotonic() >= deadline:
         return exception.ImageServiceUnavailable(
             f"Glance did not answer in time for {told}",
@@ -86,7 +76,7 @@ def translated(
         return exception.ImageServiceUnavailable(
             f"nobody answers for {told}", hint="see that Keystone and Glance run"
         )
-    if any(isinstance(each, failures.Unread) for each in failures.chain(error)):
+    if any(isinstance(each, errors.Unread) for each in errors.chain(error)):
         return exception.ImageServiceUnavailable(
             f"cannot read the answer for {told}",
             hint="see Glance, and what is between it and this host",
@@ -126,7 +116,7 @@ def _answered(
 
 
 def _misconfigured(error: Exception, told: str) -> exception.InvalidConfiguration:
-    hint = failures.where_to_look(error, GROUP.name) or _ENDPOINT
+    hint = errors.where_to_look(error, GROUP.name) or _ENDPOINT
     return exception.InvalidConfiguration(f"cannot ask for {told}", hint=hint)
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The images of Glance, as the interface of sources has them."""
 
@@ -23,15 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from oslo_config import cfg
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 
 if TYPE_CHECKING:
     from os_acc.bitstreams.glance.download import Download
-    from os_acc.bitstreams.glance.link import Link
-    from os_acc.rest.answers import Value
+    from os_acc.bitstreams.glance.session import Link
+    from os_acc.rest.responses import Value
 
 _T = TypeVar("_T")
 
@@ -67,7 +57,7 @@ class Glance:
         """
         if not _ID.fullmatch(image_id):
             raise exception.ImageNotFound(
-                f"{hints.shown(image_id)} is not the id of an image",
+                f"{exception.show(image_id)} is not the id of an image",
                 hint="Glance's ids are UUIDs; ask for a name as a name",
             )
         return self._asked(
@@ -131,19 +121,19 @@ class Glance:
         )
 
     def _link(self) -> Link:
-        from os_acc.bitstreams.glance import link
+        from os_acc.bitstreams.glance.session import link as connect
 
         with self._lock:
             if self._made is None:
-                self._made = link.link(self._conf)
+                self._made = connect(self._conf)
             return self._made
 
 
 def _image(link: Link, image_id: str) -> Image:
-    from os_acc.bitstreams.glance import answers
-    from os_acc.rest.failures import Malformed
+    from os_acc.bitstreams.glance import image_parser
+    from os_acc.rest.errors import Malformed
 
-    found = answers.image(_asked_of(link, f"/v2/images/{image_id}"))
+    found = image_parser.image(_asked_of(link, f"/v2/images/{image_id}"))
     if found.id.lower() != image_id.lower():
         raise Malformed(f"'id' is {found.id}, of another image")
     return found
@@ -155,7 +145,7 @@ def _page(
     """Return the images of a page, and whether there are more."""
     from glanceclient import exc
 
-    from os_acc.bitstreams.glance import answers
+    from os_acc.bitstreams.glance import image_parser
 
     asked = _asked_for(filters) | {"limit": str(_PAGE)}
     if last is not None:
@@ -171,7 +161,7 @@ def _page(
         raise exception.ImageServiceUnavailable(
             f"image {last} was deleted while the images were listed"
         ) from error
-    return answers.page(answer)
+    return image_parser.page(answer)
 
 
 def _asked_of(link: Link, path: str) -> Value:
@@ -180,7 +170,7 @@ def _asked_of(link: Link, path: str) -> Value:
     The models that glanceclient makes of it follow a schema that the server sends,
     and fail in ways of their own: here every field is read as its type.
     """
-    from os_acc.rest.answers import Value
+    from os_acc.rest.responses import Value
 
     _answer, body = link.client.get(path)
     return Value(body)

@@ -1,27 +1,20 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What ``os-acc check`` looks at: one small function for each question."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from os_acc import exception
 from os_acc.cmd.checks import configured, devices, helpers, host, images, state
-from os_acc.cmd.checks.finding import Check, Finding, Result
-from os_acc.cmd.checks.scene import Scene
+from os_acc.cmd.checks.context import Scene
+from os_acc.cmd.checks.finding import Finding, Result
 
 __all__ = ["BEFORE", "CHECKS", "Finding", "Result", "Scene", "run"]
+
+Check: TypeAlias = Callable[[Scene], Iterable[Finding]]
 
 #: While root, if started by root: it starts helpers without sudo.
 BEFORE: Sequence[tuple[str, Check]] = (

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Is what the operator configured complete and understood?"""
 
@@ -16,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from os_acc import network_affinity
 from os_acc.cmd import configuration as files
+from os_acc.cmd.checks.context import Scene
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
-from os_acc.cmd.checks.scene import Scene
-from os_acc.device_spec import DeviceSpec, Entry
 from os_acc.host import numa
+from os_acc.numa import network_options
+from os_acc.objects.device_spec import DeviceSpec, Entry
 from os_acc.objects.numa import NUMACell
 
 
@@ -78,9 +68,9 @@ def plugins(scene: Scene) -> Iterator[Finding]:
 def networks(scene: Scene) -> Iterator[Finding]:
     """Are the NUMA nodes of physical networks and tunnels those of this host?"""
     scene.settings  # noqa: B018  (says first what is wrong with the options)
-    affinity = network_affinity.NetworkAffinity.load(scene.config)
+    affinity = network_options.NetworkAffinity.load(scene.config)
     host = affinity.on(numa.read_topology(scene.root))
-    idle = network_affinity.idle_sections(scene.config)
+    idle = network_options.idle_sections(scene.config)
     for section in idle:
         yield warning(
             f"there is a section [{section}], and its network is not listed",

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Which devices are named and yet not offered?"""
 
@@ -17,10 +7,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from os_acc import hints
+from os_acc import exception
+from os_acc.cmd.checks.context import Scene
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
-from os_acc.cmd.checks.scene import Scene
-from os_acc.cmd.states import State, device_states
+from os_acc.cmd.device_states import State, device_states
 from os_acc.objects.device import Refusal, Refused
 
 _ISOLATION = {
@@ -139,4 +129,4 @@ def _refused(scene: Scene, reasons: Iterable[Refusal]) -> list[Refused]:
 
 
 def _addresses(found: Sequence[Refused]) -> str:
-    return hints.some((str(each.address) for each in found), _SHOWN)
+    return exception.some((str(each.address) for each in found), _SHOWN)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a check has found."""
 
@@ -16,11 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Self, TypeAlias
-
-if TYPE_CHECKING:
-    from os_acc.cmd.checks.scene import Scene
+from typing import Self
 
 
 class Result(enum.Enum):
@@ -43,9 +29,6 @@ class Finding:
     def named(self, check: str) -> Self:
         """The same, with the name of its check."""
         return dataclasses.replace(self, check=check)
-
-
-Check: TypeAlias = Callable[["Scene"], Iterable[Finding]]
 
 
 def ok(what: str) -> Finding:

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Can the privileged helper be started?"""
 
@@ -18,9 +8,10 @@ import shlex
 import time
 from collections.abc import Iterator
 
-from os_acc import exception, helper, privsep
+from os_acc import exception, privsep
+from os_acc.cmd.checks.context import Scene
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
-from os_acc.cmd.checks.scene import Scene
+from os_acc.helper import client
 from os_acc.privsep.rootconf import Mode
 
 
@@ -44,7 +35,7 @@ def limits(scene: Scene) -> Iterator[Finding]:
     settings = scene.settings
     deadline = time.monotonic() + settings.initialize_timeout
     try:
-        mode, path, why = helper.Helper(settings.write_timeout).limits(deadline)
+        mode, path, why = client.Helper(settings.write_timeout).limits(deadline)
     except (exception.HelperUnavailable, exception.HelperLost) as error:
         yield failed(
             f"the helper cannot be asked: {error.message}",
@@ -78,7 +69,7 @@ def _start(scene: Scene, context: privsep.Context) -> Finding:
     settings = scene.settings
     command = shlex.join(context.helper_command("SOCKET"))
     deadline = time.monotonic() + settings.initialize_timeout
-    found = helper.Helper(settings.write_timeout, settings.helper_start_timeout)
+    found = client.Helper(settings.write_timeout, settings.helper_start_timeout)
     try:
         found.start(deadline, [context])
     except exception.HelperUnavailable as error:

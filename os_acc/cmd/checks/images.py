@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Can bitstreams be fetched, trusted and kept?"""
 
@@ -19,11 +9,11 @@ import stat
 import time
 from collections.abc import Iterator
 
-from os_acc import exception, hints
+from os_acc import exception
 from os_acc.cmd import identity
+from os_acc.cmd.checks.context import Scene
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
-from os_acc.cmd.checks.scene import Scene
-from os_acc.store import refusals
+from os_acc.store import errors
 
 # Seconds for a session with the Image service and one page of images.
 _PATIENCE = 30.0
@@ -96,13 +86,13 @@ def files(scene: Scene) -> Iterator[Finding]:
     if found.abandoned:
         yield warning(
             "downloads whose processes are gone: "
-            + hints.some(sorted(found.abandoned), _SHOWN),
+            + exception.some(sorted(found.abandoned), _SHOWN),
             "the next download removes them, and so does 'os-acc bitstream prune'",
         )
     if found.strangers:
         yield warning(
             "neither images nor downloads: "
-            + hints.some(sorted(found.strangers), _SHOWN),
+            + exception.some(sorted(found.strangers), _SHOWN),
             "remove them: nobody else does, and what they take is not counted",
         )
     if not found.abandoned and not found.strangers:
@@ -164,4 +154,4 @@ def _mode(path: str) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise refusals.from_os_error(error, path) from error
+        raise errors.from_os_error(error, path) from error

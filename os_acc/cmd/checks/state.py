@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Can what has to survive a crash be written, and is it sound?"""
 
@@ -17,10 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from os_acc import state_path
+from os_acc.bitstreams import cache_files, options
 from os_acc.cmd import identity
+from os_acc.cmd.checks.context import Scene
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
-from os_acc.cmd.checks.scene import Scene
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import LeaseState
 
@@ -133,10 +123,10 @@ def _is_within(path: str, place: str) -> bool:
 
 
 def _below(path: str) -> Iterator[str]:
-    may_be_mounted = {path, os.path.join(path, state_path.BITSTREAMS)}
+    may_be_mounted = {path, os.path.join(path, options.DIRECTORY)}
     for directory, names, others in os.walk(path):
         lost = os.path.join(directory, "lost+found")
-        if directory in may_be_mounted and state_path.is_lost_and_found(lost):
+        if directory in may_be_mounted and cache_files.is_lost_and_found(lost):
             names.remove("lost+found")
         for name in (*names, *others):
             yield os.path.join(directory, name)

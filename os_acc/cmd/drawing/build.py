@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The lines of a drawing, from what was found."""
 
@@ -18,11 +8,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from os_acc.cmd.drawing import forest, ranges, sums, words
+from os_acc.cmd.device_states import DeviceState, State
+from os_acc.cmd.drawing import forest, grouping, labels, ranges
 from os_acc.cmd.drawing.model import Drawing, Line, Mark
-from os_acc.cmd.drawing.scene import Scene
+from os_acc.cmd.drawing.snapshot import Scene
 from os_acc.cmd.drawing.supply import supplies
-from os_acc.cmd.states import DeviceState, State
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import PciAddress
 
@@ -50,7 +40,7 @@ class _Artist:
         else:
             below = tuple(self._node(*self._forest.nodes))
         return Line(
-            f"host {words.plain(self._scene.name)}",
+            f"host {labels.plain(self._scene.name)}",
             tuple(self._summary()),
             below=(*below, *self._missing()),
         )
@@ -59,7 +49,7 @@ class _Artist:
         if not self._scene.topology.cells:
             yield "NUMA cells unknown"
         if self._scene.guest:
-            yield f"for a guest in {words.cells(self._scene.guest.cells)}"
+            yield f"for a guest in {labels.cells(self._scene.guest.cells)}"
         counted = Counter(each.state for each in self._scene.states.values())
         yield f"functions: {len(self._scene.functions)}"
         for state in State:
@@ -78,7 +68,7 @@ class _Artist:
     def _cell(self, cell: NUMACell) -> Line:
         return Line(
             f"cell {cell.id}",
-            (*words.affinity(self._scene, cell.id), *words.cell(cell)),
+            (*labels.affinity(self._scene, cell.id), *labels.cell(cell)),
             framed=True,
             below=tuple(self._node(cell.id)),
         )
@@ -99,7 +89,7 @@ class _Artist:
         if None in self._forest.nodes:
             yield Line(
                 "no NUMA node",
-                tuple(words.affinity(self._scene, None)),
+                tuple(labels.affinity(self._scene, None)),
                 framed=True,
                 below=tuple(self._node(None)),
             )
@@ -114,7 +104,7 @@ class _Artist:
             yield Line(
                 f"other functions: {len(others)}",
                 (
-                    words.kinds(functions[each] for each in others),
+                    labels.kinds(functions[each] for each in others),
                     ranges.addresses(others, tuple(functions)),
                 ),
                 mark=Mark.HOST,
@@ -148,7 +138,7 @@ class _Artist:
         beside = [each for each in here if each not in set(vfs)]
         line = Line(
             str(address),
-            tuple(words.function(self._scene, address)) + self._strange(address),
+            tuple(labels.function(self._scene, address)) + self._strange(address),
             state=self._state(device, address),
             mark=self._mark(device, address),
             functions=(address,),
@@ -185,7 +175,7 @@ class _Artist:
 
     def _mark(self, device: DeviceState | None, address: PciAddress) -> Mark:
         if device is not None:
-            return words.MARKS[device.state]
+            return labels.MARKS[device.state]
         is_bridge = self._scene.functions[address].is_bridge
         return Mark.PLACE if is_bridge else Mark.HOST
 
@@ -199,7 +189,7 @@ class _Artist:
             places = ranges.addresses(some, self._vfs_of(pf))
             yield Line(
                 f"{len(some)} VFs {places}",
-                (*words.alike(self._scene, some), *self._strange(some[0])),
+                (*labels.alike(self._scene, some), *self._strange(some[0])),
                 state=self._state(device, some[0]),
                 mark=self._mark(device, some[0]),
                 functions=tuple(some),
@@ -214,7 +204,7 @@ class _Artist:
 
     def _alike(self, vfs: Sequence[PciAddress]) -> list[list[PciAddress]]:
         # Whatever is below a VF, it stays there.
-        return sums.alike(self._scene, vfs, apart=self._forest.below)
+        return grouping.alike(self._scene, vfs, apart=self._forest.below)
 
     def _missing(self) -> Iterator[Line]:
         """What is leased or named, and cannot be seen."""
@@ -223,20 +213,20 @@ class _Artist:
             Line(
                 str(device.address),
                 (
-                    *words.holder([device.lease] if device.lease else []),
-                    words.plain(device.reason),
+                    *labels.holder([device.lease] if device.lease else []),
+                    labels.plain(device.reason),
                 ),
                 state=device.state.value,
-                mark=words.MARKS[device.state],
+                mark=labels.MARKS[device.state],
             )
             for device in self._scene.states.values()
             if device.function is None
         ]
         told = {line.label for line in lines}
         lines += [
-            Line(words.plain(name), (words.plain(str(error)),), mark=Mark.TROUBLE)
+            Line(labels.plain(name), (labels.plain(str(error)),), mark=Mark.TROUBLE)
             for name, error in sorted(host.unreadable.items())
-            if words.plain(name) not in told
+            if labels.plain(name) not in told
         ]
         if lines:
             yield Line("not to be seen", framed=True, below=tuple(lines))

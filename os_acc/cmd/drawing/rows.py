@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The same tree for programs: a row for each socket, cell and function."""
 
@@ -17,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc.cmd.drawing import forest, words
-from os_acc.cmd.drawing.scene import Scene
+from os_acc.cmd.drawing import forest, labels
+from os_acc.cmd.drawing.snapshot import Scene
 from os_acc.objects.pci import PciAddress, PciFunction
 
 COLUMNS = (
@@ -98,4 +88,4 @@ def _affinity(scene: Scene, node: int | None) -> Iterator[Any]:
     found = scene.affinity(node)
     if found is not None:
         yield found.name.lower()
-        yield [policy.value for policy in words.allowing(found)]
+        yield [policy.value for policy in labels.allowing(found)]

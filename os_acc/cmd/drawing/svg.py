@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A drawing as a picture: SVG 1.1, without scripts and without other files."""
 
@@ -18,7 +8,7 @@ import dataclasses
 import math
 from xml.etree import ElementTree
 
-from os_acc.cmd.drawing import folding
+from os_acc.cmd.drawing import text_table
 from os_acc.cmd.drawing.model import POLICIES, Drawing, Line, Mark
 
 # In pixels. A column is a little more than the fonts below take, so that a
@@ -99,7 +89,7 @@ class _Canvas:
     def table(self, drawing: Drawing) -> None:
         """Draw what guests could get."""
         self._size.height += _ROW
-        for row in folding.table(drawing):
+        for row in text_table.table(drawing):
             if len(row) > 1:
                 for number, text in enumerate(row):
                     right = _EDGE + (number + 1) * _TABLE_COLUMN
@@ -108,9 +98,9 @@ class _Canvas:
                 self._widen(_EDGE + (len(POLICIES) + 1) * _TABLE_COLUMN)
                 self._size.height += _ROW
                 continue
-            for text in folding.fold("".join(row), _COLUMNS):
+            for text in text_table.fold("".join(row), _COLUMNS):
                 self._text(text, _EDGE, self._size.height, {"class": "heading"})
-                self._widen(_EDGE + folding.width(text) * _COLUMN)
+                self._widen(_EDGE + text_table.width(text) * _COLUMN)
                 self._size.height += _ROW
 
     def text(self, drawing: Drawing) -> str:
@@ -148,17 +138,17 @@ class _Canvas:
             place = {"cx": str(left), "cy": str(middle), "r": "4"}
             _add(self._texts, "circle", {"class": line.mark.value, **place})
         indent = 10 if line.framed or line.mark is not Mark.PLACE else 0
-        first, *others = folding.fold(folding.text_of(line), columns)
+        first, *others = text_table.fold(text_table.text_of(line), columns)
         self._first(line, first, left + indent)
         for other in others:
             self._size.height += _ROW
             self._text(other, left + indent + 2 * _COLUMN, self._size.height)
-            self._widen(left + indent + (2 + folding.width(other)) * _COLUMN)
+            self._widen(left + indent + (2 + text_table.width(other)) * _COLUMN)
         self._size.height += _ROW
 
     def _first(self, line: Line, first: str, left: float) -> None:
         """Label, state and what else fits, each from its own column on."""
-        place = folding.state_at(line, first)
+        place = text_table.state_at(line, first)
         cut = place[1] if place else len(line.label)
         parts = [(0, min(len(line.label), len(first)), "label")]
         if place:
@@ -166,12 +156,12 @@ class _Canvas:
         parts.append((cut, len(first), ""))
         for start, end, name in parts:
             text = first[start:end]
-            column = folding.width(first[:start]) + len(text) - len(text.lstrip())
+            column = text_table.width(first[:start]) + len(text) - len(text.lstrip())
             if text.strip():
                 attributes = {"class": name} if name else {}
                 at = left + column * _COLUMN
                 self._text(text.strip(), at, self._size.height, attributes)
-        self._widen(left + folding.width(first) * _COLUMN)
+        self._widen(left + text_table.width(first) * _COLUMN)
 
     def _text(
         self, text: str, x: float, y: int, more: dict[str, str] | None = None

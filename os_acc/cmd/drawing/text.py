@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """A drawing for a terminal."""
 
@@ -17,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from os_acc.cmd.drawing import folding
+from os_acc.cmd.drawing import text_table
 from os_acc.cmd.drawing.model import Drawing, Line, Mark
 
 #: Less is not of use.
@@ -95,7 +85,7 @@ class _Pen:
         lead = self._cut(lead)
         # All rows have the room of those that have the least.
         room = self._width - max(len(lead), len(rest))
-        first, *others = folding.fold(folding.text_of(line), room)
+        first, *others = text_table.fold(text_table.text_of(line), room)
         yield lead + self._coloured(line, first)
         for other in others:
             yield rest + other
@@ -108,20 +98,20 @@ class _Pen:
             )
 
     def table(self, drawing: Drawing) -> Iterator[str]:
-        rows = list(folding.table(drawing))
+        rows = list(text_table.table(drawing))
         cells = [row for row in rows if len(row) > 1]
         widths = [
-            max(map(folding.width, column)) for column in zip(*cells, strict=True)
+            max(map(text_table.width, column)) for column in zip(*cells, strict=True)
         ]
         for row in rows:
             if len(row) < 2:
-                yield from folding.fold("".join(row), self._width)
+                yield from text_table.fold("".join(row), self._width)
                 continue
             texts = (
-                " " * (width - folding.width(text)) + text
+                " " * (width - text_table.width(text)) + text
                 for text, width in zip(row, widths, strict=True)
             )
-            yield from folding.fold("  " + "  ".join(texts), self._width)
+            yield from text_table.fold("  " + "  ".join(texts), self._width)
 
     def _sign(self, sign: str) -> str:
         return sign[: self._step]
@@ -131,7 +121,7 @@ class _Pen:
         return lead[-self._most :]
 
     def _coloured(self, line: Line, first: str) -> str:
-        place = folding.state_at(line, first)
+        place = text_table.state_at(line, first)
         if not self._style.colours or place is None or line.mark not in _COLOURS:
             return first
         start, end = place

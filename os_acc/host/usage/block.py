@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Block devices that are mounted, swapped to, or held by another one."""
 
@@ -23,8 +12,8 @@ from collections.abc import Iterator
 
 from os_acc.exception import HostStepFailed
 from os_acc.host.attributes import names, read_lines, read_text
-from os_acc.host.classes import ClassDevice, class_devices
-from os_acc.host.usage.judge import judge
+from os_acc.host.class_devices import ClassDevice, class_devices
+from os_acc.host.usage.guard import judge
 from os_acc.objects.pci import PciAddress
 
 # With native multipath the disk that is mounted hangs below the subsystem,

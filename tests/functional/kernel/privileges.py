@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What the manual says that a privileged process has, and what one has."""
 
@@ -22,7 +11,8 @@ from pathlib import Path
 
 from oslo_privsep import capabilities
 
-from os_acc import helper, privsep
+from os_acc import privsep
+from os_acc.helper import client
 from tests.behaviour.processes import helpers
 from tests.behaviour.real_host import RealHost
 
@@ -78,7 +68,7 @@ def are_as_documented(host: RealHost) -> None:
 
     The one that programs FPGAs is started as a plug that needs it would.
     """
-    helper.Helper(_PATIENCE).start(time.monotonic() + _PATIENCE, [privsep.image])
+    client.Helper(_PATIENCE).start(time.monotonic() + _PATIENCE, [privsep.image])
     table = documented()
     assert set(table) == set(CONTEXTS)
     for context in CONTEXTS:

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """The behaviour scenarios on the real kernel, as an ordinary user with sudo."""
 
@@ -21,10 +10,10 @@ import pytest
 
 pytest.register_assert_rewrite("tests.behaviour")
 
-from tests.behaviour.ordinary import Job, OrdinaryProcess  # noqa: E402
+from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
 from tests.behaviour.scenarios import ALL  # noqa: E402
-from tests.counting import counts  # noqa: E402
+from tests.run_figures import counts  # noqa: E402
 
 from .accounts import OrdinaryUser  # noqa: E402
 from .machine import Machine  # noqa: E402

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a hostile client that runs as the service's user gets of a helper."""
 
@@ -26,12 +16,12 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from os_acc import state_path
+from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
 from os_acc.privsep import rootconf
 from os_acc.privsep.outcome import Outcome
-from tests.behaviour import reachable
-from tests.unit.bitstreams import signers
+from tests.behaviour import interpreter_access
+from tests.unit.bitstreams import signing_keys
 
 from . import dfl, hostile, lane, sysfs
 from .accounts import OrdinaryUser
@@ -56,7 +46,7 @@ HELPER = shlex.join(
 @pytest.fixture
 def attack(ordinary_user: OrdinaryUser) -> Iterator[Callable[..., None]]:
     """``attack(job, ...)`` runs a job of :mod:`.hostile` as the service's user."""
-    reachable.open_the_way()
+    interpreter_access.open_the_way()
     BROWSER.parent.mkdir(parents=True, exist_ok=True)
     BROWSER.write_text(f"#!/bin/sh\ncat /proc/self/status > {STARTED}\n")
     BROWSER.chmod(0o755)
@@ -132,7 +122,7 @@ def image(ordinary_user: OrdinaryUser) -> Path:
     """An image that the service's user has put into the cache."""
     content = b"a bitstream" * 64
     digest = Digest("sha512", hashlib.sha512(content).hexdigest())
-    path = ordinary_user.home / "state" / state_path.BITSTREAMS / digest.file_name
+    path = ordinary_user.home / "state" / DIRECTORY / digest.file_name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     os.chown(path, ordinary_user.uid, ordinary_user.gid)
@@ -144,7 +134,7 @@ def limit_programming(image: Path) -> Iterator[Callable[[str, str], None]]:
     """``limit_programming(card, signature)`` writes root's configuration."""
     certificates = PRIVILEGED.parent / "certificates"
     certificates.mkdir(parents=True)
-    pem = signers.certificate(signers.key(KIND, 0)).public_bytes(Encoding.PEM)
+    pem = signing_keys.certificate(signing_keys.key(KIND, 0)).public_bytes(Encoding.PEM)
     (certificates / f"{SIGNER}.pem").write_bytes(pem)
 
     def write(card: str, signature: str) -> None:
@@ -183,7 +173,7 @@ def test_only_an_image_of_a_trusted_signer_is_programmed(
     limit_programming(fpga.bdf, "required")
     content = image.read_bytes()
     trusted, other = (
-        signers.signed_by(signers.key(KIND, each), content) for each in (0, 1)
+        signing_keys.signed_by(signing_keys.key(KIND, each), content) for each in (0, 1)
     )
     attempts = [
         (UNSIGNED, Outcome.REFUSED, "signature"),

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """The library on the real kernel, by its public interface alone."""
 
@@ -31,12 +20,12 @@ pytest.register_assert_rewrite("tests.behaviour")
 import os_acc  # noqa: E402
 from os_acc import exception  # noqa: E402
 from tests.behaviour.host import VFIO, Binding  # noqa: E402
-from tests.behaviour.ordinary import Job, OrdinaryProcess  # noqa: E402
-from tests.behaviour.patience import in_time  # noqa: E402
+from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.processes import helpers  # noqa: E402
 from tests.behaviour.real_host import SUDO, RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
 from tests.behaviour.scenarios.common import UNPLUG_TIMEOUT  # noqa: E402
+from tests.behaviour.time_limit import in_time  # noqa: E402
 
 from . import lane, privileges  # noqa: E402
 from .accounts import OrdinaryUser  # noqa: E402

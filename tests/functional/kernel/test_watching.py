@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What the kernel says of its devices, and what Placement is told then.
 
@@ -29,10 +18,10 @@ import os_acc  # noqa: E402
 from os_acc import service  # noqa: E402
 from os_acc.host import pci  # noqa: E402
 from os_acc.host.uevents import Uevent  # noqa: E402
+from os_acc.inventory import snapshots  # noqa: E402
 from os_acc.objects.pci import PciAddress  # noqa: E402
-from os_acc.placement import snapshot  # noqa: E402
 from os_acc.testing.provider_tree import ProviderTree  # noqa: E402
-from tests.behaviour.ordinary import Job, OrdinaryProcess  # noqa: E402
+from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
 
@@ -56,7 +45,7 @@ def told() -> dict[str, tuple[int, int]]:
 
 def start(host: RealHost, *claims: dict[str, object]) -> None:
     # Nothing is looked at because it is old.
-    snapshot.MAX_AGE = 86_400.0
+    snapshots.MAX_AGE = 86_400.0
     host.start(*claims)
 
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Hosts, guests, networks and devices as Nova has them."""
 
@@ -23,9 +12,9 @@ from nova import objects
 from nova.objects import fields
 from nova.pci import stats
 
-from os_acc.numa import convert
-from os_acc.numa.devices import DevicePool, DeviceRequest
-from os_acc.numa.question import Question
+from os_acc.numa.fit import convert
+from os_acc.numa.fit.devices import DevicePool, DeviceRequest
+from os_acc.numa.fit.question import Question
 from os_acc.objects.numa import (
     InstanceNUMATopology,
     NUMALimits,

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What becomes of accelerator requests, told to Nova's API."""
 
@@ -23,7 +12,7 @@ import pytest
 from nova.tests.functional.api import client
 from oslo_utils import uuidutils
 
-from os_acc import entries
+from os_acc.attach import serialize
 from os_acc.objects.accelerator_request import (
     RESOLVED,
     AcceleratorRequest,
@@ -66,7 +55,7 @@ def in_state(state: RequestState) -> _Request:
 
 
 def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> None:
-    body = entries.events(in_state(state) for state in RequestState)
+    body = serialize.events(in_state(state) for state in RequestState)
     assert len(body["events"]) == len(RESOLVED)
     answer = api.api_post(PLACE, body, check_response_status=[207])
     # It has understood each of them, and has no such server.
@@ -75,14 +64,14 @@ def test_nova_takes_what_is_told_of_every_request_that_is_resolved(api: Any) -> 
 
 
 def test_nova_takes_no_body_without_events(api: Any) -> None:
-    body = entries.events([in_state(RequestState.INITIAL)])
+    body = serialize.events([in_state(RequestState.INITIAL)])
     with pytest.raises(client.OpenStackApiException) as caught:
         api.api_post(PLACE, body)
     assert caught.value.response.status_code == 400
 
 
 def test_an_older_nova_knows_no_such_event(compute_api: Any) -> None:
-    body = entries.events([in_state(RequestState.BOUND)])
+    body = serialize.events([in_state(RequestState.BOUND)])
     compute_api.microversion = "2.81"
     try:
         with pytest.raises(client.OpenStackApiException) as caught:

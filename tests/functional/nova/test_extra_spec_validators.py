@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Nova refuses a misspelt key of os_acc when the flavor is made."""
 
@@ -26,7 +16,7 @@ from nova.api.validation.extra_specs import validators
 from nova.tests.functional.api import client
 
 from os_acc import exception
-from os_acc.extra_specs import own_keys
+from os_acc.scheduling import accel_keys
 
 #: From here on the API judges extra specs; the newest one does as well.
 JUDGING = "2.86"
@@ -133,7 +123,7 @@ keys = st.builds(
     "{}{}:{}".format,
     st.sampled_from(("accel", "os_acc", "bitstream", "function", "function_name")),
     st.sampled_from(("", "1", "_fast", "erator", "ount")),
-    st.sampled_from((*own_keys.KEYS, IMAGE, "color", "bitsream_id")) | st.text(),
+    st.sampled_from((*accel_keys.KEYS, IMAGE, "color", "bitsream_id")) | st.text(),
 )
 values = st.sampled_from((IMAGE, "required", "VM", "socket", "")) | st.text()
 
@@ -156,15 +146,15 @@ def accepted_by_nova(key: str, value: str) -> bool:
 def accepted_by_os_acc(key: str, value: str) -> bool:
     """Whether os_acc takes it, or leaves it to others."""
     try:
-        own_keys.check(key, value)
+        accel_keys.check(key, value)
     except exception.InvalidExtraSpec:
         return False
     return True
 
 
-@pytest.mark.parametrize("name", own_keys.KEYS)
-@pytest.mark.parametrize("namespace", own_keys.NAMESPACES)
+@pytest.mark.parametrize("name", accel_keys.KEYS)
+@pytest.mark.parametrize("namespace", accel_keys.NAMESPACES)
 def test_nova_has_a_description_of_each_key(namespace: str, name: str) -> None:
     found = validators.VALIDATORS[f"{namespace}{{group}}:{name}"]
     assert found.description
-    assert found.value.get("enum", []) == list(own_keys.CHOICES.get(name, ()))
+    assert found.value.get("enum", []) == list(accel_keys.CHOICES.get(name, ()))

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """The NUMA nodes of networks: os_acc and Nova's libvirt driver read the same."""
 
@@ -29,10 +18,10 @@ from nova.conf import neutron
 from nova.virt.libvirt import driver
 from oslo_config import cfg
 
-from os_acc import network_affinity
 from os_acc.exception import InvalidNetworkNUMAAffinity
-from os_acc.network_affinity import NetworkAffinity
-from os_acc.numa import convert
+from os_acc.numa import network_options
+from os_acc.numa.fit import convert
+from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects.numa import MemoryPages, NUMACell, NUMANetworkInfo, NUMATopology
 
 HOST = NUMATopology(
@@ -128,7 +117,7 @@ def ours(conf: cfg.ConfigOpts) -> NUMATopology:
     return NetworkAffinity.load(conf).on(HOST)
 
 
-BOTH = (network_affinity.register, neutron.register_dynamic_opts)
+BOTH = (network_options.register, neutron.register_dynamic_opts)
 orders = st.sampled_from((BOTH, BOTH[::-1], BOTH * 2))
 #: None of the host's: 4 and 9.
 nodes = st.lists(st.sampled_from((0, 0, 1, 1, 2, 3, 4, 9)), max_size=4, unique=True)
@@ -187,7 +176,7 @@ def test_nova_itself_may_be_imported_after_the_options_were_registered() -> None
     """Nova registers ``[neutron] physnets`` with a help of its own then."""
     conf = cfg.ConfigOpts()
     conf(args=[], default_config_files=[])
-    network_affinity.register(conf)
+    network_options.register(conf)
     register_statically(conf)
     neutron.register_dynamic_opts(conf)
     assert conf.neutron.physnets == []

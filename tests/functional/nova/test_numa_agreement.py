@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Where a guest fits, its devices and networks: Nova and os_acc agree.
 
@@ -33,12 +22,12 @@ import pytest
 from nova import objects
 from nova.virt import hardware
 
-from os_acc.numa import convert, devices, networks, nova
-from os_acc.numa.fit import fit_to_host
-from os_acc.numa.question import Question
+from os_acc.numa.fit import convert, devices, networks, nova
+from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.search import fit_to_host
 from os_acc.objects.numa import NUMANetworkInfo
-from tests.counting import note
 from tests.functional.nova import numa_objects
+from tests.run_figures import note
 from tests.unit.numa import cases, oracle
 from tests.unit.numa.quirks import QUIRKS, Quirk
 

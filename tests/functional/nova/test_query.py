@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The query that os_acc makes of a flavor is the one that Nova makes of it."""
 
@@ -27,9 +17,10 @@ from nova.accelerator import cyborg
 from nova.scheduler import utils
 from nova.scheduler.client import report
 
-from os_acc import allocation_candidates, exception, extra_specs
+from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
-from os_acc.profiles import folding, reading
+from os_acc.profiles import expansion, parser
+from os_acc.scheduling import allocation_candidates, extra_specs
 
 VCPUS, RAM, ROOT, EPHEMERAL, SWAP = 2, 512, 10, 3, 1025
 DISK = ROOT + EPHEMERAL + 2
@@ -50,7 +41,7 @@ traits = st.dictionaries(
 )
 #: A flavor that names a device profile, and has little besides.
 named = st.fixed_dictionaries(
-    {folding.KEY: st.just("one")},
+    {expansion.KEY: st.just("one")},
     optional={
         "resources:VCPU": st.just("2"),
         "resources1:FPGA": st.just("1"),
@@ -136,7 +127,7 @@ class Cyborg:
     """Who has the one profile that a flavor names."""
 
     def __init__(self, groups: Sequence[Mapping[str, str]]) -> None:
-        self._found = reading.read({"name": "one", "groups": groups})
+        self._found = parser.read({"name": "one", "groups": groups})
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
         return self._found
@@ -148,7 +139,7 @@ def test_what_a_device_profile_adds_is_asked_for_as_nova_does(
     flavor: dict[str, str], profile: list[dict[str, str]]
 ) -> None:
     try:
-        whole: Any = folding.folded(flavor, Cyborg(profile), math.inf).specs
+        whole: Any = expansion.folded(flavor, Cyborg(profile), math.inf).specs
         query = os_acc_s(whole)
     except exception.InvalidExtraSpec:
         assert refused_by_placement(nova_s(flavor, profile))

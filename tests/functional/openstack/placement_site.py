@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A compute node whose accelerators are published in the real Placement."""
 
@@ -22,9 +11,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc.manager import Manager
-from os_acc.placement.publisher import Published, Publisher
-from os_acc.placement.steps import Refusal
+from os_acc.attach.manager import Manager
+from os_acc.placement.changes import Refusal
+from os_acc.placement.sync import Published, Publisher
 from os_acc.testing import HostSpec, hosts
 from tests.functional.openstack.cloud import read
 from tests.functional.openstack.placement import Known, Placement

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whatever Placement allocates for a flavor is attributed as Placement meant it.
 
@@ -31,11 +21,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from os_acc import allocation_candidates, exception, extra_specs, matching
-from os_acc.assignment import Allocated, Case, Served, assign
-from os_acc.assignment.knowledge import Known
+from os_acc import exception
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
+from os_acc.scheduling import allocation_candidates, extra_specs, matching
+from os_acc.scheduling.assignment import Allocated, Case, Served, assign
+from os_acc.scheduling.assignment.trait_view import Known
 from tests.functional.openstack.inner_placement import (
     InnerPlacement,
     Mapped,
@@ -43,7 +34,7 @@ from tests.functional.openstack.inner_placement import (
     new_uuid,
 )
 from tests.functional.openstack.placement import Taken
-from tests.unit.assignment_oracle import every_assignment
+from tests.unit.scheduling.assignment_oracle import every_assignment
 
 GPU, FPGA = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"
 CPU, MEMORY = "VCPU", "MEMORY_MB"

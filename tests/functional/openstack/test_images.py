@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Which images there are, and which we may see."""
 
@@ -23,7 +13,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
-from tests.functional.openstack import tls
+from tests.functional.openstack import tls_proxy
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
 
 FUNCTION = "9aeffe5f-8457-0612-c000-c9660d824272"
@@ -177,8 +167,8 @@ def test_an_address_that_is_keystones_and_not_glances(
 @pytest.fixture
 def secure(cloud: Cloud, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Glance's address behind TLS, and the certificate to trust."""
-    chain, key = tls.certificate(tmp_path)
-    with tls.door(cloud.glance.port, chain, key) as address:
+    chain, key = tls_proxy.certificate(tmp_path)
+    with tls_proxy.door(cloud.glance.port, chain, key) as address:
         yield address, chain
 
 

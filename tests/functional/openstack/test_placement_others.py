@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What others have in Placement, beside ours and at the same time."""
 
@@ -27,10 +16,10 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects import naming
-from os_acc.placement import publisher
+from os_acc.placement import sync
+from os_acc.placement.api_model import Broken
+from os_acc.placement.changes import Move
 from os_acc.placement.client import Client
-from os_acc.placement.known import Broken
-from os_acc.placement.steps import Move
 from tests.functional.openstack.placement import Refused
 from tests.functional.openstack.placement_site import (
     GPU,
@@ -148,7 +137,7 @@ def test_a_card_that_cannot_be_made_leaves_its_regions_to_the_node(site: Site) -
 def test_a_compute_node_is_never_made(site: Site) -> None:
     name = f"node-{uuid.uuid4()}"
     site.renew(node_name=name)
-    site.publisher = publisher.Publisher(site.config(), name)
+    site.publisher = sync.Publisher(site.config(), name)
     with pytest.raises(exception.NodeNotPublished, match=name) as caught:
         site.sync()
     assert caught.value.retryable
@@ -221,7 +210,7 @@ class Meddling(Client):
 @pytest.fixture
 def meddling(site: Site) -> Meddling:
     made = Meddling(site.config())
-    site.publisher = publisher.Publisher(site.config(), site.name, made)
+    site.publisher = sync.Publisher(site.config(), site.name, made)
     return made
 
 
@@ -247,7 +236,7 @@ def test_what_changes_while_it_is_changed_is_read_anew(
 def test_what_changes_each_time_is_given_up_alone(
     site: Site, meddling: Meddling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "_PAUSE", 0.0)
+    monkeypatch.setattr(sync, "_PAUSE", 0.0)
     gpu = site.provider(GPU_A)
     there: list[int] = []
 
@@ -261,7 +250,7 @@ def test_what_changes_each_time_is_given_up_alone(
     ((what, kind),) = told(done.refused).items()
     assert what.startswith(f"set traits of {gpu.name}: ")
     assert kind is exception.PlacementConflict
-    assert len(there) == publisher.ROUNDS
+    assert len(there) == sync.ROUNDS
     assert site.units(site.provider(NIC).uuid) == {NETWORK: (4, 0)}
 
 
@@ -294,7 +283,7 @@ def test_what_is_allocated_while_it_is_deleted_stays(site: Site) -> None:
     site.published()
     site.restart(device_spec=NAMED[:2])
     config = site.config(device_spec=NAMED[:2])
-    site.publisher = publisher.Publisher(config, site.name, Allocating(config))
+    site.publisher = sync.Publisher(config, site.name, Allocating(config))
     site.published()
     assert site.units(nic) == {NETWORK: (4, 4)}
 
@@ -304,7 +293,7 @@ def test_several_that_publish_at_once_come_to_the_same(site: Site) -> None:
     publishers = [site.new_publisher() for _ in range(3)]
     together = threading.Barrier(len(publishers))
 
-    def publish(by: publisher.Publisher) -> publisher.Published:
+    def publish(by: sync.Publisher) -> sync.Published:
         together.wait()
         return site.sync(by)
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Flavors, asked for as Nova does, get from Placement what they should."""
 
@@ -21,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from os_acc import allocation_candidates, exception, extra_specs
-from os_acc.assignment import Allocated, Case, assign
+from os_acc import exception
 from os_acc.objects.request import (
     MAX_AMOUNT,
     FlavorRequest,
     RequestGroup,
 )
-from tests.functional.openstack.placement import Placement, Refused, Taken
-from tests.functional.openstack.wiring import (
+from os_acc.scheduling import allocation_candidates, extra_specs
+from os_acc.scheduling.assignment import Allocated, Case, assign
+from tests.functional.openstack.network_cards import (
     BYTES,
     NET1,
     NET2,
@@ -39,6 +29,7 @@ from tests.functional.openstack.wiring import (
     VFS,
     Wiring,
 )
+from tests.functional.openstack.placement import Placement, Refused, Taken
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whose images are found, and whose are neither found nor in the way.
 
@@ -30,10 +20,10 @@ from os_acc.objects.image import Wish
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.functional.openstack.cloud import Cloud
-from tests.unit.bitstreams import made
+from tests.unit.bitstreams import image_examples
 
 REGION_ID = "69528db6-eb31-577a-8c36-68f9faa081f6"
-REGION = dataclasses.replace(made.REGION, interface_id=REGION_ID)
+REGION = dataclasses.replace(image_examples.REGION, interface_id=REGION_ID)
 
 
 @pytest.fixture

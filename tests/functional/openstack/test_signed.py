@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Where signatures are required, only what is signed is ever programmed."""
 
@@ -35,7 +25,7 @@ from tests.functional.openstack import keys
 from tests.functional.openstack.bench import CloudBench
 from tests.functional.openstack.cloud import Cloud, sha512
 from tests.functional.openstack.service import Service
-from tests.unit.bitstreams.signers import DAY, NOW, certificate, key, signed_by
+from tests.unit.bitstreams.signing_keys import DAY, NOW, certificate, key, signed_by
 from tests.unit.fpga import CARD, INTERFACE, OTHER_CARD, POWER_ON, two_cards
 
 KINDS = ["RSA-PSS", "ECC_SECP384R1", "DSA"]

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -17,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.bitstreams import fetch
+from os_acc.bitstreams import download
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.store.locks import Locks
-from tests.unit.bitstreams.caching import CONTENT, MUCH, numbered
+from tests.unit.bitstreams.cache_images import CONTENT, MUCH, numbered
+from tests.unit.bitstreams.fake_source import Place
 from tests.unit.bitstreams.glance_double import Double
-from tests.unit.bitstreams.sources import Place
-from tests.unit.children import in_child, paused_child
+from tests.unit.forked_processes import in_child, paused_child
 
 __all__ = ["in_child", "paused_child"]
 
@@ -32,8 +22,8 @@ __all__ = ["in_child", "paused_child"]
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let retries wait for next to nothing."""
-    monkeypatch.setattr(fetch, "FIRST_PAUSE", 0.0001)
-    monkeypatch.setattr(fetch, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(download, "FIRST_PAUSE", 0.0001)
+    monkeypatch.setattr(download, "LONGEST_PAUSE", 0.001)
 
 
 @pytest.fixture

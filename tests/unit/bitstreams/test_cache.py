@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What is kept of images, and what never is."""
 
@@ -23,11 +13,11 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams import cache as cache_module
-from os_acc.bitstreams import files
+from os_acc.bitstreams import cache_files
 from os_acc.bitstreams.cache import Cache
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
-from tests.unit.bitstreams.caching import (
+from tests.unit.bitstreams.cache_images import (
     CONTENT,
     SIZE,
     file_name,
@@ -37,7 +27,7 @@ from tests.unit.bitstreams.caching import (
     soon,
     use,
 )
-from tests.unit.bitstreams.sources import Place, image_of
+from tests.unit.bitstreams.fake_source import Place, image_of
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -116,7 +106,9 @@ def test_an_image_that_is_there_is_found_without_looking_at_the_others(
     cache: Cache, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get(cache, place)
-    monkeypatch.setattr(files, "scan", lambda _directory: pytest.fail("it looked"))
+    monkeypatch.setattr(
+        cache_files, "scan", lambda _directory: pytest.fail("it looked")
+    )
     assert get(cache, place) == CONTENT
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """How much is kept, for how long, and what a disk that is full makes of it."""
 
@@ -27,7 +17,7 @@ from os_acc import exception
 from os_acc.bitstreams import cache as cache_module
 from os_acc.bitstreams.cache import Cache
 from os_acc.objects.image import Image
-from tests.unit.bitstreams.caching import (
+from tests.unit.bitstreams.cache_images import (
     CONTENT,
     MUCH,
     SIZE,
@@ -38,7 +28,7 @@ from tests.unit.bitstreams.caching import (
     patiently,
     use,
 )
-from tests.unit.bitstreams.sources import PIECE, Place, image_of
+from tests.unit.bitstreams.fake_source import PIECE, Place, image_of
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Threads and processes share one cache, and one download."""
 
@@ -22,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams import fetch, files
+from os_acc.bitstreams import cache_files, download
 from os_acc.bitstreams.cache import Cache
 from os_acc.objects.digest import Digest
 from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
-from tests.unit.bitstreams.caching import (
+from tests.unit.bitstreams.cache_images import (
     CONTENT,
     MUCH,
     SIZE,
@@ -39,7 +29,7 @@ from tests.unit.bitstreams.caching import (
     soon,
     use,
 )
-from tests.unit.bitstreams.sources import PIECE, Place
+from tests.unit.bitstreams.fake_source import PIECE, Place
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -171,16 +161,16 @@ def evicting(
     cache: Cache, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], None]]:
     """Evict the image after its file was opened and before it is locked."""
-    flock, pending = files.fcntl.flock, [True]
+    flock, pending = cache_files.fcntl.flock, [True]
 
     def locked(fd: int, operation: int) -> None:
-        if pending and operation & files.fcntl.LOCK_SH:
+        if pending and operation & cache_files.fcntl.LOCK_SH:
             pending.clear()
             cache.prune(0, patiently())
         flock(fd, operation)
 
     def begin() -> None:
-        monkeypatch.setattr(files.fcntl, "flock", locked)
+        monkeypatch.setattr(cache_files.fcntl, "flock", locked)
 
     return begin
 
@@ -202,7 +192,7 @@ def test_an_eviction_that_hangs_is_waited_for_until_the_deadline(
     path = cache.path(place.only)
 
     def stop_amid(pause: Callable[[], None]) -> None:
-        with files._unused(path):
+        with cache_files._unused(path):
             pause()
 
     with paused_child(stop_amid) as child:  # type: ignore[attr-defined]
@@ -234,7 +224,7 @@ def test_no_lock_of_an_image_is_held_while_it_is_used(
 
 def test_progress_is_told_to_whoever_downloads(cache: Cache, place: Place) -> None:
     told: list[int] = []
-    progress: fetch.Progress = lambda done, _size: told.append(done)  # noqa: E731
+    progress: download.Progress = lambda done, _size: told.append(done)  # noqa: E731
     for _ in range(2):
         with cache.fetched(place, place.only, patiently(), progress):
             pass

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The data of images from Glance, whole or from where they stopped."""
 
@@ -20,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.bitstreams import fetch
+from os_acc.bitstreams import download
 from os_acc.bitstreams.glance.source import Glance
 from tests.unit.bitstreams.glance_double import DATA, Double, received
 from tests.unit.keystone_double import soon
@@ -109,7 +99,7 @@ def test_a_store_that_has_lost_the_end_is_told_early(
         open(tmp_path / "arriving", "w+b", buffering=0) as file,
         pytest.raises(exception.ImageInvalid, match=told),
     ):
-        fetch.fetch(source, image, file.fileno(), 2**30, soon())
+        download.fetch(source, image, file.fileno(), 2**30, soon())
     assert glance.count(f"GET /v2/images/{image_id}/file") == 4
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """From what a request asks for to a file that may be programmed."""
 
@@ -40,7 +30,8 @@ from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image, ImageFormat, Wish
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
-from tests.unit.bitstreams.made import (
+from tests.unit.bitstreams.fake_source import PIECE, Place, id_of, image_of
+from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OPERATOR,
     OTHER_FUNCTION_ID,
@@ -50,7 +41,6 @@ from tests.unit.bitstreams.made import (
     RULES,
     TENANT,
 )
-from tests.unit.bitstreams.sources import PIECE, Place, id_of, image_of
 
 LOOPBACK = bitstreams.gbs(REGION_ID, FUNCTION_ID, bytes(2 * PIECE))
 COMPRESSION = bitstreams.gbs(REGION_ID, OTHER_FUNCTION_ID)

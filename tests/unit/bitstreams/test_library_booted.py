@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """The image that an instance boots from, where it is not to be seen."""
 
@@ -28,8 +18,8 @@ from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.options import Unseen
 from os_acc.store.locks import Locks
 from tests.unit.bench import uuid_of
-from tests.unit.bitstreams.made import RULES
-from tests.unit.bitstreams.sources import Place, id_of
+from tests.unit.bitstreams.fake_source import Place, id_of
+from tests.unit.bitstreams.image_examples import RULES
 
 OURS = uuid_of(1)
 

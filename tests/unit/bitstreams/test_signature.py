@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Signatures by real keys, and certificates that are trusted or not."""
 
@@ -32,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from os_acc import exception
 from os_acc.bitstreams import signature
 from os_acc.objects.image import Image
-from tests.unit.bitstreams.made import image
-from tests.unit.bitstreams.signers import (
+from tests.unit.bitstreams.image_examples import image
+from tests.unit.bitstreams.signing_keys import (
     DAY,
     NOW,
     authority,

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Images for the command to fetch, and what it has fetched."""
 
@@ -24,7 +14,7 @@ from pathlib import Path
 from os_acc.bitstreams import library, options
 from os_acc.objects.image import Image
 from os_acc.store.locks import Locks
-from tests.unit.bitstreams.sources import id_of
+from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.cmd.console import Console
 
 

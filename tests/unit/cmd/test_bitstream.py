@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc bitstream``: what is there, more of it, less of it, is it sound."""
 
@@ -25,8 +15,8 @@ import pytest
 from os_acc.cmd import progress
 from os_acc.objects.image import Image
 from os_acc.testing import bitstreams
-from tests.unit.bitstreams.made import FUNCTION_ID, REGION_ID
-from tests.unit.bitstreams.sources import id_of
+from tests.unit.bitstreams.fake_source import id_of
+from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.images import Images
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a drawing says of a host, whatever the host is like."""
 
@@ -23,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.cmd.drawing import build, folding, ranges, rows, svg, text
+from os_acc.cmd.device_states import State
+from os_acc.cmd.drawing import build, ranges, rows, svg, text, text_table
 from os_acc.cmd.drawing.model import Drawing, Line, Mark
-from os_acc.cmd.drawing.scene import Accelerator, Scene
-from os_acc.cmd.states import State
+from os_acc.cmd.drawing.snapshot import Accelerator, Scene
 from os_acc.objects.pci import PciAddress
-from tests.unit.cmd.drawn import (
+from tests.unit.cmd.drawing_hosts import (
     BRIDGE,
     address,
     card,
@@ -123,7 +113,7 @@ def test_no_line_is_wider_than_the_terminal(
 ) -> None:
     drawing = build.draw(host, long=long)
     for row in printed(drawing, width=width, encoding=encoding):
-        assert folding.width(row) <= max(width, text.LEAST_WIDTH)
+        assert text_table.width(row) <= max(width, text.LEAST_WIDTH)
         assert row.isprintable()
         assert row.encode(encoding).decode(encoding) == row
 
@@ -142,7 +132,7 @@ def test_a_picture_is_wide_enough_for_its_texts(host: Scene) -> None:
     root = ElementTree.fromstring(svg.render(build.draw(host)))
     for each in root.iter(f"{SVG}text"):
         if each.get("text-anchor") is None:
-            right = float(each.get("x", "")) + 7.3 * folding.width(each.text or "")
+            right = float(each.get("x", "")) + 7.3 * text_table.width(each.text or "")
             assert right < float(root.get("width", ""))
         assert float(each.get("y", "")) < float(root.get("height", ""))
 
@@ -160,8 +150,8 @@ def test_programs_are_told_of_every_function_once(host: Scene) -> None:
 
 @given(st.text(), st.integers(2, 60))
 def test_folded_text_keeps_what_it_says(said: str, room: int) -> None:
-    folded = folding.fold(said, room)
-    assert all(folding.width(each) <= room for each in folded)
+    folded = text_table.fold(said, room)
+    assert all(text_table.width(each) <= room for each in folded)
     assert "".join("".join(folded).split()) == "".join(said.split())
 
 
@@ -267,7 +257,7 @@ def test_a_tree_deeper_than_the_terminal_is_wide_leaves_room_for_words() -> None
     drawing = build.draw(host, long=True)
     assert drawing.host.depth > 60
     rows = printed(drawing, width=40)
-    assert max(map(folding.width, rows)) <= 40
+    assert max(map(text_table.width, rows)) <= 40
     assert all(any(place in row for row in rows) for place in places)
 
 

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Root acts as the owner of the state directory."""
 
@@ -19,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from os_acc import exception, helper
+from os_acc import exception
 from os_acc.cmd import identity
+from os_acc.helper import client
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -101,13 +92,13 @@ def test_a_missing_directory_is_not_made_by_root(
 def test_the_helpers_start_while_root_and_the_store_opens_after(
     console: Console, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = helper.Helper.start
+    start = client.Helper.start
 
-    def note(self: helper.Helper, *arguments: object) -> None:
+    def note(self: client.Helper, *arguments: object) -> None:
         steps.append(f"helper, with {os.listdir(console.bench.state_path)}")
         start(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(helper.Helper, "start", note)
+    monkeypatch.setattr(client.Helper, "start", note)
     assert console.run("unplug", uuid_of(1)).status == 0
     assert steps[0] == "helper, with []"
     assert steps[1:4] == [

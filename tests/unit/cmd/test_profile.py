@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc profile`` and ``os-acc request list``."""
 
@@ -22,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from os_acc import requests
+from os_acc.attach import requests
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.profiles.cloud_double import running
-from tests.unit.profiles.made import FPGA, GPU, profile
+from tests.unit.profiles.profile_examples import FPGA, GPU, profile
 
 PROPERTIES = {
     f"resources_fpga-dp1_0:{FPGA}": "1",

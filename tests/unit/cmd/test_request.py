@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc request show``."""
 
@@ -25,7 +15,7 @@ import yaml
 
 from os_acc.profiles import options
 from tests.unit.cmd.console import Console, Ran
-from tests.unit.profiles.made import FPGA, GPU, profile
+from tests.unit.profiles.profile_examples import FPGA, GPU, profile
 
 FLAVOR = {
     "OS-FLV-DISABLED:disabled": False,

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """``os-acc topology``, from the host to what an operator sees."""
 
@@ -27,7 +17,7 @@ from os_acc.cmd.app import OsAcc
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import Bench, uuid_of
 from tests.unit.cmd.console import Console
-from tests.unit.cmd.goldens import expect
+from tests.unit.cmd.golden_files import expect
 from tests.unit.cmd.gpu_host import gpu_host
 
 GPU, NIC, FPGA = "0000:17:00.0", "0000:3b:00.0", "0000:e3:00.0"

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """How the command is called, prints and fails."""
 
@@ -22,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from os_acc import inventory, service
+from os_acc import service
 from os_acc.cmd import configuration
+from os_acc.inventory import discovery
 from tests.unit.bench import uuid_of
 from tests.unit.cmd.console import Console
 
@@ -94,7 +85,7 @@ def test_what_is_refused_does_not_clutter_other_commands(
     is_told: bool,
 ) -> None:
     # Each run of the command is a process that has reported nothing yet.
-    monkeypatch.setattr(service, "_told", inventory.Told())
+    monkeypatch.setattr(service, "_told", discovery.Told())
     assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
 

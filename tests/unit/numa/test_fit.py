@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A guest fits wherever trying every permutation finds a way, and nowhere else."""
 
@@ -23,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa import networks
-from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
-from os_acc.numa.fit import MAX_CELLS, Fit, fit_to_host
-from os_acc.numa.lacks import Lacking, lacking
-from os_acc.numa.question import Question
-from os_acc.numa.reasons import Why
+from os_acc.numa.fit import networks
+from os_acc.numa.fit.devices import DevicePool, DeviceRequest, unserved
+from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.reasons import Why
+from os_acc.numa.fit.search import MAX_CELLS, Fit, fit_to_host
+from os_acc.numa.fit.unmet import Lacking, lacking
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,

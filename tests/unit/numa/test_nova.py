@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Nova's quirks are followed where they are asked for, and there alone."""
 
@@ -23,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit import fit_to_host
-from os_acc.numa.networks import NO_NETWORKS
-from os_acc.numa.nova import fit_as_nova
-from os_acc.numa.question import Question
+from os_acc.numa.fit.devices import DevicePool, DeviceRequest
+from os_acc.numa.fit.networks import NO_NETWORKS
+from os_acc.numa.fit.nova import fit_as_nova
+from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.search import fit_to_host
 from os_acc.objects.numa import InstanceNUMATopology, NUMAPolicy
 from tests.unit.numa import cases, quirks
 from tests.unit.numa.quirks import QUIRKS

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Which devices serve a guest, by policy: the table of Nova's, row by row.
 
@@ -21,8 +10,8 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.numa.devices import DevicePool, DeviceRequest, unserved
-from os_acc.numa.nova import near_enough, served_in_turn
+from os_acc.numa.fit.devices import DevicePool, DeviceRequest, unserved
+from os_acc.numa.fit.nova import near_enough, served_in_turn
 from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
 
 REQUIRED, SOCKET = NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A service that publishes in a double of Placement, and what it publishes."""
 
@@ -20,13 +9,13 @@ import time
 
 from os_acc.objects import naming
 from os_acc.placement.capacity import Capacity, Units
-from os_acc.placement.publisher import Published, Publisher
-from tests.unit.placement import made
-from tests.unit.placement.made import CLASS, Ledger
+from os_acc.placement.sync import Published, Publisher
+from tests.unit.placement import capacity_examples
+from tests.unit.placement.capacity_examples import CLASS, Ledger
 
 
 def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",), name=CLASS):
-    found = made.provider(number % 32, traits=traits)
+    found = capacity_examples.provider(number % 32, traits=traits)
     called = naming.of_device("node1", str(number))
     provider = dataclasses.replace(found, uuid=naming.uuid_of(called), name=called)
     device = dataclasses.replace(provider.device, resource_class=name)

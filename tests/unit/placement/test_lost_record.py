@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """After the loss of the record: no guest starts without what it was promised."""
 
@@ -20,9 +9,9 @@ import json
 import pytest
 
 from os_acc import exception
-from os_acc.placement.publisher import Publisher
+from os_acc.placement.sync import Publisher
 from tests.unit.bench import instance, request
-from tests.unit.placement.nova import Nova
+from tests.unit.placement.nova_side import Nova
 
 GPU, AUDIO, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0"
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """What Nova's tree holds after plugs, unplugs and accidents; and at once."""
 
@@ -25,12 +14,13 @@ from concurrent import futures
 import pytest
 
 import os_acc
-from os_acc import exception, inventory, operations, service, unending
+from os_acc import deadlines, exception, service
+from os_acc.attach import operations
+from os_acc.inventory import discovery, snapshots
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.placement import snapshot
 from tests.unit.bench import instance, request, uuid_of
-from tests.unit.placement.nova import Nova
+from tests.unit.placement.nova_side import Nova
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 NIC = "0000:3b:00.0"
@@ -197,7 +187,7 @@ def looks(monkeypatch):
     begun = []
 
     def begin(bench):
-        monkeypatch.setattr(snapshot, "MAX_AGE", -1.0)
+        monkeypatch.setattr(snapshots, "MAX_AGE", -1.0)
         bench.manager.offering.snapshots.expire()
         begun.append(bench)
 
@@ -213,7 +203,7 @@ def is_looking(bench) -> bool:
 def answers(bench, nova) -> None:
     """Updating returns, whatever is going on, with all that was seen."""
     before = bench.manager.offering.ours
-    unending.begin(nova.cycle, bench.manager.update_provider_tree).result(SECONDS)
+    deadlines.begin(nova.cycle, bench.manager.update_provider_tree).result(SECONDS)
     assert set(nova.ours().values()) == set(before)
 
 
@@ -266,14 +256,14 @@ def test_a_process_that_has_the_store_keeps_nobody(make_bench, looks, monkeypatc
 
 
 def test_a_read_of_sysfs_that_hangs_keeps_nobody(bench, nova, looks, monkeypatch):
-    scan, began, gate = inventory.pci.scan, threading.Event(), threading.Event()
+    scan, began, gate = discovery.pci.scan, threading.Event(), threading.Event()
 
     def hangs(root):
         began.set()
         gate.wait()
         return scan(root)
 
-    monkeypatch.setattr(inventory.pci, "scan", hangs)
+    monkeypatch.setattr(discovery.pci, "scan", hangs)
     looks(bench)
     try:
         answers(bench, nova)

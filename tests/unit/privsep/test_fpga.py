@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Programming: what is proved before, and what is told after."""
 
@@ -27,7 +16,6 @@ import pytest
 from os_acc.privsep import fpga, images
 from os_acc.privsep.outcome import Outcome, Result
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
-from tests.unit.contested import prefer
 from tests.unit.fpga_host import (
     CARD,
     FIXED,
@@ -40,6 +28,7 @@ from tests.unit.fpga_host import (
     WANTED,
     FpgaHost,
 )
+from tests.unit.rival_driver import prefer
 
 OK = Result(Outcome.OK)
 DONE = Result(Outcome.OK, 0, "", WANTED)

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """The cached image is found by its digest, and read as if by a stranger."""
 
@@ -28,8 +17,9 @@ from oslo_config import cfg
 
 from os_acc import conf
 from os_acc.objects.digest import Digest
-from os_acc.privsep import images
-from os_acc.privsep.images import Images, Unfit
+from os_acc.privsep import images, options
+from os_acc.privsep.images import Images
+from os_acc.privsep.outcome import Unfit
 
 DATA = b"what is to be programmed" * 100
 DIGEST = Digest("sha512", hashlib.sha512(DATA).hexdigest())
@@ -233,4 +223,4 @@ def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
 def test_service_and_helper_read_one_option():
     both = cfg.ConfigOpts()
     conf.register(both)
-    both.register_opt(images.state_path.OPTION, group=conf.GROUP.name)
+    both.register_opt(options.STATE_PATH, group=conf.GROUP.name)

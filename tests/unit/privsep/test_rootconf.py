@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Root's configuration limits what a helper does for its callers."""
 
@@ -25,12 +15,12 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from os_acc import state_path
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import (
     binding,
     functions,
     images,
+    options,
     record,
     rootconf,
     tools,
@@ -40,7 +30,7 @@ from os_acc.privsep.rootconf import Mode
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit.bench import Bench
 from tests.unit.fpga_host import CARD, PORTED, SECOND, VFS, FpgaHost
-from tests.unit.privsep.rooted import (
+from tests.unit.privsep.root_config import (
     AUDIO,
     DENIED,
     DISK,
@@ -304,14 +294,14 @@ def test_paths_come_from_roots_file_if_there_is_one(fake, write, monkeypatch):
 
 
 def test_a_path_of_the_callers_configuration_does_not_count(fake, write):
-    cfg.CONF.register_opt(state_path.OPTION, group=state_path.GROUP)
-    cfg.CONF.set_override("state_path", "/home/nova", group=state_path.GROUP)
+    cfg.CONF.register_opt(options.STATE_PATH, group=options.GROUP)
+    cfg.CONF.set_override("state_path", "/home/nova", group=options.GROUP)
     try:
         assert images.Images().directory() == "/home/nova/bitstreams"
         write(named(GPU))
         assert images.Images().directory() == "/var/lib/os_acc/bitstreams"
     finally:
-        cfg.CONF.clear_override("state_path", group=state_path.GROUP)
+        cfg.CONF.clear_override("state_path", group=options.GROUP)
 
 
 def test_a_path_that_roots_file_leaves_out_has_its_default(fake, write):

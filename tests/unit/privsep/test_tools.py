@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Which programs the helper runs as root, and where it looks for them."""
 
@@ -21,9 +11,9 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from os_acc import xrt_path
 from os_acc.plugins.xrt import XrtPlugin
 from os_acc.privsep import tools
+from os_acc.privsep.options import XRT_GROUP, XRT_TOOLS
 
 
 @pytest.fixture
@@ -63,14 +53,14 @@ def test_the_helper_s_own_configuration_says_where_they_are(configured):
 
 @pytest.mark.parametrize("path", ["", "bin", "./bin", "$state_path"])
 def test_a_place_that_is_none_is_not_looked_at(configured, path):
-    configured.register_opt(xrt_path.OPTION, group=xrt_path.GROUP)
-    configured.set_override("tools", path, group=xrt_path.GROUP)
+    configured.register_opt(XRT_TOOLS, group=XRT_GROUP)
+    configured.set_override("tools", path, group=XRT_GROUP)
     with pytest.raises(tools.Missing):
         tools.Tools().directory()
 
 
 def test_the_service_and_the_helper_have_one_option():
-    assert XrtPlugin.options == (xrt_path.OPTION,)
+    assert XrtPlugin.options == (XRT_TOOLS,)
 
 
 def test_a_program_is_found_by_the_first_name_that_is_there(place):

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Device profiles that Cyborg has, whatever it answers."""
 
@@ -23,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.profiles import choice, options
+from os_acc.profiles import lookup, options
 from os_acc.profiles.cyborg import SERVICE, Cyborg
 from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
-from tests.unit.profiles.made import FPGA, profile
+from tests.unit.profiles.profile_examples import FPGA, profile
 
 UUID = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
 #: As its API reference has it.
@@ -194,9 +183,9 @@ def test_cyborg_is_asked_where_the_configuration_says_so(cloud: Cloud) -> None:
     options.register(told)
     told.set_override("source", "cyborg", group=options.GROUP.name)
     specs = {"accel:device_profile": "fpga-dp1"}
-    folded = choice.Profiles(told).folded(specs, soon()).specs
+    folded = lookup.Profiles(told).folded(specs, soon()).specs
     assert folded[f"resourcesdevice_profile_0:{FPGA}"] == "1"  # type: ignore[index]
-    assert choice.Profiles(told).folded({"hw:x": "1"}, soon()).specs == {"hw:x": "1"}
+    assert lookup.Profiles(told).folded({"hw:x": "1"}, soon()).specs == {"hw:x": "1"}
     assert len(cloud.asked) == 1
 
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """A profile's groups in a flavor, set by Nova's API."""
 
@@ -21,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from os_acc import exception
-from os_acc.profiles import folding, reading
+from os_acc.profiles import expansion, parser
 from os_acc.profiles.flavors import SERVICE, Flavors
 from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
-from tests.unit.profiles.made import FPGA, GPU, profile
+from tests.unit.profiles.profile_examples import FPGA, GPU, profile
 
-PROPERTIES = folding.properties(reading.read(profile()))
+PROPERTIES = expansion.properties(parser.read(profile()))
 PREFIX = "_fpga-dp1_"
 PLACE = "/compute/v2.1/flavors/7/os-extra_specs"
 

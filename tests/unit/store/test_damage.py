@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 """Nothing that was leased is lost silently, whatever becomes of the file."""
 
@@ -31,7 +20,7 @@ from os_acc.objects.epoch import DAY, LIMIT, Accepted
 from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
-from tests.unit.store.files import downgrade, execute, fill, reopened, set_version
+from tests.unit.store.store_files import downgrade, execute, fill, reopened, set_version
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
@@ -28,7 +17,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.naming import Place
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
-from tests.unit.store.files import set_epoch
+from tests.unit.store.store_files import set_epoch
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "55555555-5555-4555-8555-555555555555"

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """One wrong bit in the store is reported or harmless; stress tests try 20,000."""
 
@@ -23,7 +13,7 @@ import pytest
 
 from tests.stress.bit_flips import TABLES, Flips
 from tests.unit.bench import privileged_here
-from tests.unit.store.files import execute
+from tests.unit.store.store_files import execute
 
 
 @pytest.fixture

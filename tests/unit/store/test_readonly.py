@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#      http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Reading the store without leaving a trace."""
 
@@ -25,7 +15,7 @@ import pytest
 from os_acc import exception
 from os_acc.store import StoreDamaged, readonly
 from tests.unit.bench import Bench, uuid_of
-from tests.unit.store.files import set_version
+from tests.unit.store.store_files import set_version
 
 # Enough to push half of a transaction out of the cache and into the file.
 _DIE_WITHIN_A_TRANSACTION = """

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Plug and unplug: plan leases, prepare devices, give them back."""

@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""One plug and one unplug, from start to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from oslo_log import log
+
+from os_acc import conf, exception, plugins
+from os_acc.attach import (
+    fingerprint,
+    lifecycle,
+    planning,
+    programming,
+    release_retries,
+    serialize,
+)
+from os_acc.helper import client
+from os_acc.host import vfio
+from os_acc.inventory import discovery
+from os_acc.inventory.catalog import Offering
+from os_acc.numa.policies import Policies
+from os_acc.objects.device import Provider
+from os_acc.objects.instance import InstanceInfo, consumer_uuid
+from os_acc.objects.lease import Lease, LeaseState, Owner
+from os_acc.objects.numa import Affinity
+from os_acc.objects.request import AttachTarget, FlavorRequest, title
+from os_acc.objects.selection import Allocations, Selection, Wanted
+from os_acc.placement import sync
+from os_acc.plugins import base
+from os_acc.profiles import expansion
+from os_acc.profiles.lookup import Profiles
+from os_acc.scheduling import extra_specs, matching, selected_rp
+from os_acc.store.database import StoreReplaced
+from os_acc.store.errors import AlreadyLeased
+from os_acc.store.leases import Store
+from os_acc.store.locks import Locks, consumer_lock
+
+LOG = log.getLogger(__name__)
+
+_managers: weakref.WeakSet[Manager] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    for each in _managers:
+        each.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+class Manager:
+    """Serves the public API once everything under it is ready.
+
+    Made by :mod:`os_acc.service`. Thread-safe: what changes is in the store,
+    and who changes a consumer's leases holds the consumer's lock.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        settings: conf.Settings,
+        loaded: plugins.Plugins,
+        store: Store,
+        locks: Locks,
+        life: lifecycle.Lifecycle,
+        programmer: programming.Programmer,
+        owner: Owner,
+        offering: Offering,
+        profiles: Profiles,
+        to: sync.Publisher,
+        retrier: release_retries.Retrier,
+    ) -> None:
+        self.root = root
+        self.settings = settings
+        self.plugins = loaded
+        self.store = store
+        self.locks = locks
+        self.life = life
+        self._programmer = programmer
+        self._owner = owner
+        self.offering = offering
+        self.profiles = profiles
+        self.publisher = to
+        self.retrier = retrier
+        _managers.add(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: wait for none of the parent's threads."""
+        self.offering.forget_parent()
+        self.publisher.forget()
+        self.retrier.forget_parent()
+
+    # -- what Nova calls ---------------------------------------------------
+
+    def plug(
+        self, instance_info: object, selected: object, flavor_extra_specs: object
+    ) -> list[dict[str, Any]]:
+        """See :func:`os_acc.plug`."""
+        deadline = time.monotonic() + self.settings.plug_timeout
+        instance = InstanceInfo.from_api(instance_info)
+        selection = selected_rp.parse(selected)
+        if selection is None:
+            # Whoever has the profile may not be there yet, after a power cut.
+            request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
+        else:
+            request = self._request(flavor_extra_specs, deadline)
+        with self.locks.hold([consumer_lock(instance.uuid)], deadline):
+            leases = self._plug(instance, selection, request, deadline)
+        return [serialize.entry(lease) for lease in leases]
+
+    def unplug(self, instance_info: object) -> int:
+        """See :func:`os_acc.unplug`."""
+        deadline = time.monotonic() + self.settings.unplug_timeout
+        instance = InstanceInfo.from_api(instance_info)
+        with self.locks.hold([consumer_lock(instance.uuid)], deadline):
+            leases = self.store.until(deadline).leases(instance.uuid)
+            left = [each for each in leases if each.state is LeaseState.QUARANTINED]
+            for lease in left:
+                # No error: it would keep Nova from deleting the server for ever.
+                LOG.warning(
+                    "unplug leaves %s of instance %s in quarantine: %s (run "
+                    "'os-acc device release %s')",
+                    lease.address,
+                    instance.uuid,
+                    lease.reason,
+                    lease.address,
+                )
+            ready = [each for each in leases if each not in left]
+            return self.give_back(ready, deadline) if ready else 0
+
+    def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
+        """Release leases, of which the caller has the consumers' locks.
+
+        :raises DevicesUnreleased: some could not be given back.
+        """
+        released = self.life.release(leases, deadline)
+        failed = bool(released.failed)
+        why = self.offering.count_released(leases, failed, deadline)
+        if failed:
+            failure = released.failure()
+            if why is not None:
+                failure.add_note(f"nor can the leases be counted: {why}")
+            raise failure
+        return len(released.done)
+
+    def renew(self, consumer: str, deadline: float) -> None:
+        """Make ready again what a consumer has; the caller has its lock."""
+        held = self._settled(consumer, deadline)
+        self._recorded(InstanceInfo(consumer), held, deadline)
+
+    def bind(
+        self,
+        consumer: str,
+        selection: Allocations,
+        request: FlavorRequest,
+        named: Mapping[str, Sequence[str]],
+        deadline: float,
+    ) -> None:
+        """Plug accelerator requests; the caller has the consumer's lock.
+
+        :param named: the uuids of the requests of each group, by its suffix.
+        :raises ProviderNotFound: a provider is not this host's.
+        :raises ConsumerConflict: the consumer has other accelerators.
+        """
+        instance = InstanceInfo(consumer)
+        if near := [each.suffix for each in request.groups if each.numa_policy]:
+            # A request is bound before its guest is fitted to a host's cells.
+            LOG.warning(
+                "the NUMA policy of %s of instance %s is not kept to: nobody says in "
+                "which cells the guest will be",
+                ", ".join(map(title, near)),
+                consumer,
+            )
+        self.offering.check_ours(
+            [uuid for uuid, _resources in selection.entries], deadline
+        )
+        leases = self._plug(instance, selection, request, deadline, named)
+        uuids = {uuid for each in named.values() for uuid in each}
+        if {lease.uuid for lease in leases} != uuids:
+            raise exception.ConsumerConflict(
+                f"instance {consumer} already holds accelerators of other requests"
+            )
+
+    def rekey(self, consumer: object, new_consumer: object) -> int:
+        """See :func:`os_acc.rekey`."""
+        deadline = time.monotonic() + self.settings.unplug_timeout
+        old, new = consumer_uuid(consumer), consumer_uuid(new_consumer)
+        with self.locks.hold([consumer_lock(old), consumer_lock(new)], deadline):
+            for each in (old, new):
+                self._settled(each, deadline)
+            return len(self.store.until(deadline).rekey(old, new))
+
+    # -- what is there -----------------------------------------------------
+
+    def requests_accelerators(self, flavor_extra_specs: object) -> bool:
+        """See :func:`os_acc.requests_accelerators`."""
+        deadline = time.monotonic() + self.settings.plug_timeout
+        request = self._request(flavor_extra_specs, deadline)
+        self.take_stock()
+        # Whoever asks for what has vanished has to be told by plug().
+        return extra_specs.requests_accelerators(
+            request, set(self.offering.ours.values())
+        )
+
+    def attached(self, instance_info: object) -> dict[str, list[dict[str, Any]]]:
+        """See :func:`os_acc.attached`."""
+        consumer = (
+            None if instance_info is None else InstanceInfo.from_api(instance_info).uuid
+        )
+        found: dict[str, list[dict[str, Any]]] = {}
+        for lease in self.store.leases(consumer):
+            found.setdefault(lease.consumer, []).append(serialize.entry(lease))
+        return found
+
+    def take_stock(self, deadline: float = math.inf) -> discovery.Inventory:
+        """What the host offers at this moment."""
+        return self.offering.look(deadline)
+
+    def refresh(self) -> None:
+        """Look at the host for those who cannot wait; see :mod:`.watching`."""
+        self.offering.snapshots.refresh()
+
+    def providers(self) -> tuple[Provider, ...]:
+        """See :func:`os_acc.providers`."""
+        return tuple(self.take_stock().providers.values())
+
+    def update_provider_tree(self, provider_tree: object, nodename: object) -> None:
+        """See :func:`os_acc.update_provider_tree`."""
+        self.offering.write(provider_tree, nodename)
+
+    def publish(self) -> sync.Published:
+        """See :func:`os_acc.sync_placement`."""
+        return self.offering.publish(self.publisher)
+
+    def host_info(self) -> dict[str, Any]:
+        """See :func:`os_acc.host_info`."""
+        return {
+            "contract": list(base.API_VERSION),
+            "plugins": [
+                {"name": each.name, "contract": list(each.api_version)}
+                for each in self.plugins.loaded
+            ],
+            "set_aside": [
+                {"name": each.name, "reason": each.reason}
+                for each in (*self.plugins.set_aside, *self.take_stock().set_aside)
+            ],
+        }
+
+    # -- parts of a plug ---------------------------------------------------
+
+    def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
+        """What a flavor asks for, with the device profile that it names."""
+        whole = self.profiles.folded(flavor_extra_specs, deadline)
+        request = extra_specs.parse(whole.specs)
+        return dataclasses.replace(
+            request, profile=whole.profile, unread_profile=whole.unread
+        )
+
+    def _plug(
+        self,
+        instance: InstanceInfo,
+        selection: Selection | None,
+        request: FlavorRequest,
+        deadline: float,
+        named: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> tuple[Lease, ...]:
+        # In threads of its own: this plug does not wait for them.
+        self.retrier.kick()
+        try:
+            return self._plugged(instance, selection, request, deadline, named)
+        except exception.OsAccError as error:
+            if (why := self.offering.recount(deadline)) is not None:
+                error.add_note(f"nor can the leases be counted: {why}")
+            raise
+
+    def _plugged(
+        self,
+        instance: InstanceInfo,
+        selection: Selection | None,
+        request: FlavorRequest,
+        deadline: float,
+        named: Mapping[str, Sequence[str]],
+    ) -> tuple[Lease, ...]:
+        # Wrong ones are told of, also where what is recorded answers already.
+        policies = Policies.of(instance, request.pci_numa_policy)
+        held = self._settled(instance.uuid, deadline)
+        if selection is None:
+            return self._recorded(instance, held, deadline)
+        if held and self._confirms(held, request, selection):
+            return self._again(held, deadline)
+        # What this process has not seen yet may be ours as well.
+        stock = self.offering.look(deadline)
+        is_same = bool(held) and self._confirms(held, request, selection)
+        if not is_same:
+            # What is held may be what the profile asks for: nobody can tell.
+            matching.check_promise(request, selection, self.offering.ours)
+        wanted = matching.match_groups(
+            request,
+            selection,
+            self.offering.ours,
+            self.offering.known(stock, request, selection, self.publisher, deadline),
+        )
+        if not held:
+            digest = fingerprint.digest(wanted, found=selection.is_unmapped)
+            policies.check({each.group_suffix for each in wanted})
+            chooser = planning.chooser(self.root, instance, policies)
+            drafter = planning.Drafter(
+                self.root,
+                self._owner,
+                instance,
+                wanted,
+                digest,
+                chooser,
+                named,
+                profile=request.profile,
+            )
+            return self._fresh(drafter, stock, deadline)
+        if not is_same:
+            raise exception.ConsumerConflict(
+                f"instance {instance.uuid} already holds accelerators of another "
+                "request"
+            )
+        return self._again(held, deadline)
+
+    def _confirms(
+        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
+    ) -> bool:
+        """Whether leases answer a request, as far as this is known by now."""
+        try:
+            wanted = self._as_recorded(held, request, selection)
+            if fingerprint.is_of(
+                held, fingerprint.digest(wanted), fingerprint.digest(wanted, found=True)
+            ):
+                return True
+            if not isinstance(selection, Allocations) or selection.is_unmapped:
+                return False
+            # What was found without mappings stands: a guest may have it by now.
+            allocations = dataclasses.replace(selection, mappings=None)
+            wanted = self._as_recorded(held, request, allocations)
+        except (exception.ProviderNotFound, exception.InvalidSelectedProvider) as error:
+            LOG.debug("the host is looked at first: %s", error)
+            return False
+        return fingerprint.is_of(held, fingerprint.digest(wanted, found=True))
+
+    def _as_recorded(
+        self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
+    ) -> tuple[Wanted, ...]:
+        """What a request wants, given by whom it has been served before."""
+        recorded = {
+            (lease.group, lease.resource_class): lease.provider
+            for lease in held
+            if lease.provider
+        }
+        return matching.match_groups(
+            request, selection, self.offering.ours, recorded=recorded
+        )
+
+    def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
+        """What a consumer holds, with nothing unfinished beside it.
+
+        :raises OsAccError: something unfinished cannot be finished now.
+        """
+        store = self.store.until(deadline)
+        leases = store.leases(consumer)
+        if any(lease.is_unfinished for lease in leases):
+            released = self.life.settle(consumer, deadline)
+            # A plug that fails counts the leases anyway.
+            for _lease, error in released.failed:
+                raise error
+            self.offering.count_released(leases, failed=False, deadline=deadline)
+            leases = store.leases(consumer)
+        return tuple(lease for lease in leases if lease.state is LeaseState.HELD)
+
+    def _recorded(
+        self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Make ready again what is recorded, after a reboot for example."""
+        if not held:
+            for lease in self.store.until(deadline).leases(instance.uuid):
+                raise exception.DeviceQuarantined(
+                    f"{lease.address} of instance {instance.uuid} is quarantined: "
+                    f"{lease.reason}"
+                )
+            raise exception.LeaseNotFound(
+                f"no accelerators are recorded for instance {instance.uuid}",
+                hint="pass selected_rp to plug new ones",
+            )
+        if any(lease.is_the_guests for lease in held):
+            vfio.vfio_ready(self.root)
+        return self._again(held, deadline)
+
+    def _again(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+        _check_complete(held)
+        return self.life.reestablish(held, deadline)
+
+    def _fresh(
+        self,
+        drafter: planning.Drafter,
+        stock: discovery.Inventory,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        wanted, instance = drafter.wanted, drafter.instance
+        if not wanted:
+            return ()
+        if any(each.attach_target is AttachTarget.VM for each in wanted):
+            vfio.vfio_ready(self.root)
+        while True:
+            try:
+                # What is taken meanwhile, the store refuses, or the helper.
+                drafts = drafter.drafted(stock, deadline)
+                leases = self._established(
+                    drafts, instance, stock.standing.store, deadline
+                )
+            except (AlreadyLeased, StoreReplaced) as error:
+                # Another plug was faster; each round somebody gets a device.
+                LOG.debug("%s chooses again: %s", instance.uuid, error)
+                if time.monotonic() >= deadline:
+                    raise
+                stock = self.offering.look(deadline)
+            except (exception.DeviceUnsettled, client.DeviceClaimed) as error:
+                # The host is still busy with a new device, or another consumer,
+                # whose lease the store has lost.
+                LOG.debug("%s looks again: %s", instance.uuid, error)
+                self.offering.reconciler.doubt()
+                stock = self.offering.look(deadline)
+                gone = {each.provider_uuid for each in wanted} - set(stock.providers)
+                if gone or time.monotonic() >= deadline:
+                    raise
+            else:
+                _tell_far(leases, instance)
+                return leases
+
+    def _established(
+        self,
+        drafts: Sequence[programming.Draft],
+        instance: InstanceInfo,
+        seen: str,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        planned = self._programmer.planned(drafts, instance.image_id, deadline)
+        with planned as plan:
+            leases = self.life.establish(plan.leases, deadline, plan.jobs, seen)
+        if any(lease.programming for lease in leases):
+            self.offering.tell_regions(deadline)
+        return leases
+
+
+def _tell_far(leases: Sequence[Lease], instance: InstanceInfo) -> None:
+    """Write to the log, once, which devices are not in the guest's own cells."""
+    far = [
+        f"{lease.address} ({lease.affinity.value}, node {lease.numa_node})"
+        for lease in leases
+        if lease.affinity not in (None, Affinity.LOCAL)
+    ]
+    if far:
+        LOG.warning(
+            "instance %s in NUMA cells %s has accelerators from elsewhere: %s",
+            instance.uuid,
+            ", ".join(map(str, instance.numa_cells)),
+            ", ".join(far),
+        )
+
+
+def _check_complete(held: Sequence[Lease]) -> None:
+    """No guest starts with a part of its devices.
+
+    :raises LeaseNotFound: the record of one of them is damaged, or released.
+    """
+    for lease in held:
+        if lease.request_size not in (0, len(held)):
+            raise exception.LeaseNotFound(
+                f"{len(held)} of {lease.request_size} accelerators of instance "
+                f"{lease.consumer} are recorded",
+                hint="see 'os-acc device list' for the others: adopt them, or "
+                "unplug the instance",
+            )

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which image is the one that a request asks for.
+
+What may not be programmed is left out before anything is judged: whoever can
+upload an image must neither make a choice ambiguous nor be chosen. An error
+still tells of such images, since the one that somebody looks for may be among
+them; of those that are others' own affair, it tells how many there are, and the
+log the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.bitstreams import board_aliases, policy, properties
+from os_acc.objects import bitstream_requests
+from os_acc.objects.image import Bitstream, Image, Wish
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.region import Region
+
+LOG = log.getLogger(__name__)
+
+#: What a VM's own image can ask for, by these properties.
+_OF_VM_IMAGES: Final = ("bitstream_id", "function_id", "function_name")
+# How many images a message names.
+_MOST_LISTED: Final = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """An image that is what was asked for, and why it may not be the one."""
+
+    image: Image
+    refused: tuple[str, ...]
+    differs: tuple[str, ...]
+    is_shown: bool
+
+    def __str__(self) -> str:
+        why = ", ".join(self.refused + self.differs)
+        title = properties.title(self.image)
+        return f"{title}: {why}" if why else title
+
+
+def filters(wish: Wish) -> dict[str, str]:
+    """What to ask a source for, so that the answer is among what comes back.
+
+    UUIDs are written in many ways, and a source compares text: of functions
+    it is asked for all bitstreams.
+    """
+    if wish.bitstream_name:
+        return {"name": wish.bitstream_name}
+    return {"tag": properties.TAG}
+
+
+def searches(wish: Wish, rules: policy.Rules) -> Iterator[dict[str, str]]:
+    """What to ask a source for, so that what may be programmed comes back.
+
+    With an administrator's eyes a search sees the images of all tenants, and
+    would last for as many as they make.
+    """
+    for project in sorted(rules.projects):
+        yield filters(wish) | {"owner": project}
+    if rules.public:
+        yield filters(wish) | {"visibility": "public"}
+
+
+def choose(
+    wish: Wish, region: Region, images: Iterable[Image], rules: policy.Rules
+) -> Image:
+    """The one image that is asked for, fits the region, and is allowed.
+
+    :param images: what a source found; what is not asked for is passed over.
+    :raises NotProgrammable: nothing tells what the region takes.
+    :raises ImageNotFound: there is none, or none that is allowed.
+    :raises ImageRefused: the one whose id was given is not allowed.
+    :raises ImageMismatch: those that are allowed are for other regions,
+        vendors or boards.
+    :raises ImageAmbiguous: there are several.
+    """
+    if region.interface_id is None:
+        raise exception.NotProgrammable(
+            f"{region} does not say what a bitstream for it has to be built for"
+        )
+    found = [
+        _judged(image, wish, region, rules)
+        for image in {image.id: image for image in images}.values()
+        if answers(wish, image)
+    ]
+    fitting = [each for each in found if not each.refused and not each.differs]
+    if len(fitting) == 1:
+        return fitting[0].image
+    if fitting:
+        raise exception.ImageAmbiguous(
+            f"{len(fitting)} images have {wish} and fit {region}: {_listed(fitting)}"
+        )
+    raise _none(wish, region, found)
+
+
+def answers(wish: Wish, image: Image) -> bool:
+    """Whether an image is what is asked for, by its id, name or properties.
+
+    UUIDs are the same however they are written; names only exactly.
+    """
+    told = []
+    if wish.bitstream_id:
+        told.append(_canonical(image.id) == _canonical(wish.bitstream_id))
+    if wish.bitstream_name:
+        told.append(image.name == wish.bitstream_name)
+    if wish.function_id:
+        wanted = _canonical(wish.function_id)
+        told.append(wanted in properties.function_ids(image))
+    if wish.function_name:
+        told.append(wish.function_name in properties.function_names(image))
+    return bool(told) and all(told)
+
+
+def merged(flavor: Wish | None, vm_image: Image | None) -> Wish | None:
+    """What a flavor and the image of the VM ask for together.
+
+    :param vm_image: the image that the guest boots; anybody may have made it.
+    :returns: where the flavor says nothing, what the image says: one bitstream
+        has to have all of it.
+    :raises InvalidExtraSpec: they contradict each other, or the image asks
+        for nothing that can be.
+    """
+    asked = list(_asked_by(vm_image)) if vm_image is not None else []
+    if flavor is None:
+        return _together(asked)
+    for wish in asked:
+        for field in dataclasses.fields(Wish):
+            ours, theirs = getattr(flavor, field.name), getattr(wish, field.name)
+            if ours and theirs and ours != theirs:
+                raise exception.InvalidExtraSpec(
+                    f"the flavor asks for {flavor}, and the instance's image for {wish}"
+                )
+    return flavor
+
+
+def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
+    """Refuse a bitstream that is not what the image of the VM asks for.
+
+    A flavor may ask for an image by its id, and the VM's image for a function:
+    only what was chosen tells whether these are the same.
+
+    :param bitstream: what was chosen; a kind of thing that neither its image
+        nor its file says anything of is not held against it.
+    :raises InvalidExtraSpec: they contradict each other.
+    """
+    image = bitstream.image
+    for wish in _asked_by(vm_image) if vm_image is not None else ():
+        if wish.bitstream_id:
+            agrees = answers(wish, image)
+        elif wish.function_id:
+            said = {*properties.function_ids(image), *bitstream.header.function_ids}
+            agrees = not said or wish.function_id in said
+        else:
+            names = properties.function_names(image)
+            agrees = not names or wish.function_name in names
+        if not agrees:
+            raise exception.InvalidExtraSpec(
+                f"image {properties.title(image)} was chosen, and the instance's image "
+                f"asks for {wish}"
+            )
+
+
+def _together(asked: Sequence[Wish]) -> Wish | None:
+    for wish in asked:
+        if wish.bitstream_id:
+            # That one is meant: check_agreement() holds it against the others.
+            return wish
+    told = {
+        field.name: value
+        for wish in asked
+        for field in dataclasses.fields(Wish)
+        if (value := getattr(wish, field.name))
+    }
+    return Wish(**told) if told else None
+
+
+def _asked_by(vm_image: Image) -> Iterator[Wish]:
+    for name in _OF_VM_IMAGES:
+        key = f"accel:{name}"
+        if key not in vm_image.properties:
+            continue
+        try:
+            yield bitstream_requests.read(name, vm_image.properties[key])
+        except exception.InvalidInput as error:
+            raise exception.InvalidExtraSpec(
+                f"property {key} of the instance's image "
+                f"{properties.title(vm_image)}: {error.message}",
+                hint=error.hint,
+            ) from error
+
+
+def _judged(image: Image, wish: Wish, region: Region, rules: policy.Rules) -> _Found:
+    refused = policy.reasons(image, rules)
+    # By its id, somebody means this one. A search would find VM images too,
+    # which have the same properties to say what they need.
+    if not wish.bitstream_id and properties.TAG not in image.tags:
+        refused = (f"it has no tag {properties.TAG}", *refused)
+    differs = tuple(_differences(image, region))
+    return _Found(image, refused, differs, policy.is_shown(image, rules))
+
+
+def _differences(image: Image, region: Region) -> Iterator[str]:
+    built_for = properties.region_id(image)
+    # Where no property says it, the file's head does (formats.check).
+    if built_for not in (None, region.interface_id):
+        yield f"it is built for {exception.show(built_for)}"
+    for names, is_it in (
+        (properties.VENDOR_NAMES, board_aliases.is_vendor),
+        (properties.BOARD_NAMES, board_aliases.is_board),
+    ):
+        for name, value in properties.said(image, names):
+            if not is_it(value, region.identity):
+                yield f"its {name} is {exception.show(value)}"
+
+
+def _none(wish: Wish, region: Region, found: Sequence[_Found]) -> Exception:
+    if not found:
+        return exception.ImageNotFound(
+            f"no image has {wish}", hint=_what_it_takes(wish)
+        )
+    listed = _listed(found)
+    if not all(each.is_shown for each in found):
+        # These may be named to whoever may read the log, and to nobody else.
+        LOG.info("of %s, for %s, there is: %s", wish, region, "; ".join(_first(found)))
+    if any(not each.refused for each in found):
+        return exception.ImageMismatch(
+            f"no image that has {wish} fits {region}, which is "
+            f"{region.interface_id} of {region.identity}: {listed}"
+        )
+    if wish.bitstream_id:
+        return exception.ImageRefused(
+            f"no image may be programmed into {region} of those that have {wish}: "
+            f"{listed}"
+        )
+    return exception.ImageNotFound(
+        f"no image that has {wish} may be programmed into {region}: {listed}",
+        hint=exception.ImageRefused.default_hint,
+    )
+
+
+def _what_it_takes(wish: Wish) -> str:
+    if wish.bitstream_id or wish.bitstream_name:
+        return "it may be one that os_acc is not shown"
+    names = (
+        properties.FUNCTION_ID_NAMES
+        if wish.function_id
+        else properties.FUNCTION_NAME_NAMES
+    )
+    return f"an image has it by a property {names[0]} and the tag {properties.TAG}"
+
+
+def _listed(found: Sequence[_Found]) -> str:
+    shown = [each for each in found if each.is_shown]
+    told = list(_first(shown))
+    if (more := len(shown) - len(told)) > 0:
+        told.append(f"and {more} more")
+    if (others := len(found) - len(shown)) > 0:
+        told.append(f"not public, nor of a project that is allowed: {others}")
+    return "; ".join(told)
+
+
+def _first(found: Sequence[_Found]) -> Iterator[str]:
+    # Those that are allowed first: one of them is probably the one.
+    in_order = sorted(found, key=lambda each: bool(each.refused))
+    yield from map(str, in_order[:_MOST_LISTED])
+
+
+def _canonical(text: str) -> str:
+    return canonical_uuid(text) or text

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is with each function that os_acc may take: its state, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from os_acc.host import vfio
+from os_acc.objects.device import Provider, Refusal, Refused
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.service import Look
+
+
+class State(enum.Enum):
+    """What an operator may expect of a function."""
+
+    FREE = "free"
+    LEASED = "leased"
+    PREPARING = "preparing"
+    RELEASING = "releasing"
+    QUARANTINED = "quarantined"
+    UNKNOWN = "unknown"
+    FAULTY = "faulty"
+    REFUSED = "refused"
+
+
+_OF_LEASE = {
+    LeaseState.PREPARING: State.PREPARING,
+    LeaseState.HELD: State.LEASED,
+    LeaseState.RELEASING: State.RELEASING,
+    LeaseState.QUARANTINED: State.QUARANTINED,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceState:
+    """One function.
+
+    :ivar function: None where it has vanished.
+    :ivar members: all functions that are given away together.
+    :ivar reason: why it is in this state, for people; empty where it is clear.
+    """
+
+    address: PciAddress
+    state: State
+    function: PciFunction | None
+    provider: Provider | None
+    lease: Lease | None
+    members: tuple[PciAddress, ...]
+    reason: str
+
+    @property
+    def resource_class(self) -> str | None:
+        """Placement's name; None where it is not offered and never was."""
+        if self.provider is not None:
+            return self.provider.device.resource_class
+        return self.lease.resource_class or None if self.lease else None
+
+
+def device_states(look: Look) -> tuple[DeviceState, ...]:
+    """Every function that is named, leased or claimed by a lost lease."""
+    return _Survey(look).all()
+
+
+class _Survey:
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._leases = {
+            address: lease
+            for lease in look.recorded.leases
+            for address in lease.members
+        }
+        self._offers = {
+            address: (provider, handle)
+            for provider in look.stock.providers.values()
+            for handle in provider.device.handles
+            for address in handle.members
+        }
+        self._refused = {each.address: each for each in look.stock.refused}
+
+    def all(self) -> tuple[DeviceState, ...]:
+        addresses = {
+            *self._leases,
+            *self._offers,
+            *self._refused,
+            *self._look.recorded.damaged_claims,
+            *self._look.recorded.claimed,
+        }
+        return tuple(self._state(address) for address in sorted(addresses))
+
+    def _state(self, address: PciAddress) -> DeviceState:
+        lease = self._leases.get(address)
+        provider, handle = self._offers.get(address, (None, None))
+        if lease is not None:
+            provider = self._look.stock.providers.get(lease.provider, provider)
+        given = lease or handle
+        return DeviceState(
+            address=address,
+            state=self._judge(address),
+            function=self._look.stock.host.functions.get(address),
+            provider=provider,
+            lease=lease,
+            members=given.members if given else (address,),
+            reason=self._reason(address, given.address if given else address),
+        )
+
+    def _judge(self, address: PciAddress) -> State:
+        lease = self._leases.get(address)
+        if lease is not None:
+            return _OF_LEASE[lease.state]
+        refused = self._refused.get(address)
+        recorded = self._look.recorded
+        if address in recorded.damaged_claims or address in recorded.claimed:
+            return State.UNKNOWN
+        if _is_unknown(refused) or self._is_left_behind(address):
+            return State.UNKNOWN
+        if refused:
+            return State.REFUSED
+        return State.FAULTY if self._fault(address) else State.FREE
+
+    def _fault(self, address: PciAddress) -> str:
+        _provider, handle = self._offers.get(address, (None, None))
+        return handle.fault if handle else ""
+
+    def _is_left_behind(self, address: PciAddress) -> bool:
+        """Whether it is prepared for a guest, though no guest can get it so."""
+        if address in self._leases or not self._is_on_vfio(address):
+            return False
+        if address in self._refused:
+            return self._refused[address].reason is not Refusal.NOVA_CLAIMS
+        _provider, handle = self._offers[address]
+        # Where the device itself is on VFIO and offered, it is prebound.
+        return not self._is_on_vfio(handle.address)
+
+    def _is_on_vfio(self, address: PciAddress) -> bool:
+        function = self._look.stock.host.functions.get(address)
+        return function is not None and vfio.is_vfio_driver(function.driver)
+
+    def _reason(self, address: PciAddress, goes_with: PciAddress) -> str:
+        host = self._look.stock.host
+        lease, refused = self._leases.get(address), self._refused.get(address)
+        reasons = [
+            lease.reason if lease else "",
+            "the record of its lease is damaged"
+            if address in self._look.recorded.damaged_claims
+            else "",
+            f"taken for lease {self._look.recorded.claimed[address]}, which is lost"
+            if address in self._look.recorded.claimed and not _is_unknown(refused)
+            else "",
+            str(refused) if refused else "",
+            self._fault(address),
+            "on VFIO without a lease"
+            if self._is_left_behind(address) and not _is_unknown(refused)
+            else "",
+            f"goes along with {goes_with}" if goes_with != address else "",
+            "" if address in host.functions else "not on this host any more",
+            str(host.unreadable.get(str(address), "")),
+        ]
+        return "; ".join(reason for reason in reasons if reason)
+
+
+def _is_unknown(refused: Refused | None) -> bool:
+    return refused is not None and refused.reason is Refusal.UNKNOWN_STATE

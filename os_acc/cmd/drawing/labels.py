@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is said of functions and cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from os_acc.cmd.device_states import DeviceState, State
+from os_acc.cmd.drawing import ranges
+from os_acc.cmd.drawing.model import POLICIES, Mark
+from os_acc.cmd.drawing.snapshot import Scene
+from os_acc.numa.affinity import Affinity, allows
+from os_acc.objects.lease import Lease
+from os_acc.objects.numa import NUMACell, NUMAPolicy
+from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.request import AttachTarget
+
+MARKS = {
+    State.FREE: Mark.FREE,
+    State.LEASED: Mark.LEASED,
+    State.PREPARING: Mark.UNDER_WAY,
+    State.RELEASING: Mark.UNDER_WAY,
+    State.QUARANTINED: Mark.TROUBLE,
+    State.UNKNOWN: Mark.TROUBLE,
+    State.FAULTY: Mark.TROUBLE,
+    State.REFUSED: Mark.REFUSED,
+}
+
+# PCI Code and ID Assignment Specification, base classes.
+_CLASSES = {
+    0x01: "storage",
+    0x02: "network",
+    0x03: "display",
+    0x04: "multimedia",
+    0x05: "memory",
+    0x06: "bridge",
+    0x07: "communication",
+    0x08: "system",
+    0x0B: "processor",
+    0x0C: "serial bus",
+    0x10: "encryption",
+    0x11: "signal processing",
+    0x12: "accelerator",
+    0x40: "co-processor",
+    0xFF: "other",
+}
+_AFFINITIES = {
+    Affinity.LOCAL: "local",
+    Affinity.UNKNOWN: "unknown distance",
+    Affinity.SAME_SOCKET: "same socket",
+    Affinity.REMOTE: "remote",
+}
+_TARGETS = {
+    AttachTarget.HOST: "the host has it for that guest",
+    AttachTarget.NONE: "kept for that guest",
+}
+_FEW = 3
+
+
+def plain(text: str) -> str:
+    """Text without what would move a cursor, hide, or be no XML."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
+
+
+def kind(function: PciFunction) -> str:
+    """What it is for, by its class."""
+    base = function.class_code >> 16
+    return _CLASSES.get(base, f"class {base:02x}")
+
+
+def kinds(functions: Iterable[PciFunction]) -> str:
+    """How many there are of each kind."""
+    counted = Counter(map(kind, functions))
+    return ", ".join(f"{name}: {counted[name]}" for name in sorted(counted))
+
+
+def affinity(scene: Scene, node: int | None) -> Iterator[str]:
+    """How a device of a node stands to the guest, and which policy allows that."""
+    found = scene.affinity(node)
+    if found is not None:
+        policies = allowing(found)
+        named = ", ".join(each.value for each in policies)
+        every = len(policies) == len(POLICIES)
+        yield f"{_AFFINITIES[found]} ({'every policy' if every else named})"
+
+
+def allowing(found: Affinity) -> tuple[NUMAPolicy, ...]:
+    """The policies by which a guest may have what stands so to it."""
+    return tuple(policy for policy in POLICIES if allows(policy, found))
+
+
+def holder(leases: Sequence[Lease]) -> Iterator[str]:
+    """Who has something, or had it last."""
+    consumers = {lease.consumer: lease for lease in leases}
+    if len(consumers) > 1:
+        yield f"{len(consumers)} instances"
+    elif consumers:
+        (lease,) = consumers.values()
+        name = lease.instance_name
+        yield plain(f"{name} ({lease.consumer})" if name else lease.consumer)
+        if lease.attach_target in _TARGETS:
+            yield _TARGETS[lease.attach_target]
+
+
+def function(scene: Scene, address: PciAddress) -> Iterator[str]:
+    """All that is said of one function, the most important first."""
+    found = scene.functions[address]
+    device = scene.states.get(address)
+    if device is not None and _goes_along(device):
+        # All else is said of the one that it goes along with.
+        yield plain(device.reason)
+        yield from (role(found), driver(found))
+        return
+    if device is not None:
+        yield from _device(scene, [device])
+    yield role(found)
+    yield from _names(scene, address)
+    yield driver(found)
+    yield from _group(scene, found)
+
+
+def alike(scene: Scene, some: Sequence[PciAddress]) -> Iterator[str]:
+    """What is said of VFs that differ in nothing but their places."""
+    found = [scene.functions[each] for each in some]
+    devices = [scene.states[each] for each in some if each in scene.states]
+    if devices:
+        yield from _device(scene, devices)
+    yield driver(found[0])
+    groups = {each.iommu_group for each in found} - {None}
+    if groups:
+        yield f"groups {ranges.numbers(each for each in groups if each is not None)}"
+
+
+def role(found: PciFunction) -> str:
+    """Its class, and what it is in SR-IOV's terms."""
+    if found.role is PciRole.PF:
+        return f"{kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
+    return f"{kind(found)} VF" if found.role is PciRole.VF else kind(found)
+
+
+def driver(found: PciFunction) -> str:
+    """The driver that it has."""
+    return plain(found.driver) if found.driver else "no driver"
+
+
+def cell(found: NUMACell) -> Iterator[str]:
+    """What a cell has."""
+    cpus = found.cpuset | found.pcpuset
+    yield f"CPUs {ranges.numbers(cpus)}" if cpus else "no CPUs"
+    yield _size(found.memory)
+    # By ascending size: the first are no huge ones.
+    for pages in found.mempages[1:]:
+        if pages.total:
+            size = _size(pages.size_kb // 1024)
+            yield f"{pages.free} of {pages.total} pages of {size} free"
+    networks = sorted(found.network_info.physnets)
+    if networks:
+        yield plain(f"networks {', '.join(networks)}")
+    if found.network_info.tunneled:
+        yield "tunnels"
+    far: dict[int, list[int]] = {}
+    for other, distance in found.distances:
+        if other != found.id:
+            far.setdefault(distance, []).append(other)
+    for distance, others in sorted(far.items()):
+        yield f"distance {distance} to {cells(others)}"
+
+
+def cells(some: Sequence[int]) -> str:
+    """Cells by their numbers."""
+    return f"{'cells' if len(some) > 1 else 'cell'} {ranges.numbers(some)}"
+
+
+def _device(scene: Scene, devices: Sequence[DeviceState]) -> Iterator[str]:
+    first = devices[0]
+    yield from holder([each.lease for each in devices if each.lease])
+    if first.reason:
+        yield plain(first.reason)
+    if first.function is not None:
+        yield from affinity(scene, first.function.numa_node)
+    if first.resource_class:
+        yield plain(first.resource_class)
+
+
+def _goes_along(device: DeviceState) -> bool:
+    """Whether it is what a guest gets besides, as it is in the same group."""
+    if device.lease is not None:
+        return device.address != device.lease.address
+    handles = device.provider.device.handles if device.provider else ()
+    return any(
+        device.address in handle.members and device.address != handle.address
+        for handle in handles
+    )
+
+
+def _names(scene: Scene, address: PciAddress) -> Iterator[str]:
+    for name, owner in scene.host.netdevs.items():
+        if owner == address:
+            yield plain(name)
+
+
+def _group(scene: Scene, found: PciFunction) -> Iterator[str]:
+    if found.iommu_group is None:
+        yield "no IOMMU group"
+        return
+    group = scene.host.groups.get(found.iommu_group)
+    others = [each for each in group.members if each != found.address] if group else []
+    text = f"group {found.iommu_group}"
+    if len(others) > _FEW:
+        text += f" with {len(others)} others"
+    elif others:
+        text += f" with {ranges.addresses(others)}"
+    yield text
+
+
+def _size(mib: int) -> str:
+    if mib < 1024:
+        return f"{mib} MiB"
+    return f"{mib / 1024:.1f}".removesuffix(".0") + " GiB"

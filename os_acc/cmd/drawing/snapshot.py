@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""All that is drawn, as it was found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from os_acc.cmd.device_states import DeviceState, State, device_states
+from os_acc.host.view import Host
+from os_acc.numa.affinity import Affinity, Guest
+from os_acc.objects.numa import NUMATopology
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.service import Look
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accelerator:
+    """What one guest can have; ``is_free``: nobody has it, and it is in order."""
+
+    resource_class: str
+    numa_node: int | None
+    is_free: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scene:
+    """A host at one moment.
+
+    :ivar name: of the compute node.
+    :ivar states: what is with the functions that os_acc may take.
+    :ivar parents: what is right above each function that is not on a root bus.
+    :ivar guest: for whom devices are looked at; None: for nobody in particular.
+    """
+
+    name: str
+    host: Host
+    states: Mapping[PciAddress, DeviceState]
+    parents: Mapping[PciAddress, PciAddress]
+    topology: NUMATopology
+    accelerators: tuple[Accelerator, ...] = ()
+    guest: Guest | None = None
+
+    @property
+    def functions(self) -> Mapping[PciAddress, PciFunction]:
+        """Every function of the host."""
+        return self.host.functions
+
+    def affinity(self, node: int | None) -> Affinity | None:
+        """How a node stands to the guest; None where there is none."""
+        return self.guest.affinity(node) if self.guest else None
+
+
+def of(
+    look: Look,
+    name: str,
+    parents: Mapping[PciAddress, PciAddress],
+    topology: NUMATopology,
+    cells: tuple[int, ...] = (),
+) -> Scene:
+    """What somebody who only looks has seen.
+
+    :param cells: those of a guest; empty: there is none.
+    """
+    states = {each.address: each for each in device_states(look)}
+    return Scene(
+        name=name,
+        host=look.stock.host,
+        states=MappingProxyType(states),
+        parents=parents,
+        topology=topology,
+        accelerators=tuple(
+            Accelerator(
+                provider.device.resource_class,
+                handle.numa_node,
+                states[handle.address].state is State.FREE,
+            )
+            for provider in look.stock.providers.values()
+            for handle in provider.device.handles
+        ),
+        guest=Guest(topology, cells) if cells else None,
+    )

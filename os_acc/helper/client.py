@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The caller's side of the privileged helper.
+
+Turns the helper's plain answers into typed errors. How the helper is started
+and replaced is in :mod:`os_acc.helper.connection`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from os_acc import deadlines, exception, privsep
+from os_acc.bitstreams import policy
+from os_acc.helper import connection, errors, programming_errors
+from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
+from os_acc.helper.errors import EpochRefused as EpochRefused
+from os_acc.objects.image import Bitstream
+from os_acc.objects.lease import HelperRecord, Lease
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.region import Region
+from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
+from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.record import Use
+from os_acc.privsep.rootconf import Mode
+
+_CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
+# On a host without FPGAs nobody has to allow the third.
+_AT_ONCE = (privsep.base, privsep.inspect)
+
+
+_helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    # A thread that the child does not have may have been about to start what
+    # the child then waits for.
+    for each in _helpers:
+        each.forget_starts()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+class Helper:
+    """Privileged steps as typed calls.
+
+    :param write_timeout: seconds that the kernel gets for one round trip.
+    :param start_timeout: seconds after which the start of a helper is given up.
+    """
+
+    def __init__(
+        self, write_timeout: float, start_timeout: float = connection.START_SECONDS
+    ) -> None:
+        self.write_timeout = write_timeout
+        self._start_timeout = start_timeout
+        self.forget_starts()
+        _helpers.add(self)
+
+    def forget_starts(self) -> None:
+        """Know of no start of a context: in a forked child there was none."""
+        self._links = {
+            context: connection.Connection(context, self._start_timeout)
+            for context in _CONTEXTS
+        }
+
+    def start(
+        self,
+        deadline: float,
+        contexts: Sequence[privsep.Context] = _AT_ONCE,
+    ) -> None:
+        """Start these contexts, by ``time.monotonic()``'s deadline.
+
+        :raises HelperUnavailable: they do not start, or not in time.
+        """
+        for start in [self._links[context].start() for context in contexts]:
+            start.wait(deadline)
+
+    def limits(self, deadline: float) -> tuple[Mode, str, str]:
+        """Whether root's configuration limits the helper; its path; why not."""
+        turn = self._turn(privsep.base, deadline)
+        mode, path, why = turn.ask(rootconf.standing)
+        return Mode(mode), path, why
+
+    def take(self, lease: Lease, deadline: float) -> None:
+        """Bind all functions of a lease to vfio-pci.
+
+        :raises DeviceClaimed: the helper has one of them taken for another lease.
+        :raises HostError: as the host refused it.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answers = turn.ask(
+            binding.take,
+            lease.iommu_group,
+            _targets(lease),
+            lease.epoch,
+            turn.milliseconds,
+            lease.uuid,
+        )
+        _judge(lease.members, answers)
+
+    def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
+        """Record the functions of a lease as taken; their binding stays as it is.
+
+        :param instead_of: the lease to which the records belong until then, as
+            :meth:`recorded` lists it.
+        :raises DeviceClaimed: the helper has one of them taken for another lease.
+        :raises HostError: as the host refused it.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answers = turn.ask(
+            binding.reserve,
+            lease.iommu_group,
+            _targets(lease),
+            lease.epoch,
+            turn.milliseconds,
+            lease.uuid,
+            str(Use.GUEST if lease.is_the_guests else Use.HOST),
+            instead_of,
+        )
+        _judge(lease.members, answers)
+
+    def forget(
+        self, lease: str, addresses: Sequence[PciAddress], epoch: int, deadline: float
+    ) -> None:
+        """Remove a lease's records of functions that are not restored.
+
+        :raises HostError: one of them is on vfio-pci for the guest.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answers = turn.ask(
+            binding.forget,
+            tuple(address.parts for address in addresses),
+            epoch,
+            turn.milliseconds,
+            lease,
+        )
+        _judge(addresses, answers)
+
+    def recorded(self, deadline: float) -> tuple[HelperRecord, ...]:
+        """List the functions that the helper has taken in this boot."""
+        turn = self._turn(privsep.base, deadline)
+        return tuple(HelperRecord.of(*each) for each in turn.ask(record.claimed))
+
+    def give_back(
+        self, lease: Lease, deadline: float, *, proven_free: bool = False
+    ) -> None:
+        """Return all functions of a lease to what they were bound to.
+
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        turn = self._turn(privsep.base, deadline)
+        targets = tuple(
+            (
+                prior.address.parts,
+                prior.identity.numbers,
+                prior.driver or "",
+                prior.driver_override or "",
+            )
+            for prior in lease.prior
+        )
+        answers = turn.ask(
+            binding.give_back,
+            lease.iommu_group,
+            targets,
+            lease.epoch,
+            turn.milliseconds,
+            proven_free,
+            lease.uuid,
+        )
+        outcomes = {Result(*answer).outcome for answer in answers}
+        if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
+            self.check_free(lease.members, deadline)
+            if not proven_free:
+                self.give_back(lease, deadline, proven_free=True)
+                return
+        _judge(lease.members, answers)
+
+    def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
+        """Make sure that no process holds one of these functions.
+
+        :raises DeviceInUse: someone does, or even root's eyes cannot tell.
+        """
+        turn = self._turn(privsep.inspect, deadline)
+        outcome, number, found = turn.ask(
+            holders.holders, tuple(address.parts for address in addresses)
+        )
+        if outcome == Outcome.OK:
+            return
+        if number in exception.EXHAUSTED:
+            raise exception.HostStepFailed(
+                f"cannot find out who holds {addresses[0]}: {os.strerror(number)}",
+                address=str(addresses[0]),
+                errno=number,
+            )
+        names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
+        raise exception.DeviceInUse(
+            f"{addresses[0]} is held by {names or 'somebody who cannot be named'}",
+            address=str(addresses[0]),
+            errno=number,
+            holders=tuple((pid, command) for pid, command in found),
+        )
+
+    def set_num_vfs(
+        self, function: PciFunction, count: int, epoch: int, deadline: float
+    ) -> None:
+        """Give a PF this many VFs.
+
+        :raises HostError: as the host refused it.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            sriov.set_num_vfs,
+            function.address.parts,
+            function.identity.numbers,
+            count,
+            epoch,
+            turn.milliseconds,
+        )
+        _judge((function.address,), (answer,))
+
+    def program(
+        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+    ) -> str:
+        """Write a verified bitstream to a region, and read back what it holds.
+
+        The image is found in the cache by its hash, and hashed once more.
+
+        :returns: canonical UUID of the function that the region holds.
+        :raises NotProgrammable: the region takes no bitstreams.
+        :raises ImageMismatch, ImageInvalid: nothing was written.
+        :raises ProgrammingFailed: it may hold anything, as after DeviceStuck
+            and HelperLost.
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        if region.interface_id is None:
+            raise exception.NotProgrammable(f"{region} cannot be programmed")
+        turn = self._turn(privsep.image, deadline)
+        answer = turn.ask(
+            fpga.program,
+            region.card.parts,
+            region.identity.numbers,
+            region.number,
+            region.interface_id,
+            bitstream.image.hash_algo,
+            bitstream.image.hash_value,
+            bitstream.header.payload_offset,
+            bitstream.header.payload_size,
+            epoch,
+            turn.milliseconds,
+            _signature(bitstream),
+        )
+        return self._programmed(region, bitstream, answer, deadline)
+
+    def load_xclbin(
+        self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
+    ) -> str:
+        """Load a verified xclbin into a card on XRT's drivers, and read it back.
+
+        The image is found in the cache by its hash, and hashed once more.
+
+        :returns: canonical UUID of the xclbin.
+        :raises NotProgrammable: the region takes no bitstreams.
+        :raises ImageMismatch, ImageInvalid: nothing was written.
+        :raises ProgrammingFailed: it may hold anything, as after DeviceStuck
+            and HelperLost.
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        if region.interface_id is None:
+            raise exception.NotProgrammable(f"{region} cannot be programmed")
+        user = dataclasses.replace(region.card, function=region.number)
+        # xclmgmt would take the xclbin from under whoever uses it by xocl.
+        self.check_free((user,), deadline)
+        turn = self._turn(privsep.image, deadline)
+        answer = turn.ask(
+            xrt.program,
+            region.card.parts,
+            region.identity.numbers,
+            region.number,
+            region.interface_id,
+            bitstream.image.hash_algo,
+            bitstream.image.hash_value,
+            epoch,
+            turn.milliseconds,
+            _signature(bitstream),
+        )
+        return self._programmed(region, bitstream, answer, deadline)
+
+    def _programmed(
+        self,
+        region: Region,
+        bitstream: Bitstream,
+        answer: Sequence[Any],
+        deadline: float,
+    ) -> str:
+        """What the region holds by now, read back."""
+        result = Result(*answer)
+        if result.outcome == Outcome.IN_USE:
+            self.check_free((region.card,), deadline)
+        if result.outcome != Outcome.OK:
+            raise (
+                programming_errors.refusal(region, bitstream, result)
+                or errors.of_answer(str(region.card), result)
+            )
+        return result.observed
+
+    def release_ports(
+        self, card: PciFunction, count: int, epoch: int, deadline: float
+    ) -> None:
+        """Take a card's first ports from the host, so that VFs get them.
+
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            fpga.release_ports,
+            card.address.parts,
+            card.identity.numbers,
+            count,
+            epoch,
+            turn.milliseconds,
+        )
+        self._judge_ports(card, answer, deadline)
+
+    def assign_ports(self, card: PciFunction, epoch: int, deadline: float) -> None:
+        """Give the host back all ports of a card that has no VFs.
+
+        :raises HostError: as the host refused it; DeviceInUse names holders.
+        """
+        turn = self._turn(privsep.base, deadline)
+        answer = turn.ask(
+            fpga.assign_ports,
+            card.address.parts,
+            card.identity.numbers,
+            epoch,
+            turn.milliseconds,
+        )
+        self._judge_ports(card, answer, deadline)
+
+    def _judge_ports(
+        self, card: PciFunction, answer: Sequence[Any], deadline: float
+    ) -> None:
+        if Result(*answer).outcome == Outcome.IN_USE:
+            self.check_free((card.address,), deadline)
+        _judge((card.address,), (answer,))
+
+    def _turn(self, context: privsep.Context, deadline: float) -> _Turn:
+        """The helper is there, and this is the time that the kernel has.
+
+        :raises HelperUnavailable: it does not start in time.
+        :raises DeviceStuck: no time is left.
+        """
+        deadlines.left(deadline)
+        link = self._links[context]
+        link.start().wait(deadline)
+        seconds = min(self.write_timeout, deadlines.left(deadline))
+        return _Turn(link, max(1, int(seconds * 1000)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Turn:
+    """One call of the helper.
+
+    :ivar milliseconds: what the kernel gets for it; the helper has to know.
+    """
+
+    link: connection.Connection
+    milliseconds: int
+
+    def ask(self, entrypoint: Callable[..., Any], *args: object) -> Any:
+        # The helper's own deadline comes first, so that its answer can arrive.
+        seconds = self.milliseconds / 1000 + deadlines.ANSWER
+        return self.link.ask(entrypoint, seconds, args)
+
+
+def _signature(bitstream: Bitstream) -> tuple[str, ...]:
+    found = bitstream.image.properties
+    return tuple(found.get(name, "") for name in policy.SIGNATURE_PROPERTIES)
+
+
+def _targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    return tuple((prior.address.parts, prior.identity.numbers) for prior in lease.prior)
+
+
+def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
+    results = [Result(*answer) for answer in answers]
+    for address, result in zip(addresses, results, strict=False):
+        # What was not tried says nothing of why.
+        if result.outcome not in (Outcome.OK, Outcome.UNREACHED):
+            raise errors.of_answer(str(address), result)
+    done = [result for result in results if result.outcome == Outcome.OK]
+    if len(done) != len(addresses):
+        raise exception.HelperLost("the privileged helper answered something else")

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What drivers made of the functions: the devices in ``/sys/class``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from os_acc.exception import HostStepFailed, InvalidPciAddress
+from os_acc.host.attributes import link_target
+from os_acc.objects.pci import PciAddress
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClassDevice:
+    """One device of a class.
+
+    :ivar path: its directory, below the root.
+    :ivar owner: the PCI function it belongs to; None for a virtual one.
+    :ivar ancestors: the names of the devices above it, from the top.
+    """
+
+    name: str
+    path: str
+    owner: PciAddress | None
+    ancestors: tuple[str, ...]
+
+
+def class_devices(root: str, class_name: str) -> list[ClassDevice]:
+    """The devices of one class, sorted by name; none where it is missing.
+
+    :raises HostStepFailed: the class is there and cannot be read.
+    """
+    directory = os.path.join(root, "sys/class", class_name)
+    found = []
+    for name in _links(directory):
+        path = f"{directory}/{name}"
+        target = link_target(path)
+        if target is not None:
+            ancestors = tuple(target.split("/")[:-1])
+            owner = nearest_function(ancestors)
+            found.append(ClassDevice(name, path, owner, ancestors))
+    return found
+
+
+def _links(directory: str) -> list[str]:
+    # A class may hold plain files, too: /sys/class/net/bonding_masters.
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_symlink())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HostStepFailed(
+            f"cannot list {directory}: {error.strerror}", errno=error.errno or 0
+        ) from error
+
+
+def nearest_function(ancestors: Sequence[str]) -> PciAddress | None:
+    """The nearest PCI function above, of names from the top; above it are bridges."""
+    for name in reversed(ancestors):
+        # Cheaper than an exception for each of the many other names.
+        if ":" in name and "." in name:
+            try:
+                return PciAddress.parse(name)
+            except InvalidPciAddress:
+                continue
+    return None

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What this host offers at this moment, and what it does not and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import os_resource_classes  # type: ignore[import-untyped]
+import os_traits  # type: ignore[import-untyped]
+from oslo_log import log
+
+from os_acc import deadlines, exception, plugins
+from os_acc.host import boot, pci, usage
+from os_acc.host.view import Host
+from os_acc.inventory import eligibility
+from os_acc.objects import device_spec, naming
+from os_acc.objects.claim import Claim, Named, Tags
+from os_acc.objects.device import Card, Device, Handle, Provider, Refusal, Refused
+from os_acc.objects.lease import Standing
+from os_acc.objects.naming import Place
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.objects.region import Programming, Region
+from os_acc.objects.request import PLACEMENT_NAME
+from os_acc.placement import region_traits
+from os_acc.plugins import base
+
+LOG = log.getLogger(__name__)
+
+_CUSTOM = re.compile("CUSTOM_.")
+
+# A plugin only reads, and discovery is part of each plug.
+_DISCOVER_SECONDS = 10.0
+
+_MAYBE_UNKNOWN = frozenset({Refusal.UNKNOWN_STATE, Refusal.NOT_ISOLATED})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inventory:
+    """One look at the host.
+
+    :ivar set_aside: the plugins that failed to say what they know.
+    :ivar places: what the providers, and those of cards, are named after.
+    :ivar standing: the leases that this was judged against. A choice among the
+        providers uses them, too.
+    :ivar prebound: functions that are on vfio-pci without us, says the operator.
+    """
+
+    host: Host
+    providers: Mapping[str, Provider]
+    refused: tuple[Refused, ...]
+    set_aside: tuple[plugins.SetAside, ...] = ()
+    places: Mapping[str, Place] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    standing: Standing = dataclasses.field(default_factory=Standing)
+    prebound: frozenset[PciAddress] = frozenset()
+
+    @property
+    def classes(self) -> Mapping[str, str]:
+        """The resource class of each provider, by its uuid."""
+        return {
+            uuid: each.device.resource_class for uuid, each in self.providers.items()
+        }
+
+    @property
+    def plugins(self) -> Mapping[str, str]:
+        """The plugin of each provider, by its uuid."""
+        return {uuid: each.device.plugin for uuid, each in self.providers.items()}
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether something may be prepared for a guest, and leased to none.
+
+        Of a device that is not isolated this may be what is in its way.
+        """
+        return any(each.reason in _MAYBE_UNKNOWN for each in self.refused)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator said of devices, here and in Nova's options."""
+
+    named: device_spec.DeviceSpec
+    nova: device_spec.DeviceSpec
+    nova_policies: device_spec.DeviceSpec
+    nova_mdev_parents: frozenset[PciAddress]
+    nova_mdev_types: frozenset[str]
+
+
+class Told:
+    """Writes to the log what is not offered, and each thing once."""
+
+    def __init__(self) -> None:
+        self._texts: frozenset[str] = frozenset()
+
+    def tell(self, stock: Inventory) -> None:
+        """Log what has become so since the last time."""
+        now = [
+            f"{each.address} is named in [os_acc] device_spec but not offered: {each}"
+            for each in stock.refused
+        ]
+        now += [
+            f"the plugin {each.name} is idle: {each.reason}" for each in stock.set_aside
+        ]
+        before, self._texts = self._texts, frozenset(now)
+        for text in now:
+            if text not in before:
+                LOG.warning("%s", text)
+
+
+def take_stock(
+    root: str,
+    rules: Rules,
+    loaded: plugins.Plugins,
+    node_name: str,
+    standing: Standing,
+    deadline: float = math.inf,
+    host: Host | None = None,
+    faults: Mapping[PciAddress, str] = MappingProxyType({}),
+) -> Inventory:
+    """Scan the host, judge what is named, and let the plugins choose.
+
+    :param standing: the leases by which functions are judged.
+    :param host: what a scan has found already.
+    :param faults: functions of which the kernel has said that they are out of
+        order, and how.
+    :raises HostStepFailed: the host cannot be read at all.
+    :raises DeviceStuck: the deadline has passed.
+    """
+    host = host or pci.scan(root)
+    named = _with_policies(_match(rules.named, host), _match(rules.nova_policies, host))
+    scene = eligibility.Scene(
+        root=root,
+        host=host,
+        usage=usage.read_usage(root, host),
+        named=named,
+        nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
+        nova_mdev_types=rules.nova_mdev_types,
+        leased=standing.leased,
+        taken=standing.taken,
+        in_parts=standing.leased_in_parts,
+        claimed=standing.claimed,
+    )
+    claims, refused = _claims(scene)
+    there = _still_there(standing.places, host)
+    candidates = base.Candidates(
+        claims,
+        root,
+        named=tuple(_named(scene, address) for address in sorted(named)),
+        places=frozenset(there.values()),
+    )
+    offered = _last_offered(standing.plugins, there)
+    devices, unknown, set_aside = _discover(
+        loaded, candidates, standing, offered, deadline
+    )
+    devices = [
+        region_traits.described(_with_faults(device, faults), standing)
+        for device in devices
+    ]
+    names = naming.Names(node_name, standing.places, _places(host, devices))
+    providers = [_provider(names, device) for device in devices]
+    return Inventory(
+        host=host,
+        providers=MappingProxyType({each.uuid: each for each in providers}),
+        refused=(*refused, *unknown),
+        set_aside=set_aside,
+        places=names.given,
+        standing=standing,
+        prebound=frozenset(_prebound(scene, claims)),
+    )
+
+
+def _prebound(
+    scene: eligibility.Scene, claims: Sequence[Claim]
+) -> Iterator[PciAddress]:
+    for claim in claims:
+        for address in claim.members:
+            if scene.named.get(address, claim.tags).prebound:
+                yield address
+
+
+def _with_faults(device: Device, faults: Mapping[PciAddress, str]) -> Device:
+    if not faults:
+        return device
+    handles = tuple(_with_fault(handle, faults) for handle in device.handles)
+    return dataclasses.replace(device, handles=handles)
+
+
+def _with_fault(handle: Handle, faults: Mapping[PciAddress, str]) -> Handle:
+    """Out of order with any function that a guest would get along with it."""
+    found = [f"{each} {faults[each]}" for each in handle.members if each in faults]
+    if not found:
+        return handle
+    own = [handle.fault] if handle.fault else []
+    return dataclasses.replace(handle, fault="; ".join([*own, *found]))
+
+
+def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, Tags]:
+    if not spec.entries:
+        return {}
+    found = (
+        (address, spec.match(function, host.netdevs, host.functions))
+        for address, function in host.functions.items()
+    )
+    return {address: tags for address, tags in found if tags is not None}
+
+
+def _with_policies(
+    named: Mapping[PciAddress, Tags], aliases: Mapping[PciAddress, Tags]
+) -> dict[PciAddress, Tags]:
+    """What Nova's alias says of NUMA comes before what we are told ourselves."""
+    return {
+        address: (
+            dataclasses.replace(tags, numa_policy=aliases[address].numa_policy)
+            if address in aliases
+            else tags
+        )
+        for address, tags in named.items()
+    }
+
+
+def _claims(scene: eligibility.Scene) -> tuple[tuple[Claim, ...], list[Refused]]:
+    claims: list[Claim] = []
+    refused: list[Refused] = []
+    taken: set[PciAddress] = set()
+    for address in sorted(scene.named):
+        if address in taken:
+            # Its group goes to a guest under another function's name.
+            continue
+        verdict = eligibility.judge(scene, address)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+            continue
+        claims.append(_claim(scene, address, verdict))
+        taken.update(verdict)
+    return tuple(claims), refused
+
+
+def _named(scene: eligibility.Scene, address: PciAddress) -> Named:
+    function = scene.host.function(address)
+    return Named(function, _parent(scene.host, function), scene.named[address])
+
+
+def _still_there(places: Mapping[str, Place], host: Host) -> dict[str, PciAddress]:
+    """The functions after which a provider on record is named, by its uuid."""
+    return {
+        uuid: place.address
+        for uuid, place in places.items()
+        if (function := host.functions.get(place.address)) is not None
+        and place.is_of(function.identity, function.address)
+    }
+
+
+def _last_offered(
+    plugins: Mapping[str, str], there: Mapping[str, PciAddress]
+) -> dict[PciAddress, set[str]]:
+    """The plugins that are on record as having offered what is in a place."""
+    found: dict[PciAddress, set[str]] = {}
+    for uuid, name in plugins.items():
+        if uuid in there:
+            found.setdefault(there[uuid], set()).add(name)
+    return found
+
+
+def _claim(
+    scene: eligibility.Scene, address: PciAddress, members: tuple[PciAddress, ...]
+) -> Claim:
+    function = scene.host.function(address)
+    return Claim(
+        function=function,
+        parent=_parent(scene.host, function),
+        tags=scene.named[address],
+        members=members,
+        iommu_group=scene.host.group_of(address).number,
+    )
+
+
+def _parent(host: Host, function: PciFunction) -> PciFunction:
+    # In a guest a VF has no PF to be seen.
+    return host.functions.get(function.physfn or function.address, function)
+
+
+def _recorded(
+    root: str, standing: Standing, plugin: str
+) -> Mapping[PciAddress, Region]:
+    """The regions of a plugin's functions that are leased: nobody sees those."""
+    this_boot = boot.boot_id(root)
+    return MappingProxyType(
+        {
+            address: _in_boot(lease.programming, this_boot)
+            for lease in standing.leases
+            if lease.programming is not None and lease.plugin == plugin
+            for address in lease.members
+        }
+    )
+
+
+def _in_boot(programming: Programming, boot_id: str) -> Region:
+    """The region as it was, if that was in this boot: a boot may empty it."""
+    if programming.boot_id == boot_id:
+        return programming.region
+    return dataclasses.replace(programming.region, function_id=None)
+
+
+def _discover(
+    loaded: plugins.Plugins,
+    candidates: base.Candidates,
+    standing: Standing,
+    offered: Mapping[PciAddress, Collection[str]],
+    deadline: float,
+) -> tuple[list[Device], list[Refused], tuple[plugins.SetAside, ...]]:
+    devices: list[Device] = []
+    refused: list[Refused] = []
+    aside: list[plugins.SetAside] = []
+    left = candidates.claims
+    for idle in loaded.set_aside:
+        left = _keep(left, idle, offered, refused)
+    for plugin in loaded.loaded:
+        deadlines.left(deadline)
+        seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
+        recorded = _recorded(candidates.root, standing, plugin.name)
+        try:
+            found, not_offered = loaded.call(
+                plugin,
+                seconds,
+                _take,
+                plugin,
+                dataclasses.replace(candidates, claims=left, regions=recorded),
+            )
+        except exception.PluginFailed as error:
+            aside.append(idle := plugins.SetAside(plugin.name, error.message))
+            left = _keep(left, idle, offered, refused)
+            continue
+        devices.extend(found)
+        refused.extend(not_offered)
+        gone = {handle.address for device in found for handle in device.handles}
+        gone.update(each.address for each in not_offered)
+        left = tuple(claim for claim in left if claim.function.address not in gone)
+    # What no plugin took: the reason may be one that failed.
+    detail = "; ".join(each.reason for each in aside)
+    reason = Refusal.PLUGIN_FAILED if aside else Refusal.NO_PLUGIN
+    refused += [Refused(claim.function.address, reason, detail) for claim in left]
+    return devices, refused, tuple(aside)
+
+
+def _keep(
+    claims: tuple[Claim, ...],
+    idle: plugins.SetAside,
+    offered: Mapping[PciAddress, Collection[str]],
+    refused: list[Refused],
+) -> tuple[Claim, ...]:
+    """Refuse to the others what an idle plugin has offered; return the rest.
+
+    A guest would get it under another class, without what that plugin prepares.
+    """
+    left: list[Claim] = []
+    for claim in claims:
+        address = claim.function.address
+        by = {*offered.get(address, ()), *offered.get(claim.parent.address, ())}
+        if idle.name in by:
+            detail = f"{idle.name} has offered it before: {idle.reason}"
+            refused.append(Refused(address, Refusal.PLUGIN_FAILED, detail))
+        else:
+            left.append(claim)
+    return tuple(left)
+
+
+def _take(
+    plugin: base.PluginBase, candidates: base.Candidates
+) -> tuple[list[Device], list[Refused]]:
+    """What a plugin takes of the claims: only that, and each once.
+
+    :raises ValueError: it offers what it must not.
+    """
+    free = {claim.handle() for claim in candidates.claims}
+    places = {handle.address for handle in free}
+    devices: list[Device] = []
+    refused: list[Refused] = []
+    for device in plugin.discover(candidates):
+        if isinstance(device, Refused):
+            if device.address not in places:
+                raise ValueError(f"{device.address} is no candidate")
+            refused.append(device)
+            continue
+        _check(plugin, device)
+        if any(device.address == other.address for other in devices):
+            raise ValueError(f"{device.address} is two devices: give one all handles")
+        for handle in device.handles:
+            # Of a candidate nothing may be changed, but what its plugin knows.
+            healthy = dataclasses.replace(handle, fault="")
+            if healthy not in free:
+                raise ValueError(
+                    f"{handle.address} is no candidate as it is, or offered twice"
+                )
+            free.remove(healthy)
+        devices.append(device)
+    return devices, refused
+
+
+def _check(plugin: base.PluginBase, device: object) -> None:
+    if not isinstance(device, Device):
+        raise ValueError(f"discover() gives {device!r}, not a device")
+    if device.plugin != plugin.name:
+        raise ValueError(f"{device.address} says that it is of {device.plugin!r}")
+    if device.region is not None and len(device.handles) > 1:
+        places = {handle.address for handle in device.handles}
+        if not places.issubset(device.region.functions):
+            raise ValueError(f"the region of {device.address} does not name {places}")
+    for name in (device.resource_class, *device.traits):
+        if not PLACEMENT_NAME.fullmatch(name):
+            raise ValueError(f"{device.address} has {name!r}, no name for Placement")
+    # Placement would refuse it, and Nova's update of the whole node with it.
+    for name in _unheard_of(device):
+        raise ValueError(
+            f"{device.address} has {name!r}, neither standard nor CUSTOM_ something"
+        )
+
+
+def _unheard_of(device: Device) -> Iterator[str]:
+    name = device.resource_class
+    if not _CUSTOM.match(name) and name not in os_resource_classes.STANDARDS:
+        yield name
+    traits = [name for name in sorted(device.traits) if not _CUSTOM.match(name)]
+    if traits:
+        _standard, others = os_traits.check_traits(traits)
+        yield from sorted(others)
+
+
+def _places(host: Host, devices: Sequence[Device]) -> Iterator[Place]:
+    """Where something is that can be known by a serial number, offered or not."""
+    for function in host.functions.values():
+        # VFs may have the serial number of their PF.
+        if function.identity.serial and function.physfn is None:
+            yield naming.place(function.identity, function.address)
+    for device in devices:
+        yield naming.place(device.identity, device.address)
+        if device.region is not None:
+            yield naming.place(device.region.identity, device.region.card)
+
+
+def _provider(names: naming.Names, device: Device) -> Provider:
+    uuid, name = names.give(naming.of_device, device.identity, device.address)
+    if device.region is None:
+        return Provider(uuid, name, device)
+    region = device.region
+    card = names.give(naming.of_card, region.identity, region.card)
+    return Provider(uuid, name, device, Card(*card))

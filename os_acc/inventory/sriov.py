@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Make the virtual functions that ``[os_acc] device_spec`` asks for."""
+
+from __future__ import annotations
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.helper import client
+from os_acc.host import pci
+from os_acc.host.view import Host
+from os_acc.inventory import discovery
+from os_acc.objects import dfl
+from os_acc.objects.pci import PciFunction, PciRole
+from os_acc.store.leases import Store
+from os_acc.store.locks import Locks, device_lock
+
+LOG = log.getLogger(__name__)
+
+
+def make(
+    root: str,
+    rules: discovery.Rules,
+    store: Store,
+    locks: Locks,
+    hands: client.Helper,
+    deadline: float,
+) -> None:
+    """Give each named PF the VFs of its ``num_vfs``; one that fails is logged.
+
+    A PF that Nova's own options claim is left to Nova, and one that is leased
+    as a whole to whoever has it.
+
+    A PF that has VFs already keeps them: the kernel only goes through zero
+    to another number, and that takes them out of guests. The helper is asked
+    all the same, because it may have been killed at the last step.
+    """
+    if not rules.named.wants_vfs:
+        return
+    host = pci.scan(root)
+    for function in host.functions.values():
+        tags = rules.named.match(function, host.netdevs, host.functions)
+        if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
+            continue
+        if _is_novas(root, rules, host, function):
+            LOG.error("%s gets no VFs: Nova claims it", function.address)
+            continue
+        try:
+            with locks.hold([device_lock(function.address)], deadline):
+                recorded = store.until(deadline)
+                if function.address in recorded.standing().taken:
+                    LOG.warning(
+                        "%s gets no VFs: it is leased as a whole", function.address
+                    )
+                    continue
+                _make_one(function, tags.num_vfs, recorded, hands, deadline)
+        except exception.OsAccError as error:
+            told = "; ".join((str(error), *getattr(error, "__notes__", ())))
+            LOG.error("%s keeps its VFs as they are: %s", function.address, told)
+
+
+def _is_novas(
+    root: str, rules: discovery.Rules, host: Host, function: PciFunction
+) -> bool:
+    return (
+        rules.nova.match(function, host.netdevs, host.functions) is not None
+        or function.address in rules.nova_mdev_parents
+        or not rules.nova_mdev_types.isdisjoint(pci.mdev_types(root, function.address))
+    )
+
+
+def _make_one(
+    function: PciFunction,
+    count: int,
+    store: Store,
+    hands: client.Helper,
+    deadline: float,
+) -> None:
+    if len(function.vfs) not in (0, count):
+        raise exception.HostStepFailed(
+            f"it has {len(function.vfs)} VFs, not {count}",
+            address=str(function.address),
+            hint="remove them all while no guest has one, or change num_vfs",
+        )
+    try:
+        _set(function, count, store.next_epoch(), hands, deadline)
+    except client.EpochRefused as error:
+        # A store that was lost had counted further, or the clock was ahead.
+        _set(function, count, store.next_epoch(error.accepted), hands, deadline)
+
+
+def _set(
+    function: PciFunction,
+    count: int,
+    epoch: int,
+    hands: client.Helper,
+    deadline: float,
+) -> None:
+    if function.driver != dfl.DRIVER or function.vfs:
+        hands.set_num_vfs(function, count, epoch, deadline)
+        return
+    # The driver makes a VF for each port that the host has let go.
+    hands.release_ports(function, count, epoch, deadline)
+    try:
+        hands.set_num_vfs(function, count, epoch, deadline)
+    except exception.OsAccError as error:
+        try:
+            hands.assign_ports(function, epoch, deadline)
+        except exception.OsAccError as why:
+            error.add_note(f"nor has the host its ports back: {why}")
+        raise

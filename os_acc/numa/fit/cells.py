@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Whether one cell of a guest goes onto one cell of the host.
+
+The rules are those of ``_numa_fit_instance_cell`` (``nova/virt/hardware.py``):
+pages, then memory, then CPUs, then what may be overcommitted. No guest
+overcommits against itself; one with dedicated CPUs overcommits no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from os_acc.numa.fit import cores
+from os_acc.numa.fit.reasons import Reason, Why
+from os_acc.objects.numa import (
+    CPUPolicy,
+    InstanceNUMACell,
+    MemoryPages,
+    NUMACell,
+    NUMALimits,
+    PageSize,
+)
+
+_KIB_OF_MIB: Final = 1024
+
+
+def refusal(
+    host: NUMACell,
+    guest: InstanceNUMACell,
+    limits: NUMALimits | None = None,
+    *,
+    emulator: bool = False,
+) -> Reason | None:
+    """Why this cell of a guest cannot be there; None: it can.
+
+    :param limits: None: what is shared is not judged.
+    :param emulator: it has to have a dedicated CPU for the emulator, too.
+    """
+    return (
+        _without_memory(host, guest)
+        or _without_cpus(host, guest, emulator)
+        or _beyond_limits(host, guest, limits)
+    )
+
+
+def page_size(host: NUMACell, guest: InstanceNUMACell) -> int | Reason:
+    """The size of the pages that it would have there, in KiB.
+
+    Of several that are possible it is the largest.
+
+    :param guest: one that asks for a size.
+    """
+    pages = _allowed(sorted(host.mempages, key=_by_size), guest.pagesize)
+    wanted = guest.memory * _KIB_OF_MIB
+    even = [each for each in pages if wanted % each.size_kb == 0]
+    for each in reversed(even):
+        if wanted <= each.free * each.size_kb:
+            return each.size_kb
+    if not pages:
+        return Reason(Why.PAGE_SIZE, guest.pagesize or 0)
+    if not even:
+        return Reason(Why.UNEVEN_PAGES, wanted, pages[0].size_kb)
+    return _too_few(guest, max(each.free * each.size_kb for each in even))
+
+
+def _by_size(pages: MemoryPages) -> int:
+    return pages.size_kb
+
+
+def _allowed(pages: Sequence[MemoryPages], size: int | None) -> Sequence[MemoryPages]:
+    """Of pages by ascending size, those that are asked for."""
+    if size == PageSize.SMALL:
+        return pages[:1]
+    if size == PageSize.LARGE:
+        return pages[1:]
+    if size == PageSize.ANY:
+        return pages
+    return [each for each in pages if each.size_kb == size]
+
+
+def _without_memory(host: NUMACell, guest: InstanceNUMACell) -> Reason | None:
+    if guest.pagesize:
+        found = page_size(host, guest)
+        return found if isinstance(found, Reason) else None
+    dedicated = guest.cpu_policy is not CPUPolicy.SHARED
+    if host.mempages:
+        return _without_small_pages(min(host.mempages, key=_by_size), guest, dedicated)
+    if dedicated and host.available_memory < guest.memory:
+        return Reason(Why.FREE_MEMORY, guest.memory, host.available_memory)
+    if host.memory < guest.memory:
+        return Reason(Why.MEMORY, guest.memory, host.memory)
+    return None
+
+
+def _without_small_pages(
+    pages: MemoryPages, guest: InstanceNUMACell, dedicated: bool
+) -> Reason | None:
+    wanted = guest.memory * _KIB_OF_MIB
+    if wanted % pages.size_kb:
+        return Reason(Why.UNEVEN_PAGES, wanted, pages.size_kb)
+    there = (pages.free if dedicated else pages.total) * pages.size_kb
+    return _too_few(guest, there) if there < wanted else None
+
+
+def _too_few(guest: InstanceNUMACell, there_kib: int) -> Reason:
+    return Reason(Why.FREE_PAGES, guest.memory, there_kib // _KIB_OF_MIB)
+
+
+def _without_cpus(
+    host: NUMACell, guest: InstanceNUMACell, emulator: bool
+) -> Reason | None:
+    dedicated = len(guest.pcpuset) + emulator
+    if guest.cpu_policy is not CPUPolicy.SHARED and dedicated > len(host.pcpuset):
+        return Reason(Why.PCPUS, dedicated, len(host.pcpuset))
+    if guest.cpu_policy is not CPUPolicy.DEDICATED and len(guest.cpuset) > len(
+        host.cpuset
+    ):
+        return Reason(Why.CPUS, len(guest.cpuset), len(host.cpuset))
+    if guest.cpu_policy is CPUPolicy.SHARED:
+        return None
+    if dedicated > len(host.free_pcpus):
+        return Reason(Why.FREE_PCPUS, dedicated, len(host.free_pcpus))
+    return cores.refusal(
+        host, len(guest.pcpuset), guest.cpu_thread_policy, emulator=emulator
+    )
+
+
+def _beyond_limits(
+    host: NUMACell, guest: InstanceNUMACell, limits: NUMALimits | None
+) -> Reason | None:
+    if limits is None or guest.cpu_policy is CPUPolicy.DEDICATED:
+        return None
+    cpus = host.cpu_usage + len(guest.cpuset)
+    if cpus > (most := len(host.cpuset) * limits.cpu_allocation_ratio):
+        return Reason(Why.CPU_LIMIT, cpus, int(most))
+    memory = host.memory_usage + guest.memory
+    if memory > (most := host.memory * limits.ram_allocation_ratio):
+        return Reason(Why.RAM_LIMIT, memory, int(most))
+    return None

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Nova's objects as values, and values as Nova's objects.
+
+The objects are those of Nova 34 (``nova/objects/numa.py``,
+``instance_numa.py``, ``network_metadata.py``), and are only looked at: any field
+but an id may be unset, and is then as if it were empty. Nothing of Nova's is
+imported. What makes such objects takes their classes from ``objects``, which is
+``nova.objects`` after ``register_all()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from os_acc.exception import InvalidInput
+from os_acc.objects.numa import (
+    CPUPolicy,
+    CPUThreadPolicy,
+    InstanceNUMACell,
+    InstanceNUMANetworks,
+    InstanceNUMATopology,
+    MemoryPages,
+    NUMACell,
+    NUMALimits,
+    NUMANetworkInfo,
+    NUMATopology,
+)
+
+_ISOLATE = "isolate"
+
+
+def networks_from_nova(metadata: Any) -> InstanceNUMANetworks:
+    """What a guest asks for, of a ``NetworkMetadata``; None: nothing."""
+    physnets: Iterable[str] = _field(metadata, "physnets", ())
+    return InstanceNUMANetworks(
+        frozenset(physnets), bool(_field(metadata, "tunneled", False))
+    )
+
+
+def network_info_from_nova(metadata: Any) -> NUMANetworkInfo:
+    """What leaves the host in a cell, of a ``NetworkMetadata``; None: nothing."""
+    networks = networks_from_nova(metadata)
+    return NUMANetworkInfo(networks.physnets, networks.tunneled)
+
+
+def networks_to_nova(
+    networks: NUMANetworkInfo | InstanceNUMANetworks, objects: Any
+) -> Any:
+    """The same as a ``NetworkMetadata``: Nova has one class for both."""
+    return objects.NetworkMetadata(
+        physnets=set(networks.physnets), tunneled=networks.tunneled
+    )
+
+
+def host_from_nova(topology: Any) -> NUMATopology:
+    """A host, of a ``NUMATopology``; None: it has no cells.
+
+    Nova knows no distances.
+
+    :raises InvalidInput: a cell has no id.
+    """
+    cells = (_host_cell(cell) for cell in _field(topology, "cells", ()))
+    return NUMATopology(tuple(sorted(cells, key=lambda cell: cell.id)))
+
+
+def host_to_nova(topology: NUMATopology, objects: Any) -> Any:
+    """The same as a ``NUMATopology``, without its distances.
+
+    For Nova's resource tracker nothing is to be used in it: that adds what each
+    guest has.
+    """
+    return objects.NUMATopology(
+        cells=[_host_cell_to_nova(cell, objects) for cell in topology.cells]
+    )
+
+
+def guest_from_nova(topology: Any) -> InstanceNUMATopology:
+    """A guest, of an ``InstanceNUMATopology``; None: it has no cells."""
+    return InstanceNUMATopology(
+        tuple(_guest_cell(cell) for cell in _field(topology, "cells", ())),
+        _field(topology, "emulator_threads_policy", None) == _ISOLATE,
+    )
+
+
+def guest_to_nova(topology: InstanceNUMATopology, objects: Any) -> Any:
+    """The same as an ``InstanceNUMATopology`` that is on no host yet."""
+    return objects.InstanceNUMATopology(
+        cells=[
+            _guest_cell_to_nova(number, cell, objects)
+            for number, cell in enumerate(topology.cells)
+        ],
+        emulator_threads_policy=_ISOLATE
+        if topology.emulator_threads_isolated
+        else None,
+    )
+
+
+def host_cells_from_nova(topology: Any) -> tuple[int, ...]:
+    """The host's cells that a guest's are on, in the guest's order.
+
+    Only of a guest that was claimed: before that, the ids are the guest's own
+    (``numa_fit_instance_to_host`` in ``nova/virt/hardware.py``).
+
+    :raises InvalidInput: a cell has no id, or was taken from its host.
+    """
+    found = tuple(_id(cell) for cell in _field(topology, "cells", ()))
+    if any(number < 0 for number in found):
+        raise InvalidInput("a cell of this guest is on no cell of a host")
+    return found
+
+
+def limits_from_nova(limits: Any) -> NUMALimits:
+    """The ratios of a ``NUMATopologyLimits``; None: nothing beyond what is there.
+
+    The networks that travel with it are :func:`networks_from_nova` of its
+    ``network_metadata``.
+    """
+    return NUMALimits(
+        cpu_allocation_ratio=_field(limits, "cpu_allocation_ratio", 1.0),
+        ram_allocation_ratio=_field(limits, "ram_allocation_ratio", 1.0),
+    )
+
+
+def _host_cell(cell: Any) -> NUMACell:
+    cores: Iterable[Iterable[int]] = _field(cell, "siblings", ())
+    pages = (_pages(each) for each in _field(cell, "mempages", ()))
+    return NUMACell(
+        id=_id(cell),
+        cpuset=frozenset(_field(cell, "cpuset", ())),
+        pcpuset=frozenset(_field(cell, "pcpuset", ())),
+        memory=_field(cell, "memory", 0),
+        siblings=tuple(frozenset(core) for core in cores),
+        mempages=tuple(sorted(pages, key=lambda each: each.size_kb)),
+        socket=_field(cell, "socket", None),
+        network_info=network_info_from_nova(_field(cell, "network_metadata", None)),
+        cpu_usage=_field(cell, "cpu_usage", 0),
+        memory_usage=_field(cell, "memory_usage", 0),
+        pinned_cpus=frozenset(_field(cell, "pinned_cpus", ())),
+    )
+
+
+def _host_cell_to_nova(cell: NUMACell, objects: Any) -> Any:
+    return objects.NUMACell(
+        id=cell.id,
+        cpuset=set(cell.cpuset),
+        pcpuset=set(cell.pcpuset),
+        memory=cell.memory,
+        siblings=[set(core) for core in cell.siblings],
+        mempages=[
+            objects.NUMAPagesTopology(
+                size_kb=pages.size_kb,
+                total=pages.total,
+                used=pages.used,
+                reserved=pages.reserved,
+            )
+            for pages in cell.mempages
+        ],
+        socket=cell.socket,
+        network_metadata=networks_to_nova(cell.network_info, objects),
+        cpu_usage=cell.cpu_usage,
+        memory_usage=cell.memory_usage,
+        pinned_cpus=set(cell.pinned_cpus),
+    )
+
+
+def _pages(pages: Any) -> MemoryPages:
+    return MemoryPages(
+        size_kb=pages.size_kb,
+        total=pages.total,
+        used=_field(pages, "used", 0),
+        reserved=_field(pages, "reserved", 0),
+    )
+
+
+def _guest_cell(cell: Any) -> InstanceNUMACell:
+    threads = _field(cell, "cpu_thread_policy", None)
+    return InstanceNUMACell(
+        cpuset=frozenset(_field(cell, "cpuset", ())),
+        pcpuset=frozenset(_field(cell, "pcpuset", ())),
+        memory=_field(cell, "memory", 0),
+        pagesize=_field(cell, "pagesize", None),
+        cpu_policy=CPUPolicy(_field(cell, "cpu_policy", CPUPolicy.SHARED.value)),
+        cpu_thread_policy=None if threads is None else CPUThreadPolicy(threads),
+    )
+
+
+def _guest_cell_to_nova(number: int, cell: InstanceNUMACell, objects: Any) -> Any:
+    threads = cell.cpu_thread_policy
+    return objects.InstanceNUMACell(
+        id=number,
+        cpuset=set(cell.cpuset),
+        pcpuset=set(cell.pcpuset),
+        memory=cell.memory,
+        pagesize=cell.pagesize,
+        cpu_policy=cell.cpu_policy.value,
+        cpu_thread_policy=None if threads is None else threads.value,
+    )
+
+
+def _id(cell: Any) -> int:
+    number: int | None = _field(cell, "id", None)
+    if number is None:
+        raise InvalidInput("a NUMA cell of Nova's has no id")
+    return number
+
+
+def _field(of: Any, name: str, default: Any) -> Any:
+    """A field; the default where the object, the field or its value is missing."""
+    # oslo.versionedobjects: to ask for a field that is not set is an error.
+    if of is None or name not in of:
+        return default
+    value = getattr(of, name)
+    return default if value is None else value

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Whether a guest's requests for devices can all be served at once.
+
+Which devices a request may have, its policy says
+(:mod:`os_acc.numa.affinity`); who gets which is a flow through a network, so
+that no request takes what another one depends on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from os_acc.numa.affinity import Guest, allows
+from os_acc.numa.flow import Flow
+from os_acc.objects.numa import NUMAPolicy, NUMATopology
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DevicePool:
+    """Free devices that are alike, such as the VFs of one PF.
+
+    :ivar node: None where the kernel knows of none (``numa_node`` -1).
+    """
+
+    name: str
+    node: int | None
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """So many devices that are wanted.
+
+    :ivar pools: names of those that it can be served from.
+    :ivar also_matching: names of those that have what its specification asks
+        for, and that it is not served from all the same: PFs and vDPA devices
+        that nobody asked for by name, or what Placement allocated to others.
+        Only Nova's way of looking for devices depends on them
+        (:mod:`os_acc.numa.fit.nova`).
+    """
+
+    name: str
+    count: int
+    pools: frozenset[str]
+    policy: NUMAPolicy = NUMAPolicy.LEGACY
+    also_matching: frozenset[str] = frozenset()
+
+
+def unserved(
+    topology: NUMATopology,
+    cells: Sequence[int],
+    pools: Sequence[DevicePool],
+    requests: Sequence[DeviceRequest],
+) -> tuple[frozenset[str], ...]:
+    """Names of requests that want more, together, than there is for them.
+
+    :param cells: ids of the host's cells that the guest has; none: it may be
+        anywhere.
+    :returns: empty where all can be served at once; else a set for each
+        request that was left short, of all that it competes with.
+    """
+    guest = Guest(topology, tuple(cells))
+    flow = Flow(2 + len(requests) + len(pools))
+    source, sink = 0, 1
+    places = {pool.name: 2 + len(requests) + at for at, pool in enumerate(pools)}
+    for pool in pools:
+        flow.add(places[pool.name], sink, pool.count)
+    asked = []
+    # One after another, so that there is little to look at; what was served first
+    # still gives way.
+    for at, request in enumerate(requests):
+        asked.append(flow.add(source, 2 + at, request.count))
+        for pool in _served_from(guest, pools, request):
+            flow.add(2 + at, places[pool.name], request.count)
+        flow.run(source, sink, request.count)
+    # Past the source there are others that were left short, of other pools.
+    short = [
+        flow.reached(2 + at, source)
+        for at, request in enumerate(requests)
+        if flow.used(asked[at]) < request.count
+    ]
+    return tuple(
+        frozenset(
+            request.name for at, request in enumerate(requests) if 2 + at in reached
+        )
+        for reached in short
+    )
+
+
+def _served_from(
+    guest: Guest, pools: Collection[DevicePool], request: DeviceRequest
+) -> list[DevicePool]:
+    return [
+        pool
+        for pool in pools
+        if pool.name in request.pools
+        and allows(request.policy, guest.affinity(pool.node))
+    ]

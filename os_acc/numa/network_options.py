@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which NUMA nodes the networks of this host leave it by: what Nova is told.
+
+The options are those of the specification of NUMA-aware virtual switches, and
+Nova's (``nova/conf/neutron.py``). Nova registers ``[neutron] physnets`` when it
+is imported and the others when its compute service starts, which may be before
+or after this library is made ready.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final, Self
+
+from oslo_config import cfg, types
+
+from os_acc import exception
+from os_acc.exception import InvalidNetworkNUMAAffinity
+from os_acc.objects.numa import NUMANetworkInfo, NUMATopology
+
+NEUTRON: Final = "neutron"
+TUNNEL: Final = "neutron_tunnel"
+_PHYSNET: Final = "neutron_physnet_"
+
+
+class _NovasListOpt(cfg.ListOpt):
+    """Nova's option of the same name and type, whatever the help of either.
+
+    oslo.config takes an option for registered if it is equal to the one that
+    is, and refuses it otherwise: os_acc would keep nova-compute from starting,
+    or the other way round.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, cfg.ListOpt):
+            return NotImplemented
+        return (self.name, self.type, self.default) == (
+            other.name,
+            other.type,
+            other.default,
+        )
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = cfg.ListOpt.__hash__
+
+
+PHYSNETS: Final = _NovasListOpt(
+    "physnets",
+    default=[],
+    help="The physical networks whose NUMA nodes are known on this host. Each of "
+    "them needs a section [neutron_physnet_<its name>]; any other network may leave "
+    "the host anywhere. This is Nova's option.",
+)
+
+
+def _numa_nodes(text: str) -> _NovasListOpt:
+    return _NovasListOpt("numa_nodes", default=[], item_type=types.Integer(), help=text)
+
+
+NUMA_NODES: Final = _numa_nodes(
+    "The NUMA nodes of the network interfaces by which this physical network leaves "
+    "the host: several, where interfaces of several are bonded. Given and empty: it "
+    "may leave the host anywhere. This is Nova's option; Nova takes no empty value.",
+)
+TUNNEL_NODES: Final = _numa_nodes(
+    "The NUMA nodes of the network interfaces by which all tunnelled networks (GRE, "
+    "VXLAN, Geneve) leave the host. Empty: anywhere. This is Nova's option.",
+)
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options, of all physical networks that are listed.
+
+    A second time changes nothing, and neither does Nova before or after.
+
+    :raises InvalidNetworkNUMAAffinity: the physical networks cannot be read, or
+        somebody has registered an option of that name that is no such list.
+    """
+    _register(conf, NEUTRON, PHYSNETS)
+    _register(conf, TUNNEL, TUNNEL_NODES)
+    for physnet in _values(conf, NEUTRON, PHYSNETS.name):
+        _register(conf, _PHYSNET + physnet, NUMA_NODES)
+
+
+def _register(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
+    try:
+        conf.register_opt(option, group=group)
+    except cfg.DuplicateOptError as error:
+        raise InvalidNetworkNUMAAffinity(
+            f"[{group}] {option.name} is known in this process, and is not what it "
+            "is in Nova 34",
+            hint="this version of Nova may need a newer os_acc",
+        ) from error
+
+
+def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
+    """For oslo-config-generator."""
+    physnet = cfg.OptGroup(
+        f"{_PHYSNET}<name>",
+        title="One physical network",
+        help="A section for each value of [neutron] physnets.",
+        dynamic_group_owner="physnets",
+    )
+    return [
+        (NEUTRON, [PHYSNETS]),
+        (physnet, [NUMA_NODES]),
+        (TUNNEL, [TUNNEL_NODES]),
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NetworkAffinity:
+    """What the options say.
+
+    :ivar physnets: the nodes of each physical network that has any.
+    :ivar tunnel: the nodes of all tunnelled networks; empty: anywhere.
+    """
+
+    physnets: tuple[tuple[str, frozenset[int]], ...] = ()
+    tunnel: frozenset[int] = frozenset()
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts) -> Self:
+        """Read the options, and register them first.
+
+        :raises InvalidNetworkNUMAAffinity: a value is malformed or there twice,
+            or a physical network is listed whose nodes are not told.
+        """
+        register(conf)
+        listed = _values(conf, NEUTRON, PHYSNETS.name)
+        if "" in listed:
+            raise InvalidNetworkNUMAAffinity(
+                f"[{NEUTRON}] physnets is {exception.show(listed)}: one has no name",
+                hint="there is nothing between two commas",
+            )
+        nodes = tuple((name, _nodes_of(conf, name)) for name in listed)
+        tunnel = _nodes(conf, TUNNEL)
+        return cls(tuple(each for each in nodes if each[1]), tunnel)
+
+    def on(self, host: NUMATopology) -> NUMATopology:
+        """The cells of a host with the networks that leave it there.
+
+        Where no cells are known nothing is near or far, and nothing is refused,
+        as in Nova.
+
+        :raises InvalidNetworkNUMAAffinity: a node is none of the host's.
+        """
+        if not host.cells:
+            return host
+        for name, nodes in self.physnets:
+            _on_host(nodes, _PHYSNET + name, host)
+        _on_host(self.tunnel, TUNNEL, host)
+        return NUMATopology(
+            tuple(
+                dataclasses.replace(cell, network_info=self._of(cell.id))
+                for cell in host.cells
+            )
+        )
+
+    def _of(self, cell: int) -> NUMANetworkInfo:
+        own = frozenset(name for name, nodes in self.physnets if cell in nodes)
+        return NUMANetworkInfo(own, cell in self.tunnel)
+
+
+def idle_sections(conf: cfg.ConfigOpts) -> tuple[str, ...]:
+    """Sections of physical networks that are not listed: nobody reads them."""
+    used = {_PHYSNET + name for name in conf[NEUTRON].physnets}
+    return tuple(
+        section
+        for section in conf.list_all_sections()
+        if section.startswith(_PHYSNET) and section not in used
+    )
+
+
+def _nodes_of(conf: cfg.ConfigOpts, physnet: str) -> frozenset[int]:
+    group = _PHYSNET + physnet
+    nodes = _nodes(conf, group)
+    if not nodes and not _is_given(conf, group):
+        raise InvalidNetworkNUMAAffinity(
+            f"[{NEUTRON}] physnets has {exception.show(physnet)}, and there is no "
+            f"[{group}] numa_nodes",
+            hint="set it, or take the network from the list",
+        )
+    return nodes
+
+
+def _is_given(conf: cfg.ConfigOpts, group: str) -> bool:
+    where = conf.get_location("numa_nodes", group)
+    return where is not None and where.location is not cfg.Locations.opt_default
+
+
+def _nodes(conf: cfg.ConfigOpts, group: str) -> frozenset[int]:
+    values = _values(conf, group, NUMA_NODES.name)
+    # So oslo.config reads what is between two commas.
+    if None in values:
+        raise InvalidNetworkNUMAAffinity(
+            f"[{group}] numa_nodes is {exception.show(values)}: one number is missing",
+            hint="there is nothing between two commas",
+        )
+    return frozenset(values)
+
+
+def _values(conf: cfg.ConfigOpts, group: str, name: str) -> list[Any]:
+    try:
+        values: list[Any] = conf[group][name]
+    # Besides wrong types: a "$name" that stands for no other option.
+    except cfg.Error as error:
+        raise InvalidNetworkNUMAAffinity(
+            f"[{group}] {name} cannot be read: {error}",
+            hint="a list with commas between its values",
+        ) from error
+    for value, times in Counter(values).items():
+        if times > 1:
+            raise InvalidNetworkNUMAAffinity(
+                f"[{group}] {name} has {exception.show(value)} more than once",
+                hint="is another one meant?",
+            )
+    return values
+
+
+def _on_host(nodes: Iterable[int], group: str, host: NUMATopology) -> None:
+    cells = [cell.id for cell in host.cells]
+    for node in sorted(nodes):
+        if node not in cells:
+            raise InvalidNetworkNUMAAffinity(
+                f"[{group}] numa_nodes has {exception.show(node)}, and the host's NUMA "
+                f"nodes are {', '.join(map(str, cells))}",
+                hint="see 'lscpu' or /sys/devices/system/node",
+            )

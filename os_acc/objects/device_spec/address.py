@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The three ways to say where a device is: glob, regex, network interface."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from os_acc import exception
+from os_acc.objects.pci import PciAddress
+
+#: The fields of an address and the largest value of each. Nova stops at
+#: domain FFFF; VMD's devices have domains above it.
+LIMITS: Final[Mapping[str, int]] = {
+    "domain": 0xFFFF_FFFF,
+    "bus": 0xFF,
+    "slot": 0x1F,
+    "function": 0x7,
+}
+_HEX = re.compile(r"(?:0x)?[0-9a-f]+", re.IGNORECASE | re.ASCII)
+_ANY: Final = "*"
+
+
+def hexadecimal(what: str, text: str, limit: int) -> int | None:
+    """Read a field that is a hexadecimal number, or ``*`` (None) for any.
+
+    :raises InvalidDeviceSpec: it is neither, or above its limit.
+    """
+    stripped = text.strip()
+    if stripped == _ANY:
+        return None
+    if not _HEX.fullmatch(stripped) or int(stripped, 16) > limit:
+        raise exception.InvalidDeviceSpec(
+            f"{what} is {exception.show(text)}",
+            hint=f"it has to be a hexadecimal number up to {limit:X}, or '*'",
+        )
+    return int(stripped, 16)
+
+
+def _fields(address: PciAddress) -> tuple[str, str, str, str]:
+    domain, bus, slot, function = address.parts
+    return (f"{domain:04x}", f"{bus:02x}", f"{slot:02x}", f"{function:x}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Glob:
+    """An address whose fields may each be None: any."""
+
+    domain: int | None = None
+    bus: int | None = None
+    slot: int | None = None
+    function: int | None = None
+
+    def matches(self, address: PciAddress) -> bool:
+        wanted = (self.domain, self.bus, self.slot, self.function)
+        return all(
+            field is None or field == part
+            for field, part in zip(wanted, address.parts, strict=True)
+        )
+
+    def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:
+        """The address, where this names exactly one."""
+        if (
+            self.domain is None
+            or self.bus is None
+            or self.slot is None
+            or self.function is None
+        ):
+            return None
+        return PciAddress(self.domain, self.bus, self.slot, self.function)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Regex:
+    """A regular expression for each field, in the order of an address.
+
+    As in Nova they are matched against lower-case, zero-padded fields with
+    ``re.match``: anchored at the start only, so that bus ``3`` matches ``3b``.
+    """
+
+    patterns: tuple[re.Pattern[str], ...]
+
+    def matches(self, address: PciAddress) -> bool:
+        pairs = zip(self.patterns, _fields(address), strict=True)
+        return all(pattern.match(field) for pattern, field in pairs)
+
+    def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:
+        """The address, where the patterns are the fields of exactly one."""
+        domain, bus, slot, function = (pattern.pattern for pattern in self.patterns)
+        text = f"{domain}:{bus}:{slot}.{function}"
+        try:
+            address = PciAddress.parse(text)
+        except exception.InvalidPciAddress:
+            return None
+        return address if str(address) == text else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Netdev:
+    """The PCI function behind a network interface, by its name.
+
+    It matches nothing by itself: :meth:`single` says which function it is.
+    """
+
+    name: str
+
+    def matches(self, address: PciAddress) -> bool:
+        return False
+
+    def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:
+        """The function, where the host has such an interface."""
+        return netdevs.get(self.name)
+
+
+Place: TypeAlias = Glob | Regex | Netdev
+
+
+def parse_glob(text: str) -> Glob:
+    """Read ``[[[domain:]bus:]slot][.function]``; blank or ``*`` is any.
+
+    Fields are counted from the right: ``3b:02`` is a bus and a slot.
+
+    :raises InvalidDeviceSpec: too many fields, or one is malformed.
+    """
+    place, _dot, function = text.partition(".")
+    fields = place.split(":")
+    if len(fields) > 3:
+        raise exception.InvalidDeviceSpec(
+            f"address {exception.show(text)} has too many fields",
+            hint="a PCI address looks like 0000:3b:02.1",
+        )
+    padded = [_ANY] * (3 - len(fields)) + fields + [function]
+    values = [
+        hexadecimal(
+            f"{name} of address {exception.show(text)}", field.strip() or _ANY, top
+        )
+        for (name, top), field in zip(LIMITS.items(), padded, strict=True)
+    ]
+    return Glob(*values)
+
+
+def parse_regex(fields: Mapping[str, Any]) -> Regex:
+    """Read a regular expression for each field; a missing one is any.
+
+    :raises InvalidDeviceSpec: a field that is no regular expression.
+    """
+    return Regex(tuple(_pattern(name, fields.get(name, ".*")) for name in LIMITS))
+
+
+def _pattern(name: str, text: object) -> re.Pattern[str]:
+    if not isinstance(text, str):
+        raise exception.InvalidDeviceSpec(
+            f"{name} of the address is {exception.show(text)}, not text"
+        )
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise exception.InvalidDeviceSpec(
+            f"{name} of the address is {exception.show(text)}, "
+            f"not a regular expression: {exception.show(str(error))}"
+        ) from error

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""One plan, carried out as far as Placement lets us."""
+
+from __future__ import annotations
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.objects.published import NOTHING, Kind, Name, Told
+from os_acc.placement.api_model import EMPTY, Answered, Broken, Contents
+from os_acc.placement.changes import (
+    Create,
+    DeleteName,
+    MakeName,
+    Move,
+    Refusal,
+    Remove,
+    SetInventories,
+    SetTraits,
+    Step,
+)
+from os_acc.placement.client import Client
+from os_acc.placement.diff import Goal, Plan, Tree
+from os_acc.placement.published import Ledger
+
+LOG = log.getLogger(__name__)
+
+_BAD_REQUEST, _NOT_FOUND, _CONFLICT = 400, 404, 409
+
+
+class Applied:
+    """What has come of a plan.
+
+    :ivar done: the steps that Placement has carried out.
+    :ivar refused: those that it has not, and never will as they are.
+    :ivar again: those that have to be planned anew, from what is there now.
+    :ivar contents: what the providers that were changed have now.
+    :ivar made: the names that there are now.
+    :ivar gone: what is not to be on record any more.
+    :ivar kept: the names that others use.
+    """
+
+    def __init__(
+        self, client: Client, goal: Goal, tree: Tree, ledger: Ledger, deadline: float
+    ) -> None:
+        self.done: list[Step] = []
+        self.refused: list[Refusal] = []
+        self.again: list[Refusal] = []
+        self.contents: dict[str, Contents] = {}
+        self.made: set[Name] = set()
+        self.gone = NOTHING
+        self.kept: set[Name] = set()
+        self._client = client
+        self._goal = goal
+        self._tree = tree
+        self._ledger = ledger
+        self._deadline = deadline
+        #: Of which no further step is tried: providers by uuid, and names.
+        self._blocked: set[str] = set()
+        self._unusable: set[Name] = set()
+
+    def apply(self, plan: Plan, skipped: frozenset[str]) -> None:
+        """Carry out the steps, each of which may fail on its own.
+
+        :param skipped: steps that were refused before, as they are printed.
+        :raises OsAccError: nobody answers, or nobody lets us in.
+        """
+        for step in plan.steps:
+            if str(step) not in skipped and not self._is_blocked(step):
+                self._try(step)
+
+    def _try(self, step: Step) -> None:
+        try:
+            self._do(step)
+        except exception.PlacementConflict as error:
+            self._plan_again(step, error)
+        except Answered as error:
+            if isinstance(step, DeleteName):
+                self._keep_name(step.name, error)
+            elif _is_stale(step, error.status):
+                self._plan_again(step, error)
+            else:
+                self._refuse(step, error)
+        except Broken as error:
+            # Whether it is done is not known; a database that is busy, perhaps.
+            self._plan_again(step, error)
+        else:
+            self.done.append(step)
+
+    def _is_blocked(self, step: Step) -> bool:
+        match step:
+            case Create() | Move():
+                return bool(self._blocked & {step.uuid, step.parent})
+            case SetTraits() | SetInventories() | Remove():
+                return step.uuid in self._blocked
+        return False
+
+    def _do(self, step: Step) -> None:
+        match step:
+            case MakeName():
+                self._make(step.name)
+            case Create():
+                generation = self._client.create(
+                    step.uuid, step.name, step.parent, self._deadline
+                )
+                self.contents[step.uuid] = Contents(generation, {}, frozenset())
+            case Move():
+                self._client.move(step.uuid, step.name, step.parent, self._deadline)
+            case SetTraits():
+                self._set_traits(step)
+            case SetInventories():
+                self._set_inventories(step)
+            case Remove():
+                self._client.delete(step.uuid, self._deadline)
+                self.gone |= Told({step.uuid: self._goal.told.of(step.uuid)})
+            case DeleteName():
+                self._client.delete_name(step.name, self._deadline)
+                self.gone |= Told(made=frozenset({step.name}))
+
+    def _make(self, name: Name) -> None:
+        made = Told(made=frozenset({name}))
+        if self._client.make_name(name, self._deadline):
+            # Not before: somebody else may make what was not made after all. And
+            # at once: until then, a crash leaves it to nobody.
+            self._ledger.change_told(made)
+        else:
+            # Somebody else was faster.
+            self.gone |= made
+        self.made.add(name)
+
+    def _set_traits(self, step: SetTraits) -> None:
+        have = self._have(step.uuid)
+        traits = step.traits - self._texts(Kind.TRAIT)
+        if traits == have.traits:
+            return
+        after = self._client.set_traits(
+            step.uuid, have.generation, traits, self._deadline
+        )
+        self.contents[step.uuid] = Contents(after, have.inventories, traits)
+        self._end(step.uuid, Kind.TRAIT, step.removed)
+
+    def _set_inventories(self, step: SetInventories) -> None:
+        have = self._have(step.uuid)
+        unusable = self._texts(Kind.RESOURCE_CLASS)
+        inventories = {
+            name: each
+            for name, each in step.inventories.items()
+            if name not in unusable
+        }
+        if inventories == have.inventories:
+            return
+        after = self._client.set_inventories(
+            step.uuid, have.generation, inventories, self._deadline
+        )
+        self.contents[step.uuid] = Contents(after, inventories, have.traits)
+        self._end(step.uuid, Kind.RESOURCE_CLASS, step.dropped)
+
+    def _have(self, uuid: str) -> Contents:
+        return self.contents.get(uuid) or self._tree.contents.get(uuid, EMPTY)
+
+    def _end(self, uuid: str, kind: Kind, texts: frozenset[str]) -> None:
+        names = frozenset(Name(kind, each) for each in texts)
+        self.gone |= Told({uuid: names & self._goal.told.of(uuid)})
+
+    def _texts(self, kind: Kind) -> set[str]:
+        return {each.text for each in self._unusable if each.kind is kind}
+
+    # -- what fails ------------------------------------------------------------
+
+    def _plan_again(self, step: Step, error: exception.PlacementError) -> None:
+        LOG.debug("planned again: %s: %s", step, error)
+        self.again.append(Refusal(str(step), error))
+        self._block(step)
+
+    def _refuse(self, step: Step, error: exception.OsAccError) -> None:
+        self.refused.append(Refusal(str(step), error))
+        self._block(step)
+
+    def _block(self, step: Step) -> None:
+        if isinstance(step, MakeName | DeleteName):
+            self._unusable.add(step.name)
+        else:
+            self._blocked.add(step.uuid)
+
+    def _keep_name(self, name: Name, error: Answered) -> None:
+        """Somebody uses it, or has deleted it already."""
+        if error.status == _NOT_FOUND:
+            self.gone |= Told(made=frozenset({name}))
+        else:
+            LOG.debug("%s stays: %s", name, error)
+            self.kept.add(name)
+
+
+def _is_stale(step: Step, status: int) -> bool:
+    """Whether something is not any more as it was when the step was planned.
+
+    A provider that has gone, is in use, or is there already; a name that was
+    deleted since.
+    """
+    if status == _BAD_REQUEST:
+        return isinstance(step, SetTraits | SetInventories)
+    return status in (_NOT_FOUND, _CONFLICT)

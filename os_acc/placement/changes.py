@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The changes that are made in Placement; printed, what an operator is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from os_acc import exception
+from os_acc.objects.published import Name
+from os_acc.placement.api_model import Record
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MakeName:
+    """Make a custom class or trait that Placement does not know."""
+
+    name: Name
+
+    def __str__(self) -> str:
+        return f"make {self.name}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Create:
+    """Make a provider.
+
+    :ivar parent: the uuid of what it stands below; ``below`` its name.
+    """
+
+    uuid: str
+    name: str
+    parent: str
+    below: str
+
+    def __str__(self) -> str:
+        return f"create {self.name} ({self.uuid}) below {self.below}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """Put a provider below another one."""
+
+    uuid: str
+    name: str
+    parent: str
+    below: str
+
+    def __str__(self) -> str:
+        return f"move {self.name} below {self.below}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetTraits:
+    """Change what traits a provider has.
+
+    :ivar traits: all that it has then, others' among them.
+    """
+
+    uuid: str
+    name: str
+    traits: frozenset[str]
+    added: frozenset[str]
+    removed: frozenset[str]
+
+    def __str__(self) -> str:
+        changes = [
+            *(f"+{each}" for each in sorted(self.added)),
+            *(f"-{each}" for each in sorted(self.removed)),
+        ]
+        return f"set traits of {self.name}: {' '.join(changes)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetInventories:
+    """Change what a provider has of which resource class.
+
+    :ivar inventories: all that it has then, others' among them.
+    """
+
+    uuid: str
+    name: str
+    inventories: Mapping[str, Record]
+    before: Mapping[str, Record]
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """The classes that it has nothing of any more."""
+        return frozenset(self.before.keys() - self.inventories.keys())
+
+    def __str__(self) -> str:
+        changes = [
+            f"{each} {_units(self.inventories[each])}{_was(self.before.get(each))}"
+            for each in sorted(self.inventories)
+            if self.inventories[each] != self.before.get(each)
+        ]
+        changes += [f"-{each}" for each in sorted(self.dropped)]
+        return f"set inventory of {self.name}: {', '.join(changes)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete a provider of ours that has nothing any more."""
+
+    uuid: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete {self.name} ({self.uuid})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeleteName:
+    """Delete a class or trait of our making."""
+
+    name: Name
+
+    def __str__(self) -> str:
+        return f"delete {self.name}, unless others use it"
+
+
+Step = MakeName | Create | Move | SetTraits | SetInventories | Remove | DeleteName
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that is wanted, and is not done.
+
+    :ivar what: as an operator is shown it.
+    """
+
+    what: str
+    error: exception.OsAccError
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.error}"
+
+
+def _units(of: Record) -> str:
+    return f"total {of.get('total')} reserved {of.get('reserved')}"
+
+
+def _was(before: Record | None) -> str:
+    return "" if before is None else f" (was {_units(before)})"

@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What has to change in Placement so that it holds what is wanted; pure.
+
+Ours is what our names and uuids prove ours (:mod:`os_acc.objects.naming`) or
+the record says. All else is left as it is: others' providers, and what of our
+own others have added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from os_acc import exception
+from os_acc.objects import naming
+from os_acc.objects.device import Card
+from os_acc.objects.published import Kind, Name, Told, classes, traits
+from os_acc.placement import ownership, region_traits
+from os_acc.placement.api_model import EMPTY, Contents, Node, Record, record, withdrawn
+from os_acc.placement.capacity import Capacity
+from os_acc.placement.changes import (
+    Create,
+    DeleteName,
+    MakeName,
+    Move,
+    Refusal,
+    Remove,
+    SetInventories,
+    SetTraits,
+    Step,
+)
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goal:
+    """What Placement is to hold of this node.
+
+    :ivar wanted: all that is offered or leased.
+    :ivar told: what is ours of what it holds already.
+    :ivar node_name: of which our providers' names are made.
+    :ivar named: the resource classes that the operator has given devices.
+    """
+
+    wanted: Sequence[Capacity]
+    told: Told
+    node_name: str
+    named: frozenset[str] = frozenset()
+
+    @property
+    def cards(self) -> Mapping[str, Card]:
+        """What is above the wanted providers and below the node, by uuid."""
+        found = (each.provider.card for each in self.wanted if each.provider)
+        return {card.uuid: card for card in found if card is not None}
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The classes that are known to be, or to have been, what os_acc gives."""
+        return ownership.given_classes(self.named, self.given | self.told)
+
+    @property
+    def given(self) -> Told:
+        """What the wanted providers are given."""
+        return Told.of_mapping(
+            {each.uuid: _names(each) for each in self.wanted if each.provider}
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tree:
+    """What Placement says of this node.
+
+    :ivar nodes: all providers of its tree, by uuid.
+    :ivar contents: of ours, by uuid; a card that is wanted is left out.
+    :ivar can_move: whether a provider can be put below another one.
+    """
+
+    root: Node
+    nodes: Mapping[str, Node]
+    contents: Mapping[str, Contents]
+    can_move: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answers:
+    """What has to be asked besides; see :class:`Questions`.
+
+    :ivar known: the names that there are.
+    :ivar allocated: of which classes of a provider somebody has something.
+    :ivar gathered: the providers that are in an aggregate of somebody's.
+    :ivar elsewhere: providers that are not in the tree, by a name or a uuid
+        of ours.
+    """
+
+    known: frozenset[Name] = frozenset()
+    allocated: Mapping[str, frozenset[str]] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    gathered: frozenset[str] = _NOTHING
+    elsewhere: Mapping[str, Node] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Questions:
+    """What a plan depends on, beside the tree.
+
+    :ivar names: are they known?
+    :ivar providers: is anything of them allocated?
+    :ivar leaving: those that are to be deleted, unless something of them is
+        allocated; is one in an aggregate?
+    :ivar new: (uuid, name) of those to be made; has anybody else such a one?
+    """
+
+    names: frozenset[Name]
+    providers: frozenset[str]
+    leaving: frozenset[str]
+    new: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done, in this order, and what cannot be.
+
+    :ivar gone: what is on record and not true any more.
+    """
+
+    steps: tuple[Step, ...]
+    refused: tuple[Refusal, ...]
+    gone: Told
+
+
+def ours(goal: Goal, nodes: Mapping[str, Node]) -> frozenset[str]:
+    """The uuids of our providers in a tree; cards that are wanted are not told."""
+    wanted = {each.uuid for each in goal.wanted}
+    found = (
+        each.uuid
+        for each in nodes.values()
+        if each.uuid in wanted
+        or each.uuid in goal.told.given
+        or naming.is_ours(goal.node_name, each.name, each.uuid)
+    )
+    return frozenset(found) - goal.cards.keys()
+
+
+def questions(goal: Goal, tree: Tree) -> Questions:
+    """What has to be asked before a plan can be made."""
+    names: set[Name] = set()
+    asked: set[str] = set()
+    for each in goal.wanted:
+        have = tree.contents.get(each.uuid, EMPTY)
+        names |= _names(each) - have.names
+        if _ended(each, have, goal):
+            asked.add(each.uuid)
+    leaving = frozenset(
+        uuid
+        for uuid in _leaving(goal, tree)
+        if not _foreign(tree.contents[uuid], uuid, goal.told)
+    )
+    asked |= {uuid for uuid in leaving if tree.contents[uuid].inventories}
+    places = [
+        *((each.uuid, each.name) for each in goal.cards.values()),
+        *((each.uuid, each.provider.name) for each in goal.wanted if each.provider),
+    ]
+    return Questions(
+        frozenset(names),
+        frozenset(asked),
+        leaving,
+        tuple(each for each in places if each[0] not in tree.nodes),
+    )
+
+
+def plan(goal: Goal, tree: Tree, answers: Answers, kept: Collection[Name] = ()) -> Plan:
+    """What is to be done.
+
+    :param kept: names of our making that are known to be used by others.
+    """
+    return _Planning(goal, tree, answers).plan(kept)
+
+
+class _Planning:
+    def __init__(self, goal: Goal, tree: Tree, answers: Answers) -> None:
+        self._goal = goal
+        self._tree = tree
+        self._answers = answers
+        self._taken = {each.name: each for each in tree.nodes.values()}
+        self._there = set(tree.nodes)
+        self._refused: list[Refusal] = []
+        self._unknown: set[Name] = set()
+        self._removed: set[str] = set()
+
+    def plan(self, kept: Collection[Name]) -> Plan:
+        places = [*self._cards(), *self._places()]
+        contents = [step for each in self._present() for step in self._contents(each)]
+        withdrawals = list(self._withdrawals())
+        makes = [MakeName(each) for each in self._made()]
+        deletes = [DeleteName(each) for each in self._unused(kept)]
+        return Plan(
+            (*makes, *places, *contents, *withdrawals, *deletes),
+            tuple(self._refused),
+            self._gone(),
+        )
+
+    # -- where providers stand --------------------------------------------------
+
+    def _cards(self) -> Iterator[Step]:
+        root = self._tree.root
+        for uuid, card in sorted(self._goal.cards.items()):
+            yield from self._place(uuid, card.name, root.uuid, root.name)
+
+    def _places(self) -> Iterator[Step]:
+        root = self._tree.root
+        for each in self._goal.wanted:
+            if each.provider is None:
+                # What it was called is not known; where it is not there, nothing
+                # of it can be allocated.
+                continue
+            card = each.provider.card
+            if card is None or card.uuid not in self._there:
+                place = root.uuid, root.name
+            else:
+                place = card.uuid, card.name
+            yield from self._place(each.uuid, each.provider.name, *place)
+
+    def _place(self, uuid: str, name: str, parent: str, below: str) -> Iterator[Step]:
+        if node := self._tree.nodes.get(uuid):
+            if self._is_to_move(node, parent):
+                yield Move(uuid, node.name, parent, below)
+            return
+        elsewhere = self._answers.elsewhere
+        other = self._taken.get(name) or elsewhere.get(name) or elsewhere.get(uuid)
+        if other is not None:
+            self._refuse(
+                f"create {name}",
+                exception.ProviderTaken(
+                    f"{name} ({uuid}) cannot be made: there is {other.name} "
+                    f"({other.uuid}) "
+                    + ("already" if other.uuid != uuid else "in another tree")
+                ),
+            )
+            return
+        self._there.add(uuid)
+        yield Create(uuid, name, parent, below)
+
+    def _is_to_move(self, node: Node, parent: str) -> bool:
+        """Whether an older os_acc has put it elsewhere.
+
+        It goes below its card, never back; where an operator has put it, it stays.
+        """
+        if node.parent == parent or parent == self._tree.root.uuid:
+            return False
+        mine = node.parent in (self._tree.root.uuid, *self._goal.cards)
+        return mine and self._tree.can_move
+
+    def _present(self) -> list[Capacity]:
+        return [each for each in self._goal.wanted if each.uuid in self._there]
+
+    # -- what they have -----------------------------------------------------------
+
+    def _contents(self, wanted: Capacity) -> Iterator[Step]:
+        """Traits come first: none is given out that has not all of them."""
+        have = self._tree.contents.get(wanted.uuid, EMPTY)
+        name = self._name(wanted)
+        missing = {
+            each
+            for each in _names(wanted) - have.names
+            if each not in self._answers.known
+        }
+        self._unknown |= missing
+        refused = frozenset(each.text for each in missing if not each.is_custom)
+        if wanted.provider is not None:
+            device = wanted.provider.device
+            told = self._goal.told.texts(wanted.uuid, Kind.TRAIT)
+            told |= region_traits.told_of(device, have.traits)
+            due = have.traits - (told - device.traits) | device.traits - refused
+            if due != have.traits:
+                yield SetTraits(
+                    wanted.uuid,
+                    name,
+                    due,
+                    added=due - have.traits,
+                    removed=have.traits - due,
+                )
+        inventories = self._inventories(wanted, have, refused)
+        if inventories != have.inventories:
+            yield SetInventories(wanted.uuid, name, inventories, have.inventories)
+
+    def _inventories(
+        self, wanted: Capacity, have: Contents, refused: frozenset[str]
+    ) -> dict[str, Record]:
+        found: dict[str, Record] = {
+            name: record(units)
+            for name, units in wanted.units.items()
+            if name not in refused
+        }
+        ended = _ended(wanted, have, self._goal)
+        allocated = self._answers.allocated.get(wanted.uuid, _NOTHING)
+        for name, before in have.inventories.items():
+            if name in ended & allocated:
+                found[name] = withdrawn(before)
+            elif name not in ended:
+                found.setdefault(name, before)
+        return found
+
+    # -- what is not wanted any more ------------------------------------------------
+
+    def _withdrawals(self) -> Iterator[Step]:
+        children = defaultdict(set)
+        for node in self._tree.nodes.values():
+            children[node.parent].add(node.uuid)
+        for uuid in _leaving(self._goal, self._tree):
+            node, have = self._tree.nodes[uuid], self._tree.contents[uuid]
+            if self._is_free(uuid, have) and children[uuid] <= self._removed:
+                self._removed.add(uuid)
+                yield Remove(uuid, node.name)
+                continue
+            ours = _classes_of(uuid, self._goal, have)
+            inventories = {
+                name: withdrawn(each) if name in ours else each
+                for name, each in have.inventories.items()
+            }
+            if inventories != have.inventories:
+                yield SetInventories(uuid, node.name, inventories, have.inventories)
+
+    def _is_free(self, uuid: str, have: Contents) -> bool:
+        if _foreign(have, uuid, self._goal.told) or uuid in self._answers.gathered:
+            return False
+        return not have.inventories or self._answers.allocated.get(uuid) == _NOTHING
+
+    # -- names ------------------------------------------------------------------------
+
+    def _made(self) -> list[Name]:
+        for name in _sorted(self._unknown):
+            if not name.is_custom:
+                self._refuse(
+                    f"use {name}",
+                    exception.PlacementRefused(
+                        f"Placement does not know the {name}",
+                        hint="it is a standard one, and younger than Placement",
+                    ),
+                )
+        return [name for name in _sorted(self._unknown) if name.is_custom]
+
+    def _unused(self, kept: Collection[Name]) -> list[Name]:
+        used = {name for each in self._goal.wanted for name in _names(each)}
+        for uuid in self._tree.nodes.keys() & self._goal.told.given.keys():
+            if uuid not in self._removed:
+                used |= self._goal.told.of(uuid) & self._stays(uuid)
+        return _sorted(self._goal.told.made - used - frozenset(kept))
+
+    def _stays(self, uuid: str) -> frozenset[Name]:
+        """What of a provider's is not on its way out."""
+        have = self._tree.contents.get(uuid, EMPTY)
+        for each in self._goal.wanted:
+            if each.uuid == uuid and each.provider is not None:
+                allocated = self._answers.allocated.get(uuid, _NOTHING)
+                return _names(each) | classes(allocated)
+        return have.names
+
+    def _gone(self) -> Told:
+        """What is on record, not wanted, and not there either."""
+        wanted = {each.uuid: each for each in self._goal.wanted}
+        given = {}
+        for uuid, names in self._goal.told.given.items():
+            have = self._tree.contents.get(uuid, EMPTY).names
+            mine = _names(wanted[uuid]) if uuid in wanted else frozenset()
+            given[uuid] = names - have - mine
+        return Told.of_mapping(given)
+
+    def _name(self, wanted: Capacity) -> str:
+        if node := self._tree.nodes.get(wanted.uuid):
+            return node.name
+        return wanted.provider.name if wanted.provider else wanted.uuid
+
+    def _refuse(self, what: str, error: exception.OsAccError) -> None:
+        self._refused.append(Refusal(what, error))
+
+
+def _names(wanted: Capacity) -> frozenset[Name]:
+    own = wanted.provider.device.traits if wanted.provider else _NOTHING
+    return classes(wanted.units) | traits(own)
+
+
+def _ended(wanted: Capacity, have: Contents, goal: Goal) -> frozenset[str]:
+    """Our classes of a provider that it is not to have any more."""
+    mine = goal.told.texts(wanted.uuid, Kind.RESOURCE_CLASS)
+    left = have.inventories.keys() - wanted.units.keys()
+    if others := left - mine:
+        # It may have had another one before the record was lost.
+        mine |= ownership.classes_of(_NOTHING, others, goal.classes)
+    return mine & left
+
+
+def _foreign(have: Contents, uuid: str, told: Told) -> frozenset[Name]:
+    """What others have added to a provider of ours."""
+    return have.names - told.of(uuid)
+
+
+def recognized(goal: Goal, tree: Tree) -> Mapping[str, str]:
+    """Providers of ours that nothing but their names tells: they are not on record.
+
+    Each is told with one of its classes, by its uuid; the others have none.
+    """
+    found = {
+        uuid: _classes_of(uuid, goal, tree.contents[uuid])
+        for uuid in _leaving(goal, tree)
+        if uuid not in goal.told.given
+    }
+    return {uuid: min(names) for uuid, names in found.items() if names}
+
+
+def _classes_of(uuid: str, goal: Goal, have: Contents) -> frozenset[str]:
+    told = goal.told.texts(uuid, Kind.RESOURCE_CLASS)
+    return ownership.classes_of(told, have.inventories, goal.classes)
+
+
+def _leaving(goal: Goal, tree: Tree) -> list[str]:
+    """Ours that are not wanted, those at the bottom first."""
+    wanted = {each.uuid for each in goal.wanted}
+    gone = ours(goal, tree.nodes) - wanted - {tree.root.uuid}
+    return sorted(gone, key=lambda each: (-_depth(tree, each), each))
+
+
+def _depth(tree: Tree, uuid: str) -> int:
+    depth, at = 0, tree.nodes.get(uuid)
+    while at is not None and at.parent is not None:
+        depth, at = depth + 1, tree.nodes.get(at.parent)
+    return depth
+
+
+def _sorted(names: Collection[Name]) -> list[Name]:
+    return sorted(names, key=lambda each: (each.kind.value, each.text))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What it means that Placement does not do what it is asked to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from os_acc import exception
+from os_acc.placement.api_model import Answered
+from os_acc.placement.options import GROUP
+
+if TYPE_CHECKING:
+    from requests import Response
+
+_FORBIDDEN: Final = 403
+
+
+def refused(answer: Response, about: str) -> exception.PlacementRefused:
+    """The error to raise.
+
+    :param about: what it was asked to do: "make x".
+    """
+    code, detail = _told(answer)
+    if code == "placement.concurrent_update":
+        return exception.PlacementConflict(f"cannot {about}: {detail}")
+    if answer.status_code == _FORBIDDEN:
+        return Answered(
+            f"Placement does not let us {about}: {detail}",
+            status=_FORBIDDEN,
+            hint=f"give the user in [{GROUP.name}] the role service or admin",
+        )
+    return Answered(f"Placement does not {about}: {detail}", status=answer.status_code)
+
+
+def _told(answer: Response) -> tuple[str, str]:
+    """(code, detail) of a refusal; HTTP's own where it is not Placement's."""
+    from os_acc.rest import responses
+    from os_acc.rest.errors import NOT_THEIRS
+
+    try:
+        error = next(iter(responses.document(answer)["errors"]))
+        code = error["code"].text() if "code" in error else ""
+    except (*NOT_THEIRS, StopIteration):
+        code = ""
+    return code, responses.refusal(answer)

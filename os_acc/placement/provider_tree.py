@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Nova's provider tree, made to hold what this host's accelerators are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+from oslo_log import log
+
+from os_acc import exception
+from os_acc.objects import naming
+from os_acc.objects.published import Kind
+from os_acc.placement import ownership, region_traits
+from os_acc.placement.api_model import record, withdrawn
+from os_acc.placement.capacity import Capacity
+from os_acc.placement.published import Memory
+
+LOG = log.getLogger(__name__)
+
+_Inventory = dict[str, dict[str, Any]]
+
+
+class ProviderData(Protocol):
+    """What is read of one provider; a copy."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def inventory(self) -> _Inventory:
+        """The records by resource class, as Placement has them."""
+
+    @property
+    def traits(self) -> set[str]:
+        """The names of its traits."""
+
+
+@runtime_checkable
+class ProviderTree(Protocol):
+    """What is called of ``nova.compute.provider_tree.ProviderTree``."""
+
+    def get_provider_uuids(self, name_or_uuid: str | None = None) -> list[str]:
+        """All providers."""
+
+    def exists(self, name_or_uuid: str) -> bool:
+        """Whether there is such a provider."""
+
+    def data(self, name_or_uuid: str) -> ProviderData:
+        """What is known of a provider."""
+
+    def new_child(self, name: str, parent: str, uuid: str) -> object:
+        """Make a provider below another one."""
+
+    def has_inventory_changed(self, name_or_uuid: str, inventory: _Inventory) -> bool:
+        """Whether this is another inventory than a provider's."""
+
+    def update_inventory(self, name_or_uuid: str, inventory: _Inventory) -> object:
+        """Replace a provider's inventory."""
+
+    def add_traits(self, name_or_uuid: str, *traits: str) -> None:
+        """Add to a provider's traits."""
+
+    def remove_traits(self, name_or_uuid: str, *traits: str) -> None:
+        """Take away some of a provider's traits."""
+
+
+class TreeWriter:
+    """Writes into the trees that Nova passes, and remembers what it wrote.
+
+    :param node_name: of which the names of our providers are made.
+    :param memory: what was told before, by whoever it was.
+    :param named: the resource classes that the operator has given devices.
+    """
+
+    def __init__(
+        self, node_name: str, memory: Memory, named: Collection[str] = ()
+    ) -> None:
+        self._node_name = node_name
+        self._memory = memory
+        self._named = frozenset(named)
+        self._heard: Mapping[str, frozenset[str]] = MappingProxyType({})
+        self._told: set[str] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of nobody who is writing: in a forked child nobody is."""
+        # Held by those who write into a tree, and by nobody else.
+        self._lock = threading.Lock()
+
+    @property
+    def heard(self) -> Mapping[str, frozenset[str]]:
+        """The traits of each provider in the last tree, before it was written."""
+        return self._heard
+
+    def write(
+        self,
+        tree: object,
+        nodename: object,
+        wanted: Sequence[Capacity],
+        ours: Mapping[str, str],
+    ) -> Mapping[str, str]:
+        """Make a tree hold what is wanted; what it holds already stays.
+
+        :param ours: every provider that was ever offered, with its resource
+            class.
+        :returns: the providers that are ours by their names and not among these,
+            with one of their classes.
+        :raises InvalidInput: that is no tree, or no name.
+        :raises NodeNotFound: the tree has no such node.
+        """
+        if not isinstance(tree, ProviderTree):
+            raise exception.InvalidInput(
+                f"provider_tree is {exception.show(tree)}, not a provider tree"
+            )
+        if not isinstance(nodename, str):
+            raise exception.InvalidInput(
+                f"nodename is {exception.show(nodename)}, not text"
+            )
+        if not tree.exists(nodename):
+            raise exception.NodeNotFound(
+                f"the provider tree has no compute node {exception.show(nodename)}"
+            )
+        with self._lock:
+            self._compare(nodename)
+            known = {uuid: tree.data(uuid) for uuid in tree.get_provider_uuids()}
+            self._heard = MappingProxyType(
+                {uuid: frozenset(found.traits) for uuid, found in known.items()}
+            )
+            given = ownership.given_classes(self._named, self._memory.told)
+            for each in wanted:
+                if each.uuid in known or self._create(tree, nodename, each):
+                    self._update(tree, each, given)
+            left = known.keys() - {each.uuid for each in wanted}
+            named = self._recognized({uuid: known[uuid] for uuid in left}, given)
+            for uuid in sorted(left & (ours.keys() | named.keys())):
+                # One of its classes is on record, if any: it may have had several.
+                also = {ours[uuid]} if uuid in ours else set()
+                classes = self._classes(uuid) | named.get(uuid, frozenset()) | also
+                self._withdraw(tree, uuid, classes)
+            return {uuid: min(named[uuid]) for uuid in named.keys() - ours.keys()}
+
+    def _recognized(
+        self, left: Mapping[str, ProviderData], given: Collection[str]
+    ) -> dict[str, frozenset[str]]:
+        """Which providers are ours by their names, and what of them.
+
+        That is all there is to go by after the loss of the record.
+        """
+        found = {
+            uuid: ownership.classes_of(self._classes(uuid), each.inventory, given)
+            for uuid, each in left.items()
+            if naming.is_ours(self._node_name, each.name, uuid)
+        }
+        return {uuid: classes for uuid, classes in found.items() if classes}
+
+    def _create(self, tree: ProviderTree, nodename: str, wanted: Capacity) -> bool:
+        if wanted.provider is None:
+            # What it was called is not known; nor has Placement a provider of
+            # which something could be allocated.
+            return False
+        parent, card = nodename, wanted.provider.card
+        if card is not None and (
+            tree.exists(card.uuid) or self._make(tree, card.name, card.uuid, nodename)
+        ):
+            parent = card.uuid
+        return self._make(tree, wanted.provider.name, wanted.uuid, parent)
+
+    def _make(self, tree: ProviderTree, name: str, uuid: str, parent: str) -> bool:
+        if tree.exists(name):
+            # Placement would refuse two of one name, and Nova all the rest.
+            self._tell(f"{name} is the name of a provider that is not os_acc's")
+            return False
+        tree.new_child(name, parent, uuid=uuid)
+        return True
+
+    def _update(
+        self, tree: ProviderTree, wanted: Capacity, given: Collection[str]
+    ) -> None:
+        there = tree.data(wanted.uuid).inventory
+        # It may have had another class before the record was lost.
+        classes = self._classes(wanted.uuid) | ownership.classes_of(
+            frozenset(), there, given
+        )
+        _set_inventory(
+            tree,
+            wanted.uuid,
+            _withdrawn(tree, wanted.uuid, classes)
+            | {name: record(units) for name, units in wanted.units.items()},
+        )
+        if wanted.provider is None:
+            return
+        device, has = wanted.provider.device, tree.data(wanted.uuid).traits
+        if new := device.traits - has:
+            tree.add_traits(wanted.uuid, *sorted(new))
+        told = self._memory.told.texts(wanted.uuid, Kind.TRAIT)
+        before = (told | region_traits.told_of(device, has)) - device.traits
+        if gone := before & has:
+            tree.remove_traits(wanted.uuid, *sorted(gone))
+        # Ours until a tree comes without them: Nova may fail to pass on the change.
+        if ended := before - has:
+            self._memory.end(wanted.uuid, ended)
+
+    def _classes(self, uuid: str) -> frozenset[str]:
+        return self._memory.told.texts(uuid, Kind.RESOURCE_CLASS)
+
+    def _withdraw(
+        self, tree: ProviderTree, uuid: str, classes: Collection[str]
+    ) -> None:
+        """Let nobody be given anything of a provider that is not offered.
+
+        It stays: only Placement knows whether something of it is allocated, and
+        where it is, removing it would make Nova's whole update fail.
+        """
+        inventory = _withdrawn(tree, uuid, classes)
+        if inventory:
+            _set_inventory(tree, uuid, inventory)
+
+    def _compare(self, nodename: str) -> None:
+        if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
+            self._tell(
+                f"Nova calls this node {nodename!r} but [os_acc] node_name is "
+                f"{self._node_name!r}: providers are named by the latter, which "
+                "has to be different on each host"
+            )
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            LOG.warning("%s", text)
+
+
+def _withdrawn(tree: ProviderTree, uuid: str, classes: Collection[str]) -> _Inventory:
+    """What a provider has of these classes, so that nobody is given any of it.
+
+    A class stays as a provider does: something of it may be allocated.
+    """
+    there = tree.data(uuid).inventory
+    return {name: withdrawn(there[name]) for name in there if name in classes}
+
+
+def _set_inventory(tree: ProviderTree, uuid: str, inventory: _Inventory) -> None:
+    if tree.has_inventory_changed(uuid, inventory):
+        tree.update_inventory(uuid, inventory)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What Placement was told: on record before it is told, in memory for those
+who cannot wait for the record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Collection
+from typing import Protocol
+
+from os_acc.objects.device import Provider
+from os_acc.objects.published import NOTHING, Told, classes, traits
+
+
+class Ledger(Protocol):
+    """Where it is on record what Placement was told; the store."""
+
+    def told(self) -> Told:
+        """All of it."""
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        """Add to it, and strike out; durable when it returns."""
+
+
+class Memory:
+    """What is on record, as far as one process knows.
+
+    :param told: what the record says at first.
+    """
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._ended = NOTHING
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of nobody who writes: in a forked child nobody does."""
+        # Held while the record is written; whoever only reads does not wait.
+        self._guard = threading.Lock()
+
+    @property
+    def told(self) -> Told:
+        """What Placement may have by now."""
+        return self._told
+
+    def end(self, provider: str, ended: Collection[str]) -> None:
+        """A provider was seen without these: the next to write strikes them out."""
+        self._ended |= Told({provider: traits(ended)})
+
+    def tell(self, offered: Collection[Provider], ledger: Ledger) -> None:
+        """Put on record what providers are about to be given.
+
+        :raises StateUnavailable: it cannot be.
+        """
+        given = given_to(offered)
+        with self._guard:
+            ended, self._ended = self._ended, NOTHING
+            more, gone = given - self._told, ended - given
+            if more or gone:
+                self._change(ledger, more, gone)
+
+    def above(self, ledger: Ledger) -> Ledger:
+        """The record, for whoever else changes it: it is known here as well."""
+        return _Above(self, ledger)
+
+    def change(self, ledger: Ledger, more: Told, gone: Told) -> None:
+        """Put a change on record.
+
+        :raises StateUnavailable: it cannot be.
+        """
+        with self._guard:
+            self._change(ledger, more, gone)
+
+    def _change(self, ledger: Ledger, more: Told, gone: Told) -> None:
+        ledger.change_told(more, gone)
+        self._told = (self._told - gone) | more
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Above:
+    memory: Memory
+    ledger: Ledger
+
+    def told(self) -> Told:
+        return self.ledger.told()
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        self.memory.change(self.ledger, more, gone)
+
+
+def given_to(offered: Collection[Provider]) -> Told:
+    """What each of the providers is given."""
+    return Told.of_mapping(
+        {
+            each.uuid: classes([each.device.resource_class])
+            | traits(each.device.traits)
+            for each in offered
+        }
+    )

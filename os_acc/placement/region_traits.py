@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What Placement is told of an FPGA region.
+
+Each trait has the form of the os_acc specification, and that of Cyborg 17,
+so that flavors which were written for either find the region.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from os_acc.objects.device import Device
+from os_acc.objects.lease import Standing
+from os_acc.objects.region import Region
+
+PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"
+_NAME: Final = "_".join(f"[0-9A-F]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
+
+_VENDORS: Final = {
+    0x8086: "INTEL",
+    0x1172: "INTEL",
+    0x10EE: "XILINX",
+    0x1BD4: "INSPUR",
+}
+
+
+def vendor_name(vendor: int) -> str:
+    """The part of a trait that names a vendor, by its PCI id."""
+    return _VENDORS.get(vendor, f"{vendor:04X}")
+
+
+def described(device: Device, standing: Standing) -> Device:
+    """The device with the traits of its region; itself where it has none.
+
+    :param standing: what is leased, and of which regions nothing is known.
+    """
+    if device.region is None:
+        return device
+    found = frozenset(_traits(device.region, standing))
+    return dataclasses.replace(device, traits=device.traits | found)
+
+
+def may_change(trait: str) -> bool:
+    """Whether a trait comes and goes with what a region holds, and for whom."""
+    return trait == PROGRAMMABLE or (
+        trait.startswith("CUSTOM_FPGA_") and "_FUNCTION_" in trait
+    )
+
+
+def told_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
+    """Those of a provider's traits that say what its region holds, and for whom.
+
+    They are os_acc's, whatever is on record: nobody else knows. What it cannot
+    say of this region, it never has: all of that is somebody else's.
+    """
+    region = device.region
+    if region is None or (region.interface_id is None and region.function_id is None):
+        return frozenset()
+    vendor = vendor_name(region.identity.vendor)
+    function = re.compile(
+        rf"CUSTOM_FPGA_{vendor}_FUNCTION_{_NAME}"
+        rf"|CUSTOM_FPGA_FUNCTION_ID_{vendor}_[0-9A-F]{{32}}"
+    )
+    found = frozenset(each for each in traits if function.fullmatch(each))
+    if region.interface_id is None:
+        return found
+    return found | frozenset({PROGRAMMABLE}.intersection(traits))
+
+
+def function_traits(region: Region, functions: Iterable[str]) -> frozenset[str]:
+    """The traits of a region that holds these functions, canonical UUIDs."""
+    vendor = vendor_name(region.identity.vendor)
+    return frozenset(
+        name
+        for each in functions
+        for name in (
+            f"CUSTOM_FPGA_{vendor}_FUNCTION_{_name(each)}",
+            f"CUSTOM_FPGA_FUNCTION_ID_{vendor}_{_hexadecimal(each)}",
+        )
+    )
+
+
+def interface_traits(region: Region) -> frozenset[str]:
+    """The traits of a region that takes what this one does."""
+    if region.interface_id is None:
+        return frozenset()
+    vendor = vendor_name(region.identity.vendor)
+    return frozenset(
+        {
+            f"CUSTOM_FPGA_{vendor}_REGION_{_name(region.interface_id)}",
+            f"CUSTOM_FPGA_REGION_{vendor}_{_hexadecimal(region.interface_id)}",
+        }
+    )
+
+
+def _traits(region: Region, standing: Standing) -> Iterator[str]:
+    yield f"CUSTOM_FPGA_{vendor_name(region.identity.vendor)}"
+    if region.interface_id is not None:
+        yield from interface_traits(region)
+        # Whoever asks for this one wants to choose what the region holds.
+        if not (
+            any(lease.stands_on(region) for lease in standing.leases)
+            or standing.taken.intersection(region.functions)
+        ):
+            yield PROGRAMMABLE
+    if region.function_id is not None and standing.unknown_regions.believes(region):
+        yield from function_traits(region, [region.function_id])
+
+
+def _name(uuid: str) -> str:
+    return uuid.upper().replace("-", "_")
+
+
+def _hexadecimal(uuid: str) -> str:
+    return uuid.upper().replace("-", "")

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Device profiles in YAML files of this host.
+
+::
+
+    device_profiles:
+    - name: fpga-dp1
+      description: a region that the instance's bitstream is loaded into
+      groups:
+      - resources:CUSTOM_ACCELERATOR_FPGA: 1
+        trait:CUSTOM_PROGRAMMABLE: required
+        accel:bitstream_id: d5ca2f11-3108-4426-a11c-a959987565df
+
+That is what Cyborg's API answers, so what it has answered can be used as it
+is. JSON is read as JSON: to YAML, a pair of surrogates is two characters, and
+a tab no indentation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from os_acc import deadlines, exception
+from os_acc.objects.profile import DeviceProfile
+from os_acc.profiles import parser
+from os_acc.profiles.source import Judged
+from os_acc.rest import unreadable
+from os_acc.rest.unreadable import Unreadable
+
+_SUFFIX: Final = ".yaml"
+#: Bytes: hundreds of profiles. PyYAML takes some seconds for a megabyte.
+_LARGEST: Final = 1 << 18
+# Files in an error's message.
+_SHOWN: Final = 8
+#: Nodes of a YAML file, each alias and each merge (``<<``) counted as all that it
+#: stands for. A file without aliases has fewer nodes than bytes.
+_MOST_NODES: Final = _LARGEST
+_TAGS: Final = "tag:yaml.org,2002:"
+# Characters of the reason why a value is wrong.
+_LONGEST_REASON: Final = 200
+#: PyYAML raises these for text that is no YAML, and for a value that is not of the
+#: type that its tag names.
+_WRONG: Final = (
+    yaml.YAMLError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+# O_NONBLOCK: what is no file must not make anybody wait.
+_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Catalogue:
+    """A :class:`os_acc.profiles.source.Source` that is files.
+
+    One that is wrong hides none of the others.
+
+    :param path: of the file, or of a directory with files.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def profile(self, name: str, deadline: float) -> DeviceProfile:
+        """See :meth:`os_acc.profiles.source.Source.profile`.
+
+        :raises InvalidProfile: it is wrong, or there are two.
+        """
+        found, errors = [], []
+        for where, entry in self._entries(deadline):
+            deadlines.left(deadline)
+            if isinstance(entry, exception.OsAccError):
+                errors.append(entry)
+            elif parser.is_called(entry, name):
+                found.append((where, parser.read(entry)))
+        if len(found) > 1:
+            raise exception.InvalidProfile(
+                f"there are {len(found)} device profiles {name}: in "
+                + exception.some(
+                    dict.fromkeys(where for where, _profile in found), _SHOWN
+                )
+            )
+        for _where, profile in found:
+            return profile
+        for error in errors:
+            # It may be in there.
+            raise error
+        raise exception.ProfileNotFound(
+            f"there is no device profile {exception.show(name)} in {self._path}",
+            hint="'os-acc profile list' shows those that there are",
+        )
+
+    def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
+        """See :meth:`os_acc.profiles.source.Source.judged`; the place is a file."""
+        entries = list(self._entries(deadline))
+        called = Counter(
+            each
+            for _where, entry in entries
+            if isinstance(entry, Mapping)
+            for each in parser.called(entry)
+        )
+        for where, entry in entries:
+            deadlines.left(deadline)
+            if isinstance(entry, exception.OsAccError):
+                yield where, entry
+                continue
+            try:
+                profile = parser.read(entry)
+            except exception.InvalidProfile as error:
+                yield where, error
+                continue
+            twice = [each for each in (profile.name, profile.uuid) if called[each] > 1]
+            if twice:
+                yield (
+                    where,
+                    exception.InvalidProfile(
+                        f"there are {called[twice[0]]} device profiles {twice[0]}"
+                    ),
+                )
+            else:
+                yield where, profile
+
+    def _entries(
+        self, deadline: float
+    ) -> Iterator[tuple[str, Mapping[str, Any] | exception.OsAccError]]:
+        """What stands in each place of each file, unread."""
+        for path in self._files():
+            deadlines.left(deadline)
+            try:
+                listed = _listed(path, deadline)
+            except exception.OsAccError as error:
+                yield path, error
+                continue
+            for entry in listed:
+                if isinstance(entry, Mapping):
+                    yield path, entry
+                elif isinstance(entry, Unreadable):
+                    yield path, exception.InvalidProfile(f"{path}: {entry.why}")
+                else:
+                    yield (
+                        path,
+                        exception.InvalidProfile(
+                            f"{path}: {exception.show(entry)} is no device profile"
+                        ),
+                    )
+
+    def _files(self) -> list[str]:
+        if not os.path.isdir(self._path):
+            return [self._path]
+        try:
+            names = sorted(os.listdir(self._path))
+        except OSError as error:
+            raise _unreadable(self._path, error.strerror) from error
+        return [
+            os.path.join(self._path, name) for name in names if name.endswith(_SUFFIX)
+        ]
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML in which a value that cannot be constructed spoils no other.
+
+    :class:`.Unreadable` stands in its place. So it does for a mapping that has a key
+    twice: the last one would win, unseen.
+    """
+
+    def __init__(self, text: bytes, deadline: float) -> None:
+        super().__init__(text)
+        self._deadline = deadline
+        self._nodes = 0
+        #: By the id of each node that is complete: as many nodes as it contains.
+        self._weights: dict[int, int] = {}
+        #: Why a mapping cannot be constructed, nor merged into another.
+        self._wrong: dict[yaml.Node, str] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        """See PyYAML; an alias counts as all that it stands for.
+
+        :raises yaml.YAMLError: more nodes than a file has without aliases; an alias
+            inside of what it stands for.
+        :raises DeviceStuck: the deadline has passed.
+        """
+        deadlines.left(self._deadline)
+        is_alias = self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark
+        before = self._nodes
+        node = super().compose_node(parent, index)
+        if is_alias and id(node) not in self._weights:
+            raise yaml.composer.ComposerError(
+                None, None, "found an alias inside of what it stands for", mark
+            )
+        self._nodes += self._weights[id(node)] if is_alias else 1
+        if self._nodes > _MOST_NODES:
+            raise yaml.composer.ComposerError(
+                None, None, f"its aliases stand for more than {_MOST_NODES} nodes", mark
+            )
+        self._weights.setdefault(id(node), self._nodes - before)
+        return node
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """See PyYAML; what is merged (``<<``) may be overridden."""
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                self._wrong[node] = f"{_line(key.start_mark)}: {_twice(key.value)}"
+                break
+            seen.add(key.value)
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """See PyYAML.
+
+        :raises yaml.YAMLError: the mapping is wrong, or one that it merges is.
+        """
+        if node not in self._wrong:
+            try:
+                super().flatten_mapping(node)
+                return
+            except _WRONG as error:
+                # It has lost its merges, and would be right where an alias uses it.
+                self._wrong[node] = _why(node, error)
+        raise yaml.constructor.ConstructorError(problem=self._wrong[node])
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        """See PyYAML; a mapping with the key ``=`` is none of our scalars."""
+        text: str = yaml.constructor.BaseConstructor.construct_scalar(self, node)
+        return text
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """See PyYAML; return :class:`.Unreadable` for a value that is wrong.
+
+        :raises DeviceStuck: the deadline has passed.
+        """
+        deadlines.left(self._deadline)
+        # Text alone may be long: PyYAML takes the square of the length for a number
+        # of base 60.
+        is_text = node.tag == self.DEFAULT_SCALAR_TAG
+        if isinstance(node, yaml.ScalarNode) and not is_text:
+            long = unreadable.too_long(node.value)
+            if long is not None:
+                return long
+        try:
+            # Else PyYAML constructs the contents later, outside of here.
+            return super().construct_object(node, deep=True)
+        except _WRONG as error:
+            wrong = self.constructed_objects[node] = Unreadable(_why(node, error))
+            return wrong
+
+
+def _line(mark: yaml.Mark) -> str:
+    return f"line {mark.line + 1}"
+
+
+def _twice(key: str) -> str:
+    return f"found the key {exception.show(key)} a second time"
+
+
+def _why(node: yaml.Node, error: BaseException) -> str:
+    """Return in one line why a node cannot be constructed."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark, why = error.problem_mark, error.problem
+        # Without a mark it has been made here, of a reason that has its line.
+        why = f"{_line(mark)}: {why}" if mark else why
+    else:
+        tag = node.tag.replace(_TAGS, "!!")
+        why = f"{_line(node.start_mark)}: no {tag}: {error}"
+    return exception.shorten(why, _LONGEST_REASON)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Unreadable:
+    """Return a mapping of JSON, if it has no key twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            return Unreadable(_twice(key))
+        found[key] = value
+    return found
+
+
+def _parsed(path: str, text: bytes, deadline: float) -> object:
+    """Return the contents of a file in JSON, or else in YAML.
+
+    A value that is wrong is :class:`.Unreadable` in its place.
+
+    :raises InvalidProfile: it is neither.
+    :raises DeviceStuck: the deadline has passed.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_int=unreadable.integer)
+    except (ValueError, RecursionError):
+        # It is no JSON.
+        pass
+    try:
+        # It is a safe loader.
+        return _Loader(text, deadline).get_single_data()
+    except _WRONG as error:
+        raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error
+
+
+def _text(path: str) -> bytes:
+    try:
+        with open(path, "rb", opener=lambda name, _: os.open(name, _FLAGS)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _unreadable(path, "it is no file")
+            return file.read(_LARGEST + 1)
+    except OSError as error:
+        raise _unreadable(path, error.strerror) from error
+
+
+def _listed(path: str, deadline: float) -> list[Any]:
+    text = _text(path)
+    if len(text) > _LARGEST:
+        raise exception.InvalidProfile(
+            f"{path} has more than {_LARGEST} bytes", hint="use several files"
+        )
+    found = _parsed(path, text, deadline)
+    if isinstance(found, Unreadable):
+        raise exception.InvalidProfile(f"{path}: {found.why}")
+    listed = found.get("device_profiles") if isinstance(found, Mapping) else found
+    if not isinstance(listed, list):
+        raise exception.InvalidProfile(
+            f"{path} has no list of device profiles",
+            hint="it begins with 'device_profiles:'",
+        )
+    return listed
+
+
+def _unreadable(path: str, why: str | None) -> exception.ProfilesUnavailable:
+    return exception.ProfilesUnavailable(
+        f"the device profiles in {path} cannot be read: {why}",
+        hint="see [os_acc_profiles] in the configuration",
+    )

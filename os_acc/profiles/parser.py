@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A device profile as JSON or YAML has it, into one that can be used.
+
+What Cyborg's API takes is taken (``device_profiles`` of its API reference),
+but judged more strictly: Cyborg checks nothing below ``accel:``, and what it
+does not know then never happens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+import os_resource_classes as orc  # type: ignore[import-untyped]
+
+from os_acc import exception
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.profile import DeviceProfile, ProfileGroup, suffix_of
+from os_acc.objects.request import RequestGroup
+from os_acc.scheduling import accel_keys, extra_specs
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,255}")
+_KINDS: Final = ("resources", "trait", "accel")
+_FIELDS: Final = frozenset(
+    # What Cyborg's answers have besides is of no use here.
+    {"name", "uuid", "description", "groups", "created_at", "updated_at", "links"}
+)
+#: What there are accelerator requests for, beside custom classes: as in Cyborg.
+_CLASSES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
+#: Accelerators in a profile: each becomes an accelerator request.
+_MOST: Final = 256
+# Of profiles to which nobody has given a uuid.
+_PROFILES: Final = uuid.UUID("9a4c6b0e-55d0-5a39-8f0d-0b7f8f2e6c11")
+
+
+def read(found: object) -> DeviceProfile:
+    """One profile.
+
+    :param found: ``name``, ``groups`` and, if they are known, ``uuid`` and
+        ``description``; what stands in ``groups`` are mappings of
+        ``resources:<class>``, ``trait:<trait>`` and ``accel:<key>``.
+    :raises InvalidProfile: that is none.
+    """
+    if not isinstance(found, Mapping):
+        raise exception.InvalidProfile(
+            f"{exception.show(found)} is no device profile", hint="it is a mapping"
+        )
+    name = found.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise exception.InvalidProfile(
+            f"{exception.show(name)} is no name of a device profile",
+            hint="it has at most 255 letters, digits, '-' and '_'",
+        )
+    for field in found:
+        if field not in _FIELDS:
+            raise exception.InvalidProfile(
+                f"device profile {name}: {exception.show(field)} is no field of one",
+                hint=exception.did_you_mean(field, _FIELDS),
+            )
+    return DeviceProfile(
+        name=name,
+        uuid=_uuid(name, found.get("uuid")),
+        description=_description(name, found.get("description")),
+        groups=_groups(name, found.get("groups")),
+    )
+
+
+def called(found: Mapping[str, Any]) -> frozenset[str]:
+    """The name and the uuid of a profile, which may be wrong and have neither."""
+    name, given = found.get("name"), found.get("uuid")
+    if given is None and isinstance(name, str) and _NAME.fullmatch(name):
+        given = _made_up(name)
+    uuid = canonical_uuid(given)
+    return frozenset(each for each in (name, uuid) if isinstance(each, str))
+
+
+def is_called(found: Mapping[str, Any], name: str) -> bool:
+    """Whether a profile, which may be wrong, has this name or uuid."""
+    return not called(found).isdisjoint({name, canonical_uuid(name)})
+
+
+def _made_up(name: str) -> str:
+    return str(uuid.uuid5(_PROFILES, name))
+
+
+def _uuid(name: str, given: object) -> str:
+    if given is None:
+        return _made_up(name)
+    found = canonical_uuid(given)
+    if found is None:
+        raise exception.InvalidProfile(
+            f"device profile {name}: {exception.show(given)} is no uuid"
+        )
+    return found
+
+
+def _description(name: str, given: object) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str) or not exception.is_encodable(given):
+        raise exception.InvalidProfile(
+            f"device profile {name}: its description {exception.show(given)} is no text"
+        )
+    return given
+
+
+def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
+    if not isinstance(given, list | tuple) or not given:
+        raise exception.InvalidProfile(
+            f"device profile {name}: its groups are {exception.show(given)}",
+            hint="it has a list of at least one group",
+        )
+    if len(given) > _MOST:
+        # Each group asks for one at least.
+        raise _too_many(name, f"{len(given)} accelerators or more")
+    found = tuple(group(name, index, each) for index, each in enumerate(given))
+    asked = sum(each.accelerators for each in found)
+    if asked > _MOST:
+        raise _too_many(name, f"{asked} accelerators")
+    return found
+
+
+def _too_many(name: str, asked: str) -> exception.InvalidProfile:
+    return exception.InvalidProfile(
+        f"device profile {name} asks for {asked}",
+        hint=f"there are at most {_MOST} in one",
+    )
+
+
+def group(name: str, index: int, given: object) -> ProfileGroup:
+    """One group of a profile.
+
+    :param name: of the profile, for an error's message.
+    :param given: a mapping; see :func:`read`.
+    :raises InvalidProfile: nobody can be served by it.
+    """
+    where = f"device profile {name}, group {index}"
+    if not isinstance(given, Mapping):
+        raise exception.InvalidProfile(
+            f"{where} is {exception.show(given)}, not a mapping"
+        )
+    properties = tuple(_property(where, *item) for item in given.items())
+    bare = ProfileGroup(index, properties, RequestGroup(suffix_of(index)))
+    return dataclasses.replace(bare, request=_request(where, bare))
+
+
+def _property(where: str, key: object, value: object) -> tuple[str, str]:
+    kind, colon, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+    if kind not in _KINDS or not colon or not name.isprintable() or not name:
+        raise exception.InvalidProfile(
+            f"{where}: {exception.show(key)} is no key of a group",
+            hint="a key begins with resources:, trait: or accel:",
+        )
+    if kind == "resources" and type(value) is int:
+        value = str(value)
+    if not isinstance(value, str):
+        raise exception.InvalidProfile(
+            f"{where}: {key} is {exception.show(value)}, not text",
+            hint="put it in quotes",
+        )
+    return f"{kind}:{name}", value
+
+
+def _request(where: str, group: ProfileGroup) -> RequestGroup:
+    """What a group means; what a flavor is warned of is an error here."""
+    for key, value in group.properties:
+        _check(where, key, value)
+    asked = {key for key, _value in group.properties if key.startswith("resources:")}
+    if len(asked) > 1:
+        # A provider has accelerators of one class, and one provider serves a group.
+        raise exception.InvalidProfile(
+            f"{where} asks for {' and '.join(sorted(asked))}: no provider has both",
+            hint=f"write {len(asked)} groups",
+        )
+    keys: Mapping[str, Any] = dict(group.extra_specs(group.suffix, "accel"))
+    try:
+        request = extra_specs.parse(keys)
+    except exception.InvalidExtraSpec as error:
+        raise exception.InvalidProfile(
+            f"{where}: {error.message}", hint=error.hint
+        ) from error
+    for each in request.groups:
+        if len(each.resources) == len(asked):
+            return each
+    raise exception.InvalidProfile(
+        f"{where} asks for no accelerator that there could be"
+        f"{': ' if asked else ''}{', '.join(sorted(asked))}",
+        hint="it has resources: of one class, with a number from 1 on",
+    )
+
+
+def _check(where: str, key: str, value: str) -> None:
+    """Refuse what Nova would pass over with a warning."""
+    kind, _, name = key.partition(":")
+    if kind == "trait" and value not in ("required", "forbidden"):
+        raise exception.InvalidProfile(
+            f"{where}: {key} is {exception.show(value)}",
+            hint="a trait is 'required' or 'forbidden'",
+        )
+    if kind == "resources" and not (orc.is_custom(name) or name in _CLASSES):
+        raise exception.InvalidProfile(
+            f"{where}: {key} is no accelerator",
+            hint=f"those are {', '.join(sorted(_CLASSES))} and custom classes",
+        )
+    if kind == "accel" and name not in accel_keys.KEYS:
+        raise exception.InvalidProfile(
+            f"{where}: {key} is no key of a device profile",
+            hint=exception.did_you_mean(name, accel_keys.KEYS),
+        )

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Typed reading of what services answer in JSON.
+
+Each value knows its path in the answer: ``inventories.CUSTOM_X.total``. A value
+of another type than the reader asks for raises :class:`Malformed`, so that
+nothing of an answer gets any further unchecked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from os_acc import exception
+from os_acc.objects.instance import canonical_uuid
+from os_acc.rest import unreadable
+from os_acc.rest.errors import NOT_THEIRS, Malformed
+
+if TYPE_CHECKING:
+    from requests import Response
+
+#: The largest integer that is read: of 64 bits, as databases have them.
+LARGEST: Final = 2**63 - 1
+# Characters of a path, and of the text of a refusal, in a message.
+_LONGEST_PATH: Final = 200
+_LONGEST_REFUSAL: Final = 600
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """A value of an answer.
+
+    :ivar path: its place in the answer; empty for all of it.
+    """
+
+    found: object
+    path: str = ""
+
+    def __getitem__(self, name: str) -> Value:
+        """Return a field of an object.
+
+        :raises Malformed: it is no object, or has no such field.
+        """
+        fields = self._fields()
+        if name not in fields:
+            raise self._wrong(f"has no field {name!r}")
+        return Value(fields[name], self._below(name))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields()
+
+    def items(self) -> Iterator[tuple[str, Value]]:
+        """Return the fields of an object.
+
+        :raises Malformed: it is none.
+        """
+        for name, value in self._fields().items():
+            if not exception.is_encodable(name):
+                raise self._wrong(f"has a field {exception.show(name)}")
+            yield name, Value(value, self._below(name))
+
+    def __iter__(self) -> Iterator[Value]:
+        """Return the elements of a list.
+
+        :raises Malformed: it is none.
+        """
+        if not isinstance(self.found, list):
+            raise self._not("a list")
+        for index, value in enumerate(self.found):
+            yield Value(value, f"{self.path}[{index}]")
+
+    def text(self) -> str:
+        """Return a text.
+
+        :raises Malformed: it is none, or cannot be encoded.
+        """
+        if not isinstance(self.found, str) or not exception.is_encodable(self.found):
+            raise self._not("a text")
+        return self.found
+
+    def uuid(self) -> str:
+        """Return a UUID, as it is written.
+
+        :raises Malformed: it is none.
+        """
+        text = self.text()
+        if canonical_uuid(text) is None:
+            raise self._not("a UUID")
+        return text
+
+    def optional(self) -> Value | None:
+        """Return the value itself; None for JSON's null."""
+        return None if self.found is None else self
+
+    def integer(self, least: int = 0) -> int:
+        """Return an integer of at most 64 bits.
+
+        :raises Malformed: it is none, or less than the least.
+        """
+        # A bool is an int to Python.
+        if type(self.found) is not int or not least <= self.found <= LARGEST:
+            raise self._not(f"an integer from {least} to 2**63 - 1")
+        return self.found
+
+    def boolean(self) -> bool:
+        """Return true or false.
+
+        :raises Malformed: it is neither.
+        """
+        if not isinstance(self.found, bool):
+            raise self._not("a boolean")
+        return self.found
+
+    def number(self) -> float:
+        """Return a number: an integer of at most 64 bits, or a finite fraction.
+
+        :raises Malformed: it is none.
+        """
+        if isinstance(self.found, float) and math.isfinite(self.found):
+            return self.found
+        if type(self.found) is not int or abs(self.found) > LARGEST:
+            raise self._not("a finite number")
+        return self.found
+
+    def _fields(self) -> dict[str, object]:
+        if not isinstance(self.found, dict):
+            raise self._not("an object")
+        return self.found
+
+    def _below(self, name: str) -> str:
+        path = f"{self.path}.{name}" if self.path else name
+        # A name may be as long as the answer.
+        return exception.shorten(path, _LONGEST_PATH)
+
+    def _not(self, what: str) -> Malformed:
+        return self._wrong(f"is {exception.show(self.found)}, not {what}")
+
+    def _wrong(self, how: str) -> Malformed:
+        return Malformed(f"{self.path!r} {how}" if self.path else f"the answer {how}")
+
+
+def document(answer: Response) -> Value:
+    """Return an answer that is JSON.
+
+    An integer of thousands of digits is :class:`.Unreadable` in its place.
+
+    :raises ValueError: it is no JSON.
+    :raises RecursionError: it is nested too deeply.
+    """
+    return Value(answer.json(parse_int=unreadable.integer))
+
+
+def refusal(answer: Response) -> str:
+    """Return what a service says of its refusal; HTTP's status if nothing.
+
+    Nova and Keystone answer ``{kind: {"message": ...}}``, Placement
+    ``{"errors": [{"detail": ...}]}``, Glance a page of HTML.
+    """
+    try:
+        said = " ".join(_said(document(answer)).split())
+    except NOT_THEIRS:
+        said = ""
+    status = f"HTTP {answer.status_code}"
+    return f"{exception.shorten(said, _LONGEST_REFUSAL)} ({status})" if said else status
+
+
+def _said(body: Value) -> str:
+    if "errors" in body:
+        for each in body["errors"]:
+            return each["detail"].text()
+    ((_kind, about),) = body.items()
+    return about["message"].text()

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The query for ``GET /allocation_candidates``, as Nova makes it of a flavor.
+
+Nothing is sent from here. See Placement's API reference, "List allocation
+candidates", and ``nova.scheduler.utils.ResourceRequest.to_querystring``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+from urllib import parse
+
+from os_acc import exception
+from os_acc.objects.request import (
+    MAX_AMOUNT,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+    title,
+)
+from os_acc.scheduling import request_rules
+
+#: What Nova 34 asks with. Suffixes that are no numbers need 1.33, mappings in
+#: the answer 1.34; since 1.36 no group may be without resources.
+MICROVERSION: Final = "1.36"
+#: ``[scheduler] max_placement_results`` of Nova, where nobody has set it.
+LIMIT: Final = 1000
+
+
+def query(request: FlavorRequest, limit: int | None = LIMIT) -> str:
+    """The query string, with what Placement would refuse refused here.
+
+    Placement alone knows whether classes and traits of an operator exist: it
+    answers 400 to a name that it does not know.
+
+    :param limit: how many candidates at most; None for all.
+    :raises InvalidExtraSpec: as :func:`os_acc.scheduling.extra_specs.parse`; nothing is
+        asked for; the unnumbered group has traits and no resources.
+    :raises InvalidInput: a limit below 1.
+    """
+    request_rules.check(request)
+    _check_resources(request)
+    asked = [(f"resources{one.suffix}", _resources(one)) for one in request.groups]
+    asked += [
+        (f"required{one.suffix}", traits)
+        for one in request.groups
+        if (traits := _traits(one))
+    ]
+    if request.policy is not None:
+        asked.append(("group_policy", request.policy.value))
+    if limit is not None:
+        asked.append(("limit", _limit(limit)))
+    return parse.urlencode(sorted(asked))
+
+
+def filled(
+    request: FlavorRequest, *, vcpus: int, memory_mb: int, disk_gb: int
+) -> FlavorRequest:
+    """A request with the amounts of the flavor itself, as Nova adds them.
+
+    They go to the unnumbered group. A class that the extra specs name
+    anywhere, be it with 0, stays as they have it (``resources:VCPU=0``).
+
+    :param disk_gb: root, ephemeral and swap disk together, in GiB; without
+        the root disk for a server that boots from a volume.
+    :raises InvalidExtraSpec: an amount that Placement cannot count.
+    """
+    named = request.zeroed | {
+        name for group in request.groups for name, _amount in group.resources
+    }
+    own = {"MEMORY_MB": memory_mb, "DISK_GB": disk_gb}
+    if "PCPU" not in named:
+        own["VCPU"] = vcpus
+    added = {name: own[name] for name in own.keys() - named if own[name]}
+    for name, amount in sorted(added.items()):
+        if not 0 < amount <= MAX_AMOUNT:
+            raise exception.InvalidExtraSpec(
+                f"the flavor itself has {exception.show(amount)} of {name}",
+                hint=f"Placement counts from 1 up to {MAX_AMOUNT}",
+            )
+    if not added:
+        return request
+    by_suffix = {group.suffix: group for group in request.groups}
+    unnumbered = by_suffix.get("", RequestGroup(""))
+    by_suffix[""] = dataclasses.replace(
+        unnumbered, resources=tuple(sorted((*unnumbered.resources, *added.items())))
+    )
+    return dataclasses.replace(
+        request, groups=tuple(group for _suffix, group in sorted(by_suffix.items()))
+    )
+
+
+def miscounted(request: FlavorRequest) -> tuple[str, ...]:
+    """Classes of which Placement 16 may allocate more than is asked for.
+
+    Where the unnumbered group and a numbered one get a class from the same
+    provider, and the policy is not ``none``, it adds the second amount to
+    other candidates as well: it changes an object that they share
+    (``placement.objects.research_context``, ``copy_arr_if_needed``).
+    """
+    if request.policy is GroupPolicy.NONE:
+        return ()
+    unnumbered, numbered = (
+        {
+            name
+            for group in request.groups
+            if bool(group.suffix) is is_numbered
+            for name, _amount in group.resources
+        }
+        for is_numbered in (False, True)
+    )
+    return tuple(sorted(unnumbered & numbered))
+
+
+def _check_resources(request: FlavorRequest) -> None:
+    if not request.groups:
+        raise exception.InvalidExtraSpec(
+            "nothing is asked for: there are no candidates of nothing",
+            hint="set resources<S>:<resource class>=<amount>",
+        )
+    for group in request.groups:
+        if not group.resources:
+            traits = sorted(group.required | group.forbidden)
+            raise exception.InvalidExtraSpec(
+                f"{title(group.suffix)} has traits ({', '.join(traits)}) "
+                "but no resources",
+                hint="Nova adds the flavor's own VCPU, MEMORY_MB and DISK_GB to it; "
+                "without these, Placement refuses it",
+            )
+
+
+def _resources(group: RequestGroup) -> str:
+    return ",".join(sorted(f"{name}:{amount}" for name, amount in group.resources))
+
+
+def _traits(group: RequestGroup) -> str:
+    return ",".join(
+        [*sorted(group.required), *(f"!{name}" for name in sorted(group.forbidden))]
+    )
+
+
+def _limit(limit: int) -> str:
+    if limit < 1:
+        raise exception.InvalidInput(
+            f"a limit of {limit} candidates", hint="it is 1 or more, or None for all"
+        )
+    return str(limit)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Why there is no assignment, in words for an operator."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+from os_acc.objects.request import GroupPolicy, RequestGroup, title
+from os_acc.scheduling.assignment.problem import (
+    Allocated,
+    Case,
+    Part,
+    parts_of,
+    problem_of,
+)
+from os_acc.scheduling.assignment.search import BudgetSpent, Search
+
+#: What each question that is asked to find the reason may cost.
+_BUDGET: Final = 5_000
+_SHOWN: Final = 4
+
+
+def reason(case: Case) -> str:
+    """Say which group has no provider and why, or what nobody asks for."""
+    # In the order of what they cost, and none is asked after the first answer.
+    found = itertools.chain(_alone(case), _in_all(case), _together(case))
+    return next(found, "what the groups ask for is not what is allocated")
+
+
+def _works(case: Case) -> bool:
+    """Whether there is an assignment after all; yes where that is not known."""
+    try:
+        return Search(problem_of(case), _BUDGET).run() is not None
+    except BudgetSpent:
+        return True
+
+
+def _alone(case: Case) -> Iterator[str]:
+    """Parts of the request that no provider could serve if they were all of it."""
+    places = _by_uuid(case.allocated)
+    for part in parts_of(case.groups):
+        if any(not _why_not(part, each, case) for each in places):
+            continue
+        told = [why for each in places if (why := _why_not(part, each, case))]
+        # Whoever has none of it at all says the least.
+        told = [why for why in told if not why.startswith("none")] or told
+        shown = "; ".join(told[:_SHOWN]) or "nothing is allocated"
+        more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        yield f"{_asks(part)}, but {shown}{more}"
+
+
+def _by_uuid(allocated: Collection[Allocated]) -> list[Allocated]:
+    return sorted(allocated, key=lambda each: each.provider)
+
+
+def _why_not(part: Part, each: Allocated, case: Case) -> str:
+    """Why a provider cannot serve a part, empty where it can."""
+    has, group = dict(each.resources), part.group
+    for name, amount in part.resources:
+        if not has.get(name):
+            return f"none of {name} is allocated on provider {each.provider}"
+        if has[name] < amount:
+            return f"only {has[name]} {name} on provider {each.provider}"
+        pin = case.pins.get((group.suffix, name), each.provider)
+        if pin != each.provider:
+            return f"provider {each.provider} is not {pin}, which has to serve it"
+    for trait in sorted(group.required) if part.numbered else ():
+        if not each.has(trait, case.certain):
+            return f"provider {each.provider} has not the trait {trait}"
+    for trait in sorted(group.forbidden):
+        if not each.is_free_of(trait, case.certain):
+            return f"provider {each.provider} has the forbidden trait {trait}"
+    return ""
+
+
+def _in_all(case: Case) -> Iterator[str]:
+    """Classes of which another amount is allocated than is asked for."""
+    exact = [each for each in _by_uuid(case.allocated) if each.exact]
+    names = {name for each in exact for name, _amount in each.resources}
+    asked = {name for group in case.groups for name, _amount in group.resources}
+    for name in sorted(names | asked):
+        wanted = sum(group.amount(name) for group in case.groups)
+        there = [(dict(each.resources).get(name, 0), each) for each in case.allocated]
+        bound = sum(amount for amount, each in there if each.exact)
+        whole = sum(amount for amount, _each in there)
+        asking = f"the groups ask for {wanted} {name} in all"
+        if bound and not wanted:
+            yield f"{_spread_over(name, exact)}, but no group asks for any"
+        if bound > wanted:
+            yield f"{_spread_over(name, exact)}, but {asking}"
+        if whole < wanted:
+            yield f"{asking}, but {whole} are allocated"
+
+
+def _spread_over(name: str, places: Sequence[Allocated]) -> str:
+    there = [(dict(each.resources).get(name, 0), each.provider) for each in places]
+    shown = _listed(f"{amount} on provider {uuid}" for amount, uuid in there if amount)
+    return f"{sum(amount for amount, _uuid in there)} {name} are allocated ({shown})"
+
+
+def _together(case: Case) -> Iterator[str]:
+    """The first group for which the others leave nothing."""
+    loose = dataclasses.replace(
+        case,
+        allocated=tuple(
+            dataclasses.replace(each, exact=False) for each in case.allocated
+        ),
+    )
+    if _works(loose):
+        # All have a provider; what they leave is not allowed to be left.
+        yield from _left_over(case)
+        return
+    groups = sorted(case.groups, key=lambda group: group.suffix)
+    fewer = [
+        dataclasses.replace(loose, groups=tuple(groups[:number]))
+        for number in range(1, len(groups) + 1)
+    ]
+    # Whatever does not work does not work with more groups either.
+    first = bisect.bisect_left(fewer, True, key=lambda each: not _works(each))
+    if first < len(fewer):
+        yield f"{_wants(groups[first])}, but {_obstacle(fewer[first], groups[first])}"
+
+
+def _obstacle(case: Case, group: RequestGroup) -> str:
+    """What, taken away, would let a group have its provider."""
+    others = [title(each.suffix) for each in case.groups if each is not group]
+    beside = f" beside {', '.join(others[-_SHOWN:])}" if others else ""
+    if _works(dataclasses.replace(case, policy=GroupPolicy.NONE)):
+        return (
+            "group_policy is 'isolate', and no provider that could serve it "
+            f"is left{beside}"
+        )
+    plain = tuple(
+        dataclasses.replace(each, required=frozenset(), forbidden=frozenset())
+        for each in case.groups
+    )
+    if _works(dataclasses.replace(case, groups=plain)):
+        return f"no provider with the right traits is left{beside}"
+    return f"no provider with so much is left{beside}"
+
+
+def _left_over(case: Case) -> Iterator[str]:
+    """The first provider that cannot be used up beside those before it."""
+    tight = [each for each in _by_uuid(case.allocated) if each.exact]
+    fewer = [_with_exact(case, tight[:number]) for number in range(1, len(tight) + 1)]
+    first = bisect.bisect_left(fewer, True, key=lambda each: not _works(each))
+    if first == len(fewer):
+        return
+    what = _listed(f"{amount} {name}" for name, amount in tight[first].resources)
+    rule = dataclasses.replace(fewer[first], policy=GroupPolicy.NONE)
+    isolated = " while group_policy is 'isolate'" if _works(rule) else ""
+    yield (
+        f"{what} are allocated on provider {tight[first].provider}, and no groups "
+        f"that it can serve ask for exactly that{isolated}"
+    )
+
+
+def _with_exact(case: Case, tight: Sequence[Allocated]) -> Case:
+    """With these providers alone having to be used up."""
+    bound = {each.provider for each in tight}
+    return dataclasses.replace(
+        case,
+        allocated=tuple(
+            dataclasses.replace(each, exact=each.provider in bound)
+            for each in case.allocated
+        ),
+    )
+
+
+def _asks(part: Part) -> str:
+    return _wants(dataclasses.replace(part.group, resources=part.resources))
+
+
+def _wants(group: RequestGroup) -> str:
+    what = _listed(f"{amount} {name}" for name, amount in group.resources)
+    rules = [
+        f"{word} {_listed(sorted(traits))}"
+        for word, traits in (("requires", group.required), ("forbids", group.forbidden))
+        if traits
+    ]
+    told = f" and {' and '.join(rules)}" if rules else ""
+    return f"{title(group.suffix)} asks for {what}{told}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """So many that a person reads them."""
+    first = list(itertools.islice(names, _SHOWN + 1))
+    return ", ".join(first[:_SHOWN]) + (", ..." if len(first) > _SHOWN else "")

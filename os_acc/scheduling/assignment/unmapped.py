@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Allocations without mappings, as Nova compute has them of a flavor's groups.
+
+They are Placement's decision, read back. So an assignment is not given up for
+a trait before everything is doubted that may have changed since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from os_acc import exception
+from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
+from os_acc.objects.selection import Allocations, Wanted
+from os_acc.scheduling.assignment import Allocated, Case, Served, assign, find
+from os_acc.scheduling.assignment.problem import Pins
+from os_acc.scheduling.assignment.trait_view import Doubt, Known
+
+#: What Nova takes from a flavor's own fields and adds to the unnumbered group
+#: (``nova.scheduler.utils.ResourceRequest``).
+_OF_THE_FLAVOR: Final = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
+
+
+def without_mappings(
+    request: FlavorRequest,
+    selection: Allocations,
+    ours: Mapping[str, str],
+    known: Known,
+    recorded: Pins,
+) -> list[Wanted]:
+    """Attribute allocations to the groups that ask for accelerators.
+
+    :param ours: this host's providers: uuid to resource class.
+    :param recorded: how it was decided before, if it was. That stands, if it
+        still answers the request, whatever has become of traits.
+    :raises NoAssignment: the allocations cannot be those of this request.
+    :raises AssignmentTooLarge: there are too many groups or providers.
+    :raises AssignmentTooHard: an answer was not found within the budget.
+    """
+    cases = _cases(request, selection, ours, known)
+    served = _as_recorded(cases, recorded) if recorded else None
+    if served is None:
+        served = _newly_found(cases)
+    groups = {group.suffix: group for group in request.groups}
+    return [
+        Wanted(
+            group_suffix=each.suffix,
+            provider_uuid=each.provider,
+            resource_class=each.resource_class,
+            amount=groups[each.suffix].amount(each.resource_class),
+        )
+        for each in served
+        if each.provider in ours
+    ]
+
+
+def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | None:
+    """The assignment that was made before; None: it is no answer now."""
+    for case in cases:
+        with contextlib.suppress(exception.InvalidSelectedProvider):
+            if served := case.found(case.allocated(Doubt.ALL), pins=pins):
+                return served
+    return None
+
+
+def _newly_found(cases: Sequence[_Case]) -> tuple[Served, ...]:
+    """The assignment that leaves the least in doubt."""
+    *larger, last = cases
+    for case in larger:
+        with contextlib.suppress(exception.InvalidSelectedProvider):
+            if served := case.found_before(Doubt.ALL):
+                return served
+    if served := last.found_before(Doubt.HEARD):
+        return served
+    return assign(Case(last.groups, last.policy, last.allocated(Doubt.HEARD)))
+
+
+def _cases(
+    request: FlavorRequest,
+    selection: Allocations,
+    ours: Mapping[str, str],
+    known: Known,
+) -> list[_Case]:
+    """With all groups, and with those alone that ask for accelerators of ours.
+
+    The first is the truth. The second is what there is to say where Nova has
+    asked for something else than the flavor has: what it changed has nothing
+    to do with accelerators.
+    """
+    offered = set(ours.values())
+    amounts = _smallest(selection)
+    everybody, asking = [], []
+    for group in request.groups:
+        sent = group
+        if not group.suffix:
+            sent = _as_nova_has_it(request, group, amounts, offered)
+        if any(name in offered for name, _amount in group.resources):
+            asking.append(sent)
+            everybody.append(sent)
+        elif sent.resources and all(name in amounts for name, _n in sent.resources):
+            everybody.append(sent)
+    cases = [
+        _Case(tuple(each), request.policy, selection, ours, known)
+        for each in (everybody, asking)
+    ]
+    return cases if len(everybody) > len(asking) else cases[:1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Case:
+    """Groups, and allocations that are theirs, perhaps among others."""
+
+    groups: tuple[RequestGroup, ...]
+    policy: GroupPolicy | None
+    selection: Allocations
+    ours: Mapping[str, str]
+    known: Known
+
+    def found_before(self, end: Doubt) -> tuple[Served, ...] | None:
+        """The assignment that leaves the least in doubt, and less than this."""
+        doubted = {doubt: self.allocated(doubt) for doubt in Doubt}
+        if any(each.unsure for each in doubted[Doubt.UNKNOWN]):
+            with contextlib.suppress(exception.AssignmentTooHard):
+                if served := self.found(doubted[Doubt.UNKNOWN], certain=True):
+                    return served
+        for doubt in (Doubt.UNKNOWN, Doubt.CHANGING, Doubt.HEARD):
+            # More doubt is of no use where it is about none of these.
+            same = doubt < Doubt.HEARD and doubted[doubt] == doubted[Doubt(doubt + 1)]
+            if doubt < end and not same and (served := self.found(doubted[doubt])):
+                return served
+        return None
+
+    def found(
+        self,
+        allocated: Collection[Allocated],
+        *,
+        certain: bool = False,
+        pins: Pins = MappingProxyType({}),
+    ) -> tuple[Served, ...] | None:
+        """The assignment of what is allocated, as far as that is doubted."""
+        return find(Case(self.groups, self.policy, allocated, pins, certain))
+
+    def allocated(self, doubt: Doubt) -> list[Allocated]:
+        """Everything that is allocated; only what is ours has to be used up."""
+        traits = frozenset[str]().union(
+            *(group.required | group.forbidden for group in self.groups)
+        )
+        reading = self.known.doubting(doubt, traits)
+        return [
+            Allocated(provider, resources, provider in self.ours, *reading.of(provider))
+            for provider, resources in self.selection.entries
+        ]
+
+
+def _as_nova_has_it(
+    request: FlavorRequest,
+    group: RequestGroup,
+    amounts: Mapping[str, int],
+    offered: Collection[str],
+) -> RequestGroup:
+    """The unnumbered group with all that may bring it a trait, or forbid one.
+
+    :param amounts: what is allocated. Of what is not, Nova may have asked for
+        something else instead, unless it is an accelerator.
+    """
+    kept = {
+        name: amount
+        for name, amount in group.resources
+        if name in amounts or name in offered
+    }
+    if group.required or group.forbidden:
+        asked = {name for each in request.groups for name, _amount in each.resources}
+        added = _OF_THE_FLAVOR.difference(asked, request.zeroed)
+        kept |= {name: amounts[name] for name in added & amounts.keys()}
+    return dataclasses.replace(group, resources=tuple(sorted(kept.items())))
+
+
+def _smallest(selection: Allocations) -> dict[str, int]:
+    """The smallest amount of each class that one provider gives.
+
+    While a guest is moved, its allocations are those of two hosts.
+    """
+    amounts: dict[str, int] = {}
+    for _provider, resources in selection.entries:
+        for name, amount in resources:
+            amounts[name] = min(amount, amounts.get(name, amount))
+    return amounts

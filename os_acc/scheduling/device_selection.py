@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which free devices answer a request."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from os_acc import exception
+from os_acc.numa.affinity import Guest, allows
+from os_acc.numa.nearest import Demand, Shelf, divide
+from os_acc.numa.policies import NOTHING_SAID, Policies
+from os_acc.objects.device import Handle, Provider
+from os_acc.objects.numa import Affinity, NUMATopology
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.request import title
+from os_acc.objects.selection import Wanted
+
+#: A guest of which nobody says where it is.
+ANYWHERE: Final = Guest(NUMATopology())
+_MOST_SHOWN: Final = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chosen:
+    """One device for one accelerator of the request.
+
+    :ivar affinity: None where nobody says which cells the guest is in.
+    """
+
+    wanted: Wanted
+    provider: Provider
+    handle: Handle
+    affinity: Affinity | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chooser:
+    """Chooses devices for one guest.
+
+    :ivar policies: of no account where the guest may be anywhere.
+    """
+
+    guest: Guest = ANYWHERE
+    policies: Policies = NOTHING_SAID
+
+    def choose(
+        self,
+        wanted: Sequence[Wanted],
+        providers: Mapping[str, Provider],
+        taken: frozenset[PciAddress],
+    ) -> tuple[Chosen, ...]:
+        """Free devices of each provider, in the order of the request.
+
+        The nearest to the guest that its policies allow, shared out among its
+        cells; of those the first. What is out of order is left alone.
+
+        :param taken: functions that a lease, or a damaged record, claims.
+        :raises DeviceGone: a provider has no device at all any more.
+        :raises NoDeviceAvailable: a provider has too few free ones.
+        :raises NUMAPolicyUnmet: it has enough, but not near enough.
+        """
+        _check_offered(wanted, providers)
+        free = {
+            each.provider_uuid: list(_free(providers[each.provider_uuid], taken))
+            for each in wanted
+        }
+        _check_enough(wanted, providers, free)
+        shelves = self._shelves(free)
+        shares = divide(
+            [self._demand(each, shelves) for each in wanted],
+            [Shelf(shelf.node, len(shelf.handles)) for shelf in shelves],
+            self.guest,
+        )
+        chosen: list[Chosen] = []
+        for each, share in zip(wanted, shares, strict=True):
+            provider = providers[each.provider_uuid]
+            if sum(share) < each.amount:
+                raise self._unmet(each, provider, free[provider.uuid], sum(share))
+            chosen += [
+                Chosen(each, provider, handle, self._affinity(handle))
+                for shelf, number in zip(shelves, share, strict=True)
+                for handle in shelf.take(number)
+            ]
+        return tuple(chosen)
+
+    def _shelves(self, free: Mapping[str, Sequence[Handle]]) -> list[_Shelf]:
+        """Free devices, those together that are all the same to the guest."""
+        shelves: dict[object, _Shelf] = {}
+        for provider, handles in free.items():
+            for handle in handles:
+                alike = (
+                    (provider, handle.numa_node, handle.numa_policy)
+                    if self.guest.cells
+                    else provider
+                )
+                new = _Shelf(provider, handle.numa_node, [])
+                shelves.setdefault(alike, new).handles.append(handle)
+        return list(shelves.values())
+
+    def _demand(self, wanted: Wanted, shelves: Sequence[_Shelf]) -> Demand:
+        return Demand(
+            wanted.amount,
+            tuple(
+                place
+                for place, shelf in enumerate(shelves)
+                if shelf.provider == wanted.provider_uuid
+                and self._allows(wanted, shelf.handles[0])
+            ),
+        )
+
+    def _allows(self, wanted: Wanted, handle: Handle) -> bool:
+        policy = self.policies.effective(wanted, handle)
+        return allows(policy, self.guest.affinity(handle.numa_node))
+
+    def _affinity(self, handle: Handle) -> Affinity | None:
+        return self.guest.affinity(handle.numa_node) if self.guest.cells else None
+
+    def _unmet(
+        self, wanted: Wanted, provider: Provider, free: Sequence[Handle], got: int
+    ) -> exception.NUMAPolicyUnmet:
+        policies = {self.policies.effective(wanted, each).value for each in free}
+        cells = ", ".join(map(str, self.guest.cells))
+        fitting = sum(self._allows(wanted, each) for each in free)
+        others = fitting - got
+        rest = f" ({others} of {fitting} go to other groups)" if others else ""
+        return exception.NUMAPolicyUnmet(
+            f"{provider.name} has too few devices for {title(wanted.group_suffix)} "
+            f"that a guest in cells {cells} may have under the NUMA policy "
+            f"{' or '.join(sorted(policies))}: {wanted.amount} wanted, "
+            f"{got} there{rest}; free: {self._found(free)}"
+        )
+
+    def _found(self, free: Sequence[Handle]) -> str:
+        """What is free, and where; a card may have hundreds of VFs."""
+        places: dict[int | None, list[str]] = {}
+        for each in free:
+            places.setdefault(each.numa_node, []).append(str(each.address))
+        return "; ".join(
+            f"{len(there)} {self._place(node)}: {exception.some(there, _MOST_SHOWN)}"
+            for node, there in places.items()
+        )
+
+    def _place(self, node: int | None) -> str:
+        affinity = self.guest.affinity(node).value
+        return "in no known cell" if node is None else f"in cell {node} ({affinity})"
+
+
+@dataclasses.dataclass(slots=True)
+class _Shelf:
+    """Devices of one provider that are all the same to a guest."""
+
+    provider: str
+    node: int | None
+    handles: list[Handle]
+
+    def take(self, number: int) -> list[Handle]:
+        """The first so many; they are gone then."""
+        taken, self.handles = self.handles[:number], self.handles[number:]
+        return taken
+
+
+def _check_offered(wanted: Sequence[Wanted], providers: Mapping[str, Provider]) -> None:
+    for each in wanted:
+        if each.provider_uuid not in providers:
+            raise exception.DeviceGone(
+                f"the device of provider {each.provider_uuid}, "
+                f"{each.resource_class}, is not offered any more",
+                hint="it was: see 'os-acc device list' for what has become of it",
+            )
+
+
+def _check_enough(
+    wanted: Sequence[Wanted],
+    providers: Mapping[str, Provider],
+    free: Mapping[str, Sequence[Handle]],
+) -> None:
+    left = {uuid: len(handles) for uuid, handles in free.items()}
+    for each in wanted:
+        left[each.provider_uuid] -= each.amount
+        if left[each.provider_uuid] < 0:
+            provider = providers[each.provider_uuid]
+            raise exception.NoDeviceAvailable(
+                f"{provider.name} has no free device left for "
+                f"{title(each.group_suffix)}{_out_of_order(provider)}",
+                hint="see 'os-acc device list' for who has them",
+            )
+
+
+def _free(provider: Provider, taken: frozenset[PciAddress]) -> Iterator[Handle]:
+    return (
+        handle
+        for handle in provider.device.handles
+        if not handle.fault and taken.isdisjoint(handle.members)
+    )
+
+
+def _out_of_order(provider: Provider) -> str:
+    faults = [
+        f"{handle.address} {handle.fault}"
+        for handle in provider.device.handles
+        if handle.fault
+    ]
+    return f"; out of order: {', '.join(faults)}" if faults else ""

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which request group gets its accelerators from which provider.
+
+Placement has decided already; here its decision is read back, never made
+anew. Providers of others are always part of it (the compute node itself,
+under evacuation the source host's) and are ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from os_acc import exception
+from os_acc.objects import bitstream_requests
+from os_acc.objects.request import (
+    AttachTarget,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+    title,
+)
+from os_acc.objects.selection import Allocations, Selection, SingleProvider, Wanted
+from os_acc.scheduling.assignment.problem import Pins
+from os_acc.scheduling.assignment.trait_view import Known
+from os_acc.scheduling.assignment.unmapped import without_mappings
+
+_NOTHING_KNOWN: Final = Known()
+_NOT_DECIDED: Final[Pins] = MappingProxyType({})
+
+
+def match_groups(
+    request: FlavorRequest,
+    selection: Selection,
+    ours: Mapping[str, str],
+    known: Known = _NOTHING_KNOWN,
+    recorded: Pins = _NOT_DECIDED,
+) -> tuple[Wanted, ...]:
+    """Attribute what was selected to the request's groups.
+
+    :param ours: this host's providers: uuid to resource class.
+    :param known: their traits, and others'; mappings need none.
+    :param recorded: which provider serves which (suffix, resource class), as
+        far as that was decided before; asked for without mappings alone.
+    :returns: one entry for each group and provider, sorted; empty where the
+        allocations hold no provider of ours.
+    :raises ProviderNotFound: a single provider that is not ours.
+    :raises InvalidSelectedProvider: selection and request contradict each
+        other; a subclass where they come without mappings.
+    :raises InvalidExtraSpec: a group asks for a bitstream, and no provider of
+        ours answers it.
+    """
+    if isinstance(selection, SingleProvider):
+        wanted = _from_single(request, selection.uuid, ours)
+        _check_traits(request, wanted, ours, known)
+    else:
+        allocated = _of_ours(selection, ours)
+        if not allocated:
+            wanted = []
+        elif selection.mappings is not None:
+            wanted = _with_mappings(request, allocated, selection.mappings, ours)
+        elif not request.groups:
+            wanted = [Wanted("", uuid, ours[uuid], n) for uuid, n in allocated]
+        else:
+            wanted = without_mappings(request, selection, ours, known, recorded)
+    if request.groups:
+        _check_served_once(wanted)
+    _check_isolation(request, wanted)
+    return tuple(sorted(_with_wishes(request, wanted)))
+
+
+def check_promise(
+    request: FlavorRequest, selection: Selection, ours: Mapping[str, str]
+) -> None:
+    """Refuse what is allocated for a device profile that nobody has read.
+
+    What the flavor asks for itself is served, whoever serves its profile.
+
+    :param ours: see :func:`match_groups`.
+    :raises ProfilesUnavailable: accelerators of ours are for the profile, and
+        what a guest was promised of them is not known.
+    :raises InvalidSelectedProvider: see :func:`match_groups`.
+    """
+    if not request.unread_profile:
+        return
+    if isinstance(selection, SingleProvider):
+        # It serves the whole request, and the profile is a part of that.
+        is_theirs = selection.uuid in ours
+    else:
+        allocated: Counter[str] = Counter()
+        for provider, amount in _of_ours(selection, ours):
+            allocated[ours[provider]] += amount
+        own: Counter[str] = Counter()
+        for group in request.groups:
+            own.update(dict(group.resources))
+        is_theirs = not allocated <= own
+    if is_theirs:
+        raise exception.ProfilesUnavailable(
+            "accelerators of this host are allocated for device profile "
+            f"{exception.show(request.unread_profile)}, and nobody has said where "
+            "device profiles are",
+            hint="set catalogue, or source, in [os_acc_profiles]",
+        )
+
+
+def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wanted]:
+    """What each group wants to be programmed, beside what it wants."""
+    asked = {group.suffix: group.wish for group in request.groups if group.wish}
+    served = {one.group_suffix for one in wanted}
+    for suffix, wish in sorted(asked.items()):
+        if wanted and suffix not in served:
+            raise exception.InvalidExtraSpec(
+                f"{title(suffix)} asks for {wish}, but none of its resources is an "
+                "accelerator of this host",
+                hint="give the key the suffix of the group with the accelerator",
+            )
+    targets = {group.suffix: group.attach_target for group in request.groups}
+    near = {group.suffix: group.numa_policy for group in request.groups}
+    required = {group.suffix: _of_regions(group) for group in request.groups}
+    # Of the unnumbered group, any of its providers may have the traits.
+    if [one.group_suffix for one in wanted].count("") > 1:
+        required[""] = ()
+    return [
+        dataclasses.replace(
+            one,
+            wish=asked.get(one.group_suffix),
+            attach_target=targets.get(one.group_suffix, AttachTarget.VM),
+            required=required.get(one.group_suffix, ()),
+            numa_policy=near.get(one.group_suffix),
+        )
+        for one in wanted
+    ]
+
+
+def _of_regions(group: RequestGroup) -> tuple[str, ...]:
+    """The traits of a group that say which FPGA region, and what it holds."""
+    return tuple(
+        trait
+        for trait in sorted(group.required)
+        if bitstream_requests.names_region(trait)
+        or bitstream_requests.names_function(trait)
+    )
+
+
+def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]]:
+    """(suffix, amount) of each group that asks for a resource class."""
+    amounts = [(group.suffix, group.amount(resource_class)) for group in request.groups]
+    return [(suffix, amount) for suffix, amount in amounts if amount]
+
+
+def _from_single(
+    request: FlavorRequest, provider: str, ours: Mapping[str, str]
+) -> list[Wanted]:
+    if provider not in ours:
+        raise exception.ProviderNotFound(
+            f"resource provider {provider} is none of this host's accelerators",
+            hint="'os-acc provider list' shows them",
+        )
+    resource_class = ours[provider]
+    # One provider is the whole request: a guest must not start without the
+    # accelerators that another provider of this host would have to give.
+    for other in sorted(set(ours.values()) - {resource_class}):
+        for suffix, amount in _asking(request, other):
+            raise exception.InvalidSelectedProvider(
+                f"{title(suffix)} asks for {amount} {other}, but the only selected "
+                f"provider {provider} has {resource_class}",
+                hint="pass the whole allocation request instead of one provider",
+            )
+    asking = _asking(request, resource_class)
+    if not asking:
+        raise exception.InvalidSelectedProvider(
+            f"no request group asks for {resource_class}, "
+            f"which is what the selected provider {provider} has"
+        )
+    return [Wanted(suffix, provider, resource_class, n) for suffix, n in asking]
+
+
+def _check_traits(
+    request: FlavorRequest,
+    wanted: Sequence[Wanted],
+    ours: Mapping[str, str],
+    known: Known,
+) -> None:
+    """Hold one provider against the traits that its groups require and forbid.
+
+    By the rules for allocations without mappings, which a single provider of
+    the same amounts stands for.
+
+    :raises NoAssignment: it cannot be the provider of one of the groups.
+    """
+    amounts = {one.group_suffix: one.amount for one in wanted}
+    (provider,) = {one.provider_uuid for one in wanted}
+    groups = tuple(
+        dataclasses.replace(group, resources=((ours[provider], amounts[group.suffix]),))
+        for group in request.groups
+        if group.suffix in amounts
+    )
+    whole = (ours[provider], sum(amounts.values()))
+    without_mappings(
+        FlavorRequest(groups),
+        Allocations(((provider, (whole,)),)),
+        {provider: ours[provider]},
+        known,
+        _NOT_DECIDED,
+    )
+
+
+def _of_ours(selection: Allocations, ours: Mapping[str, str]) -> list[tuple[str, int]]:
+    """(provider, amount) of each allocation on a provider of ours."""
+    allocated = []
+    for provider, resources in selection.entries:
+        if provider not in ours:
+            continue
+        for resource_class, amount in resources:
+            if resource_class != ours[provider]:
+                raise exception.InvalidSelectedProvider(
+                    f"the allocation of {amount} {resource_class} on provider "
+                    f"{provider} cannot be served: it has {ours[provider]}"
+                )
+            allocated.append((provider, amount))
+    return allocated
+
+
+def _with_mappings(
+    request: FlavorRequest,
+    allocated: Iterable[tuple[str, int]],
+    mappings: Sequence[tuple[str, tuple[str, ...]]],
+    ours: Mapping[str, str],
+) -> list[Wanted]:
+    wanted = []
+    for provider, amount in allocated:
+        suffixes = [suffix for suffix, members in mappings if provider in members]
+        parts = _parts(request, provider, amount, suffixes, ours[provider])
+        wanted += [Wanted(s, provider, ours[provider], n) for s, n in parts]
+    named = {suffix for suffix, _members in mappings}
+    for resource_class in sorted(set(ours.values())):
+        for suffix, amount in _asking(request, resource_class):
+            if suffix not in named:
+                raise exception.InvalidSelectedProvider(
+                    f"{title(suffix)} asks for {amount} {resource_class}, "
+                    "but the mappings do not name it"
+                )
+    return wanted
+
+
+def _parts(
+    request: FlavorRequest,
+    provider: str,
+    allocated: int,
+    suffixes: Sequence[str],
+    resource_class: str,
+) -> list[tuple[str, int]]:
+    """How one provider's allocation is divided among its groups."""
+    if not suffixes:
+        raise exception.InvalidSelectedProvider(
+            f"the mappings name no group for provider {provider}"
+        )
+    if not request.groups:
+        if len(suffixes) > 1:
+            raise exception.InvalidSelectedProvider(
+                f"provider {provider} serves the groups {', '.join(suffixes)}, "
+                "and nothing says how much is whose",
+                hint="pass the flavor's extra specs as well",
+            )
+        return [(suffixes[0], allocated)]
+    known = {group.suffix for group in request.groups}
+    for suffix in suffixes:
+        if suffix not in known:
+            raise exception.InvalidSelectedProvider(
+                f"the mappings give provider {provider} to {title(suffix)}, "
+                "which the flavor does not have"
+            )
+    parts = [part for part in _asking(request, resource_class) if part[0] in suffixes]
+    _check_sum(provider, resource_class, allocated, parts)
+    return parts
+
+
+def _check_sum(
+    provider: str,
+    resource_class: str,
+    allocated: int,
+    parts: Sequence[tuple[str, int]],
+) -> None:
+    asked = sum(amount for _suffix, amount in parts)
+    if asked != allocated:
+        raise exception.InvalidSelectedProvider(
+            f"{allocated} {resource_class} are allocated on provider {provider}, "
+            f"but its groups ask for {asked}"
+        )
+
+
+def _check_served_once(wanted: Iterable[Wanted]) -> None:
+    # Placement never splits one resource class of one group over providers.
+    provider_of: dict[tuple[str, str], str] = {}
+    for one in wanted:
+        served = (one.group_suffix, one.resource_class)
+        first = provider_of.setdefault(served, one.provider_uuid)
+        if first != one.provider_uuid:
+            raise exception.InvalidSelectedProvider(
+                f"{title(one.group_suffix)} asks for {one.amount} "
+                f"{one.resource_class}, but provider {first} and provider "
+                f"{one.provider_uuid} would each give it all of that"
+            )
+
+
+def _check_isolation(request: FlavorRequest, wanted: Iterable[Wanted]) -> None:
+    if request.policy is not GroupPolicy.ISOLATE:
+        return
+    holder: dict[str, str] = {}
+    for one in wanted:
+        if not one.group_suffix:
+            continue
+        first = holder.setdefault(one.provider_uuid, one.group_suffix)
+        if first != one.group_suffix:
+            raise exception.InvalidSelectedProvider(
+                f"group_policy is 'isolate', but the groups {first!r} and "
+                f"{one.group_suffix!r} are both on provider {one.provider_uuid}"
+            )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``resources[S]:``, ``trait[S]:`` and ``group_policy``, as Nova reads them.
+
+See ``nova.scheduler.utils.ResourceRequest``: what it drops with a warning is
+dropped here with the same warning.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import os_resource_classes  # type: ignore[import-untyped]
+from oslo_log import log as logging
+
+from os_acc import exception
+from os_acc.objects.request import (
+    MAX_AMOUNT,
+    NUMBERED_SUFFIX,
+    PLACEMENT_NAME,
+    GroupPolicy,
+    title,
+)
+from os_acc.scheduling.group_drafts import Draft, text_of
+
+LOG = logging.getLogger("os_acc.scheduling.extra_specs")
+
+GROUP_POLICY: Final = "group_policy"
+
+# Nova's XS_KEYPAT, so that both read the same keys.
+_GRANULAR = re.compile(rf"^(resources|trait)({NUMBERED_SUFFIX})?:(.*)$")
+# What a person may have taken for one of these, or of Placement's parameters.
+_LOOKS_LIKE_IT = re.compile(
+    r"(resource|trait|required|forbidden|group.?polic|limit$"
+    r"|in_tree|member_of|same_subtree|root_required)",
+    re.IGNORECASE,
+)
+
+
+def is_read(key: str) -> bool:
+    """Whether a key says something of request groups."""
+    return key == GROUP_POLICY or _GRANULAR.match(key) is not None
+
+
+def suffix_of(key: str) -> str | None:
+    """The suffix of the group that a key is about; None: it is about none."""
+    match = _GRANULAR.match(key)
+    return None if match is None else match[2] or ""
+
+
+def looks_like_it(key: str) -> bool:
+    """Whether a person may believe that a key does."""
+    return _LOOKS_LIKE_IT.match(key) is not None
+
+
+def read(key: str, value: object, drafts: dict[str, Draft]) -> None:
+    """Add to its group what a key says, if it is about groups.
+
+    :raises InvalidExtraSpec: Placement would refuse it.
+    """
+    match = _GRANULAR.match(key)
+    if match is None:
+        return
+    kind, suffix, name = match.groups(default="")
+    draft = drafts.setdefault(suffix, Draft())
+    if kind == "resources":
+        _add_resource(draft, suffix, name, key, value)
+    else:
+        _add_trait(draft, suffix, name, key, value)
+
+
+def policy(value: object) -> GroupPolicy | None:
+    """What ``group_policy`` says; None where Nova drops it.
+
+    :raises InvalidExtraSpec: it is not text.
+    """
+    text = text_of(GROUP_POLICY, value)
+    try:
+        return GroupPolicy(text)
+    except ValueError:
+        LOG.warning(
+            "Invalid group_policy %s. Valid values are 'none' and 'isolate'.",
+            exception.show(text),
+        )
+        return None
+
+
+def _check_name(key: str, name: str) -> None:
+    if not PLACEMENT_NAME.fullmatch(name):
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)}: {exception.show(name)} is not a name "
+            "that Placement can have",
+            hint="it has at most 255 characters of A-Z, 0-9 and _",
+        )
+
+
+def _add_resource(
+    draft: Draft, suffix: str, name: str, key: str, value: object
+) -> None:
+    # A bool is an int to Python, but never an amount that somebody meant.
+    given = value if type(value) is int else text_of(key, value)
+    if not (
+        os_resource_classes.is_custom(name) or name in os_resource_classes.STANDARDS
+    ):
+        LOG.warning(
+            "Received an invalid ResourceClass %s in extra_specs.",
+            exception.show(name),
+        )
+        return
+    _check_name(key, name)
+    try:
+        amount = int(given)
+    except ValueError:
+        amount = -1
+    if amount < 0:
+        LOG.warning(
+            "Resource amounts must be nonnegative integers. Received %s for key "
+            "resources%s.",
+            exception.show(given),
+            suffix,
+        )
+        return
+    if amount > MAX_AMOUNT:
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)} asks for {exception.show(amount)}",
+            hint=f"Placement counts up to {MAX_AMOUNT}",
+        )
+    # Keys may differ, and the names in them not: by a newline at their end.
+    if draft.resources.setdefault(name, amount) != amount:
+        raise exception.InvalidExtraSpec(
+            f"extra spec {exception.show(key)} asks for {amount} {name}, another one "
+            f"of {title(suffix)} for {draft.resources[name]}",
+            hint="a group names a resource class once; use another group for more",
+        )
+
+
+def _add_trait(draft: Draft, suffix: str, name: str, key: str, value: object) -> None:
+    kind = text_of(key, value)
+    if kind not in ("required", "forbidden"):
+        LOG.warning(
+            "Only (required, forbidden) traits are supported. Received %s for key "
+            "trait%s.",
+            exception.show(kind),
+            suffix,
+        )
+        return
+    _check_name(key, name)
+    (draft.required if kind == "required" else draft.forbidden).add(name)

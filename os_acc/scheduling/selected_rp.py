@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``selected_rp``: what the scheduler selected, read from what Nova passes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from os_acc import exception
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.request import MAX_AMOUNT, NUMBERED_SUFFIX, PLACEMENT_NAME
+from os_acc.objects.selection import Allocations, Selection, SingleProvider
+
+_SUFFIX = re.compile(f"({NUMBERED_SUFFIX})?")
+_FORMS = (
+    "pass {'uuid': <provider>}, one allocation request of Placement "
+    "({'allocations': {...}, 'mappings': {...}}), or None"
+)
+
+
+def parse(selected_rp: object) -> Selection | None:
+    """Read ``selected_rp`` in one of its forms.
+
+    * ``{"uuid": RP, ...}``: one provider; other keys are Nova's business;
+    * ``{"allocations": {RP: {"resources": {RC: n}}}, "mappings": {S: [RP]}}``:
+      one allocation request of Placement, ``mappings`` may be absent;
+    * None: make the recorded lease ready again.
+
+    UUIDs come out in their canonical form, everything sorted.
+
+    :raises InvalidSelectedProvider: anything else.
+    """
+    if selected_rp is None:
+        return None
+    selected = _mapping("selected_rp", selected_rp, hint=_FORMS)
+    if ("uuid" in selected) == ("allocations" in selected):
+        raise exception.InvalidSelectedProvider(
+            f"selected_rp is {exception.show(selected_rp)}: it has to have either "
+            "'uuid' or 'allocations'",
+            hint=_FORMS,
+        )
+    if "uuid" in selected:
+        return SingleProvider(_uuid("selected_rp['uuid']", selected["uuid"]))
+    entries = _entries(selected["allocations"])
+    if "mappings" not in selected:
+        return Allocations(entries)
+    providers = frozenset(provider for provider, _resources in entries)
+    return Allocations(entries, _mappings(selected["mappings"], providers))
+
+
+def _mapping(where: str, value: object, hint: str = "") -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise exception.InvalidSelectedProvider(
+            f"{where} is {exception.show(value)}, not a mapping", hint=hint
+        )
+    return value
+
+
+def _uuid(where: str, value: object) -> str:
+    uuid = canonical_uuid(value)
+    if uuid is None:
+        raise exception.InvalidSelectedProvider(
+            f"{where} is {exception.show(value)}, not the UUID of a resource provider"
+        )
+    return uuid
+
+
+def _entries(value: object) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    where = "selected_rp['allocations']"
+    entries: dict[str, tuple[tuple[str, int], ...]] = {}
+    for key, allocation in _mapping(where, value).items():
+        provider = _uuid(f"a key of {where}", key)
+        if provider in entries:
+            raise exception.InvalidSelectedProvider(
+                f"{where} has the provider {provider} twice"
+            )
+        fields = _mapping(f"{where}[{provider!r}]", allocation)
+        entries[provider] = _resources(
+            f"{where}[{provider!r}]['resources']", fields.get("resources")
+        )
+    return tuple(sorted(entries.items()))
+
+
+def _resources(where: str, value: object) -> tuple[tuple[str, int], ...]:
+    resources = _mapping(where, value)
+    if not resources:
+        raise exception.InvalidSelectedProvider(f"{where} is empty")
+    for name, amount in resources.items():
+        if not isinstance(name, str) or not PLACEMENT_NAME.fullmatch(name):
+            raise exception.InvalidSelectedProvider(
+                f"{where} has {exception.show(name)}, not the name of a resource class"
+            )
+        if type(amount) is not int or not 1 <= amount <= MAX_AMOUNT:
+            raise exception.InvalidSelectedProvider(
+                f"{where}[{name!r}] is {exception.show(amount)}, "
+                f"not an integer from 1 to {MAX_AMOUNT}"
+            )
+    return tuple(sorted(resources.items()))
+
+
+def _mappings(
+    value: object, allocated: frozenset[str]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    where = "selected_rp['mappings']"
+    mappings: list[tuple[str, tuple[str, ...]]] = []
+    for suffix, members in _mapping(where, value).items():
+        if not isinstance(suffix, str) or not _SUFFIX.fullmatch(suffix):
+            raise exception.InvalidSelectedProvider(
+                f"{where} has {exception.show(suffix)}, "
+                "not the suffix of a request group"
+            )
+        mappings.append(
+            (suffix, _providers(f"{where}[{suffix!r}]", members, allocated))
+        )
+    return tuple(sorted(mappings))
+
+
+def _providers(where: str, value: object, allocated: frozenset[str]) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise exception.InvalidSelectedProvider(
+            f"{where} is {exception.show(value)}, not a list of resource providers"
+        )
+    providers = [_uuid(f"an item of {where}", item) for item in value]
+    if len(set(providers)) < len(providers):
+        raise exception.InvalidSelectedProvider(f"{where} names a provider twice")
+    for provider in providers:
+        if provider not in allocated:
+            raise exception.InvalidSelectedProvider(
+                f"{where} names the provider {provider}, "
+                "which has no part in the allocations"
+            )
+    return tuple(sorted(providers))

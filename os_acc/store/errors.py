@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Errors of the store, also in the place of those of SQLite and the file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+
+from os_acc import exception
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_ACCESS = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_AUTH,
+    }
+)
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PASSING = _BUSY | _NO_ACCESS | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+_OWNER_HINT = (
+    "the user that runs os_acc has to own [os_acc] state_path and be able to"
+    " write there"
+)
+_DISK_HINT = "look at the disk of [os_acc] state_path; the kernel's log says more"
+
+
+class AlreadyLeased(exception.NoDeviceAvailable):
+    """Another consumer's lease claims a function that this one needs."""
+
+    default_hint = "another plug was faster: choose among the free devices again"
+
+
+class StaleLease(exception.OsAccError):
+    """The lease was changed after the caller had read it."""
+
+    retryable = True
+    default_hint = "read the lease again before changing it"
+
+
+def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
+    """The error for a system call on ``path`` that failed."""
+    if error.errno in _NO_SPACE:
+        return exception.StoreFull(f"no space is left for {path}")
+    refusal = exception.StateUnavailable(
+        f"{path} cannot be used: {error.strerror or error}", hint=_OWNER_HINT
+    )
+    if exception.is_exhaustion(error):
+        refusal.set_exhausted()
+    return refusal
+
+
+def from_memory(path: str) -> exception.StateUnavailable:
+    """The error for an operation for which no memory was left."""
+    refusal = exception.StateUnavailable(f"{path} cannot be used: no memory is left")
+    refusal.set_exhausted()
+    return refusal
+
+
+def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
+    """The error for an operation on the store at ``path`` that failed.
+
+    See https://www.sqlite.org/rescode.html for the codes.
+    """
+    code = _primary_code(error)
+    if code in _BUSY:
+        return exception.StoreBusy(f"another process is using {path}")
+    if code == sqlite3.SQLITE_FULL or _is_full(path):
+        return exception.StoreFull(f"no space is left for {path}")
+    if code in _NO_ACCESS:
+        refusal = exception.StateUnavailable(
+            f"{path} cannot be used: {error}", hint=_OWNER_HINT
+        )
+        # SQLite does not tell why it could not open a file that is ours.
+        if code == sqlite3.SQLITE_CANTOPEN and _can_be_opened(path):
+            refusal.set_exhausted()
+        return refusal
+    return exception.StoreError(f"{path}: {error}", hint=_DISK_HINT)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite says that the file is not a sound database."""
+    return _primary_code(error) in _DAMAGED
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    """Whether the error says nothing about what is in the file."""
+    return _primary_code(error) in _PASSING
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    # Errors of the sqlite3 module itself carry no code. The lowest byte is
+    # the primary code of an extended one.
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _can_be_opened(path: str) -> bool:
+    # Without a descriptor: there may be none.
+    return (
+        os.path.isfile(path)
+        and os.access(path, os.R_OK | os.W_OK)
+        and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
+    )
+
+
+def _is_full(path: str) -> bool:
+    # SQLite reports a full disk as an input/output error or a file that
+    # cannot be opened where it is its journal that does not fit.
+    try:
+        state = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return state.f_blocks > 0 and state.f_bavail == 0

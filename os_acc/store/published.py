@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What Placement was told; in an open transaction, no policy here.
+
+A row that is lost costs little: what it names then counts as somebody else's,
+and stays.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+
+from os_acc.objects.published import Kind, Name, Told
+from os_acc.store.proof import MADE, TOLD
+
+_KINDS = {each.value: each for each in Kind}
+
+
+def read(connection: sqlite3.Connection) -> Told:
+    """All that was told."""
+    given: defaultdict[str, set[Name]] = defaultdict(set)
+    for provider, kind, text in TOLD.read(connection):
+        if kind in _KINDS:
+            given[provider].add(Name(_KINDS[kind], text))
+    made = {
+        Name(_KINDS[kind], text): at
+        for kind, text, at in MADE.read(connection)
+        if kind in _KINDS
+    }
+    return Told.of_mapping(
+        {each: frozenset(names) for each, names in given.items()},
+        frozenset(made),
+        {name: at for name, at in made.items() if at},
+    )
+
+
+def change(connection: sqlite3.Connection, more: Told, gone: Told) -> None:
+    """Record what is told from now on, and what is not any more."""
+    connection.executemany(
+        "DELETE FROM told WHERE provider = ? AND kind = ? AND name = ?", gone.rows()
+    )
+    connection.executemany(
+        "DELETE FROM made_names WHERE kind = ? AND name = ?", _made(gone)
+    )
+    TOLD.put(connection, more.rows(), keep=True)
+    MADE.put(connection, [(*name, 0) for name in _made(more)], keep=True)
+    ours = {(kind, text) for kind, text, _ in MADE.read(connection)}
+    kept = [(name.kind.value, name.text, at) for name, at in more.kept.items()]
+    MADE.put(connection, [row for row in kept if row[:2] in ours])
+
+
+def _made(told: Told) -> list[tuple[str, str]]:
+    return [(name.kind.value, name.text) for name in told.made]

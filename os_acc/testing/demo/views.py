@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the library and the host say, as lines of text."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from os_acc.attach.manager import Manager
+from os_acc.objects.device import Provider
+from os_acc.objects.pci import PciAddress
+from os_acc.testing.demo.stage import Stage
+from os_acc.testing.demo.terminal import Terminal
+
+_ALL_EVENTS = 1000
+_WIDTH = 88
+_SHOWN_TRAITS = ("CUSTOM_FPGA_INTEL_", "CUSTOM_PROGRAMMABLE")
+
+
+class Views:
+    """Shows things; remembers how much of the journal it has shown.
+
+    :param names: of instances, by their uuid.
+    """
+
+    def __init__(
+        self, stage: Stage, terminal: Terminal, names: Mapping[str, str]
+    ) -> None:
+        self._stage = stage
+        self._out = terminal
+        self._names = names
+        self._events = 0
+
+    def providers(self, providers: Iterable[Provider]) -> None:
+        """What Placement is told: name, class, capacity, NUMA node."""
+        self._out.table(
+            (
+                provider.name,
+                provider.device.resource_class,
+                f"x{len(provider.device.handles)}",
+                f"node {_or_dash(provider.device.numa_node)}",
+            )
+            for provider in providers
+        )
+
+    def functions_of(self, provider: Provider) -> None:
+        """What traits say that an FPGA takes and holds, in one of their forms."""
+        for trait in sorted(provider.device.traits):
+            if trait.startswith(_SHOWN_TRAITS):
+                self._out.say(trait, indent=5)
+
+    def entries(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Entries of plug, whole, in lines of a terminal's width."""
+        for entry in entries:
+            text = json.dumps(entry)
+            lines = textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+            self._out.say("\n ".join(lines), indent=5)
+
+    def bindings(self, addresses: Iterable[PciAddress]) -> None:
+        """Functions with their driver and override, from the host's tree."""
+        states = [self._stage.kernel.state(address) for address in addresses]
+        self._out.table(
+            (
+                state.address,
+                f"driver {_or_dash(state.driver)}",
+                f"override {_or_dash(state.driver_override)}",
+            )
+            for state in states
+        )
+
+    def leases(self, manager: Manager) -> None:
+        """All leases in the store, and the drivers that they will restore."""
+        self._out.table(
+            (
+                f"lease {lease.state.value}",
+                lease.instance_name or self._names[lease.consumer],
+                lease.address,
+                f"restores {', '.join(_or_dash(each.driver) for each in lease.prior)}",
+            )
+            for lease in manager.store.leases()
+        )
+
+    def new_events(self, manager: Manager) -> None:
+        """What was written to the journal since the last time."""
+        events = manager.store.events(_ALL_EVENTS)
+        self._out.table(
+            (
+                event.when.strftime("%H:%M:%S.%f"),
+                event.operation,
+                event.state,
+                self._names[event.consumer],
+                event.address,
+            )
+            for event in events[self._events :]
+        )
+        self._events = len(events)
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)

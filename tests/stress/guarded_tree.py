@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The code for the real kernel, in a tree where every write is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from os_acc.privsep import kernel
+from tests.stress import hostile_tree
+from tests.stress.privileged_calls import answer_to, check_answer, let_stuck_ones_end
+from tests.stress.privileged_contract import Arguments, Card, EntryPoint
+from tests.stress.write_witness import Deed, Witness, picture
+
+_LOCKS = "run/os_acc"
+
+
+class Trap:
+    """A hostile tree, and who watches it.
+
+    :ivar permitted: names of the attributes that any call so far might write.
+    :ivar written: of those that any call so far has written.
+    """
+
+    def __init__(self, place: str, elsewhere: str, witness: Witness) -> None:
+        self.host = hostile_tree.build(place, elsewhere)
+        self.kernel = kernel.Kernel()
+        self.kernel.root = self.host.root
+        self.permitted: set[str] = set()
+        self.written: set[str] = set()
+        self._places = (place, elsewhere)
+        self._witness = witness
+        self._before = self._picture()
+        self._restored: set[str] = set()
+
+    def spring(self, entry_point: EntryPoint, arguments: Arguments) -> None:
+        """Make one call, and see what it has done."""
+        with self._witness.watching():
+            answer = answer_to(entry_point, arguments)
+            let_stuck_ones_end()
+        fits = entry_point.fits(arguments)
+        cards = entry_point.locked(self.host, arguments) if fits else []
+        deeds = self._witness.seen()
+        self._check(entry_point, arguments, cards, deeds)
+        assert self._witness.has_forked <= bool(cards)
+        if deeds:
+            self._tidy(cards, deeds)
+        check_answer(entry_point, arguments, answer)
+
+    def check_all(self) -> None:
+        """All is as it was, whatever the witness has seen or not."""
+        assert self._undated(self._picture()) == self._undated(self._before)
+
+    def _check(
+        self,
+        entry_point: EntryPoint,
+        arguments: Arguments,
+        cards: list[Card],
+        deeds: list[Deed],
+    ) -> None:
+        writes = entry_point.permitted(self.host, arguments) if cards else frozenset()
+        permitted = {(self._real(path), text) for path, text in writes}
+        attributes = {path for path, _text in permitted}
+        self.permitted |= {os.path.basename(path) for path in attributes}
+        private = self._private(cards)
+        for deed in deeds:
+            if deed.path in private:
+                continue
+            if deed.what == "open":
+                # Whether it is sysfs's can only be asked of what is open.
+                flags = int(deed.detail)
+                assert deed.path in attributes, deed
+                assert flags & os.O_NOFOLLOW, deed
+                assert not flags & (os.O_CREAT | os.O_TRUNC | os.O_APPEND), deed
+                continue
+            assert deed.what == "write", deed
+            assert (deed.path, deed.detail) in permitted, deed
+            assert deed.path.startswith(f"{self.host.root}/sys/"), deed
+            self.written.add(os.path.basename(deed.path))
+
+    def _private(self, cards: list[Card]) -> set[str]:
+        """Files of the helper's own, which a call for these cards may make."""
+        locks = [self._real(f"{_LOCKS}/{card.name}") for card in cards]
+        notes = [
+            f"{lock}{suffix}"
+            for lock in locks
+            for suffix in (".autoprobe", ".lease", ".lease.new")
+        ]
+        return {self._real(_LOCKS), *locks, *notes} if cards else set()
+
+    def _real(self, path: str) -> str:
+        directory, name = os.path.split(os.path.join(self.host.root, path))
+        return os.path.join(os.path.realpath(directory), name)
+
+    def _tidy(self, cards: list[Card], deeds: list[Deed]) -> None:
+        for path in {deed.path for deed in deeds if deed.what == "write"}:
+            if path in self._before:
+                self._restore(path)
+        for path in sorted(self._private(cards) - {self._real(_LOCKS)}):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        os.rmdir(self._real(_LOCKS))
+
+    def _restore(self, path: str) -> None:
+        content = self._before[path][-1]
+        assert isinstance(content, bytes)
+        with open(path, "r+b") as file:
+            file.write(content)
+            file.truncate()
+        self._restored.add(path)
+
+    def _picture(self) -> dict[str, tuple[object, ...]]:
+        found: dict[str, tuple[object, ...]] = {}
+        for place in self._places:
+            found |= picture(place)
+        return found
+
+    def _undated(
+        self, looks: dict[str, tuple[object, ...]]
+    ) -> dict[str, tuple[object, ...]]:
+        """Without the dates of what was restored, and of ``/run``."""
+        return {
+            path: (*look[:3], *look[4:]) if path in self._restored else look
+            for path, look in looks.items()
+        }

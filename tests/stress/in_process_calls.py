@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Privileged calls without a child, for what only shows that all is well again.
+
+A worker of the helper is a fork of the process that it is called in. Of one
+as big as pytest's that costs ten times what the worker does. What is being
+killed, struck or recovered has real workers; what comes after that may have
+threads, which take the same locks, do the same writes, and are given up at
+the same deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+
+import pytest
+
+from os_acc import deadlines
+from os_acc.privsep import worker
+from os_acc.privsep.outcome import Outcome, Result
+
+
+@contextlib.contextmanager
+def for_workers() -> Iterator[None]:
+    """Let each privileged call of this process be carried out in a thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "_in_child", _in_thread)
+        yield
+
+
+def _in_thread(
+    count: int, deadline: float, job: worker.Job, _locks: Sequence[int]
+) -> tuple[Result, ...]:
+    answers: list[Result] = []
+    ended = deadlines.begin(_work, count, job, answers)
+    left = max(0.0, deadline - time.monotonic())
+    _, late = futures.wait([ended], left)
+    return worker._complete(list(answers), count, not late)
+
+
+def _work(count: int, job: worker.Job, answers: list[Result]) -> None:
+    for index in range(count):
+        answers.append(worker._outcome(job, index))
+        if answers[-1].outcome != Outcome.OK:
+            return

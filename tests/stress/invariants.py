@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What has to be true of host and store after each step of a history."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+
+from hypothesis.stateful import invariant
+
+from os_acc.attach import operations
+from os_acc.testing import Outcome
+from tests.stress import observation
+from tests.stress.model import CONSUMERS, Model
+from tests.stress.observation import Sight
+from tests.stress.second_service import Second
+
+VFIO = "vfio-pci"
+
+
+@dataclasses.dataclass(slots=True)
+class Counts:
+    """What was really carried out, and held.
+
+    :ivar steps: those after which everything was as it has to be.
+    :ivar deeds: how often what was done.
+    """
+
+    steps: int = 0
+    histories: int = 0
+    deeds: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+
+
+class Truths(Model):
+    """What is looked at after each step, and at the end of a history.
+
+    :param counts: where a history is counted that has come to its end.
+    """
+
+    def __init__(self, ground: str, second: Second, counts: Counts) -> None:
+        super().__init__(ground, second)
+        self._counts = counts
+        self._steps = self._done = self._idle = 0
+
+    @invariant()
+    def all_is_as_it_has_to_be(self) -> None:
+        self._check()
+        self._steps += 1
+        done = self.deeds.total()
+        self._idle += done == self._done
+        self._done = done
+
+    def _check(self) -> None:
+        now = observation.take(self.manager, self.kernel, self.seen)
+        self.leases = now.leases
+        self.seen += len(now.writes)
+        self._no_device_has_two_consumers(now)
+        self._no_group_is_split(now)
+        self._what_is_not_leased_is_as_it_was(now)
+        self._what_was_returned_agrees_with_the_store(now)
+        self._no_lease_is_without_its_device(now)
+        self._guests_keep_their_devices(now)
+
+    def _no_device_has_two_consumers(self, now: Sight) -> None:
+        assert sum(len(lease.members) for lease in now.leases) == len(now.members)
+
+    def _no_group_is_split(self, now: Sight) -> None:
+        owners: dict[int, set[str]] = {}
+        for lease in now.leases:
+            for address in map(str, lease.members):
+                if address in self.free:
+                    owners.setdefault(now.groups[address], set()).add(lease.consumer)
+        assert all(len(names) == 1 for names in owners.values()), owners
+
+    def _what_is_not_leased_is_as_it_was(self, now: Sight) -> None:
+        for address in now.states.keys() - now.members:
+            state, free = now.states[address], self.free[address]
+            assert state == free, f"{state}, it was {free}"
+
+    def _what_was_returned_agrees_with_the_store(self, now: Sight) -> None:
+        held: dict[str, list[str]] = {}
+        for lease in now.held:
+            held.setdefault(lease.consumer, []).append(str(lease.address))
+        returned = {each: sorted(self.holds[each]) for each in self.holds}
+        assert {each: sorted(held[each]) for each in held} == returned
+
+    def _no_lease_is_without_its_device(self, now: Sight) -> None:
+        for lease in now.held:
+            for address in map(str, lease.members):
+                if address not in self.unready:
+                    assert now.states[address].driver == VFIO
+                    assert now.groups[address] == lease.iommu_group
+
+    def _guests_keep_their_devices(self, now: Sight) -> None:
+        for address in self.guests:
+            assert now.states[address].driver == VFIO
+            assert address in now.members
+        for write in now.writes:
+            assert write.outcome != Outcome.BLOCKED, write
+
+    def teardown(self) -> None:
+        # What has failed within the history is the failure to report.
+        failed = isinstance(sys.exc_info()[1], Exception)
+        try:
+            if not failed:
+                self._end()
+                self._counts.histories += 1
+                self._counts.steps += self._steps
+                self._counts.deeds += self.deeds
+                self._counts.deeds["steps that found nothing to do"] += self._idle
+        finally:
+            super().teardown()
+
+    def _end(self) -> None:
+        """All instances end; the operator tidies up; nothing is lost."""
+        self.kernel.lift()
+        self.faulty = False
+        for address in self.guests:
+            self.kernel.let_go(address)
+        self.guests.clear()
+        self._start_again()
+        for lease in self._quarantined():
+            operations.release_device(self.manager, lease.address, None)
+        for consumer in CONSUMERS:
+            self.manager.unplug({"uuid": consumer})
+        while self.pulled:
+            self._put_in()
+        self.holds.clear()
+        self._check()
+        assert not self.leases
+        assert self.free.keys() == self.there
+        assert self._offered() == self.offered

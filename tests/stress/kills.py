@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Who is killed where, and what goes on without him."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tests.stress import processes
+from tests.stress.recorder import Point, Recorder
+from tests.stress.simulated_host import Bench
+
+
+class Way(enum.Enum):
+    """What a kill hits."""
+
+    CLIENT = "the client"
+    WORKER = "the helper's worker"
+    GROUP = "both"
+    #: The worker stands where it is until the recovery has been tried.
+    ORPHAN = "the client, its worker goes on after the recovery"
+    #: The call was queued, and runs after the recovery.
+    QUEUED = "the client, its call starts after the recovery"
+
+
+class Trial(NamedTuple):
+    """One kill."""
+
+    way: Way
+    point: Point
+
+
+def trials_at(point: Point) -> list[Trial]:
+    """All that can be killed at a point."""
+    if point.place == 0:
+        ways = [Way.QUEUED]
+    elif point.in_worker:
+        ways = [Way.WORKER, Way.GROUP, Way.ORPHAN]
+    else:
+        ways = [Way.CLIENT]
+    return [Trial(way, point) for way in ways]
+
+
+def record(bench: Bench) -> None:
+    """Write down the points of this process, for :func:`recorded`."""
+
+    def note(point: Point, what: str) -> None:
+        line = f"{point.call}\t{point.in_worker:d}\t{point.place}\t{what}\n"
+        with open(_path(bench, "points"), "a", encoding="utf-8") as file:
+            file.write(line)
+
+    Recorder(
+        bench.directory, note, lambda call, _go, _files: note(call, "the call")
+    ).install(bench.kernel)
+
+
+def recorded(bench: Bench) -> dict[Point, str]:
+    """The points that were recorded, and what each of them is."""
+    with open(_path(bench, "points"), encoding="utf-8") as file:
+        lines = [line.rstrip("\n").split("\t") for line in file]
+    return {
+        Point(call, in_worker == "1", int(place)): what
+        for call, in_worker, place, what in lines
+    }
+
+
+def install(bench: Bench, trial: Trial) -> None:
+    """Kill this process, its worker or both at a point."""
+    client = os.getpid()
+
+    def at_touch(point: Point, _what: str) -> None:
+        if point != trial.point:
+            return
+        os.close(os.open(_path(bench, "reached"), os.O_CREAT | os.O_WRONLY))
+        match trial.way:
+            case Way.GROUP:
+                os.killpg(0, signal.SIGKILL)
+            case Way.ORPHAN:
+                os.kill(client, signal.SIGKILL)
+                _wait(bench)
+            case _:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def at_call(
+        point: Point, carry_out: Callable[[], object], files: Sequence[int]
+    ) -> None:
+        if point != trial.point:
+            return
+        os.close(os.open(_path(bench, "reached"), os.O_CREAT | os.O_WRONLY))
+        if os.fork() == 0:
+            try:
+                processes.close_files(files)
+                _wait(bench)
+                carry_out()
+            finally:
+                os._exit(0)
+        os.kill(client, signal.SIGKILL)
+
+    if trial.way in (Way.ORPHAN, Way.QUEUED):
+        os.mkfifo(_path(bench, "gate"))
+    Recorder(bench.directory, at_touch, at_call).install(bench.kernel)
+
+
+def was_reached(bench: Bench) -> bool:
+    """Whether the point at which to kill was there."""
+    return os.path.exists(_path(bench, "reached"))
+
+
+def go_on(bench: Bench) -> None:
+    """Let go on who outlived the client, and wait until he has ended."""
+    gate = os.open(_path(bench, "gate"), os.O_RDWR | os.O_CREAT)
+    try:
+        processes.reap()
+    finally:
+        os.close(gate)
+
+
+def _wait(bench: Bench) -> None:
+    os.close(os.open(_path(bench, "gate"), os.O_RDONLY))
+
+
+def _path(bench: Bench, name: str) -> str:
+    return os.path.join(bench.directory, name)

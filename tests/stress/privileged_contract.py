@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What each privileged entry point takes, and what it may write then.
+
+Written down once more, and apart from the code: who reads both sees whether
+they mean the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import string
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
+from tests.random_values import Rubbish
+
+Arguments = tuple[Any, ...]
+Writes = frozenset[tuple[str, str]]
+
+_DEVICES = "sys/bus/pci/devices"
+_FIRST = frozenset(string.ascii_letters + string.digits + "_")
+_LATER = _FIRST | frozenset(".+: -")
+_VFIO = "vfio-pci"
+_LEASE = "77777777-7777-4777-8777-777777777777"
+_SIGNATURES = (("",) * 4, ("c2ln", "SHA-256", "DSA", "x"))
+_HEX = frozenset("0123456789abcdef")
+_DIGITS = {
+    **dict.fromkeys(("blake2b", "sha512", "sha3_512"), 128),
+    **dict.fromkeys(("sha384", "sha3_384"), 96),
+    **dict.fromkeys(("blake2s", "sha256", "sha3_256"), 64),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """A function that is there."""
+
+    place: tuple[int, int, int, int]
+    identity: tuple[int, ...]
+    group: int
+    driver: str
+    is_bridge: bool = False
+
+    @property
+    def name(self) -> str:
+        domain, bus, slot, function = self.place
+        return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """What is there.
+
+    :ivar root: where ``/sys`` is.
+    """
+
+    root: str
+    cards: Mapping[tuple[int, ...], Card]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """One entry point.
+
+    :ivar invent: arguments that it takes, for functions of a host or not.
+    :ivar takes: whether it takes these arguments.
+    :ivar named: the functions that they are about, with what they are said
+        to be.
+    :ivar writes: the attributes that it may write for one of those, and the
+        texts, if the function is there and what it is said to be.
+    """
+
+    call: Callable[..., Any]
+    invent: Callable[[Rubbish, Host], Arguments]
+    takes: Callable[..., bool]
+    named: Callable[[Arguments], list[Arguments]]
+    writes: Callable[[Card, Arguments, Arguments], Writes]
+
+    def fits(self, arguments: Arguments) -> bool:
+        """Whether there are as many arguments as it has."""
+        return len(arguments) == len(inspect.signature(self._function).parameters)
+
+    @property
+    def _function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = self.call.args[0]  # type: ignore[attr-defined]
+        return function
+
+    def locked(self, host: Host, arguments: Arguments) -> list[Card]:
+        """The functions whose locks a call may leave behind."""
+        if self in (HOLDERS, FORGET) or not self.takes(*arguments):
+            return []
+        found = [host.cards.get(tuple(place)) for place, *_ in self.named(arguments)]
+        return [] if None in found else [card for card in found if card is not None]
+
+    def permitted(self, host: Host, arguments: Arguments) -> Writes:
+        """Every write that a call may do, by path below the root, and text."""
+        writes: set[tuple[str, str]] = set()
+        for card in self.locked(host, arguments):
+            for target in self.named(arguments):
+                if tuple(target[0]) == card.place:
+                    writes |= self.writes(card, target, arguments)
+        return frozenset(writes)
+
+
+def _is_number(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_row(value: object, length: int) -> bool:
+    return isinstance(value, tuple | list) and len(value) == length
+
+
+def _is_place(value: Any) -> bool:
+    limits = (2**32 - 1, 255, 31, 7)
+    return _is_row(value, 4) and all(map(_is_number, value, (0,) * 4, limits))
+
+
+def _is_identity(value: Any) -> bool:
+    return _is_row(value, 5) and all(_is_number(each, 0, 0xFFFF) for each in value)
+
+
+def _is_driver(value: object) -> bool:
+    if type(value) is not str or len(value) > 64:
+        return False
+    return value == "" or (value[0] in _FIRST and set(value) <= _LATER)
+
+
+def _are_targets(value: Any, names: int) -> bool:
+    if not isinstance(value, tuple | list) or not value:
+        return False
+    whole = all(
+        _is_row(target, 2 + names)
+        and _is_place(target[0])
+        and _is_identity(target[1])
+        and all(_is_driver(name) for name in target[2:])
+        for target in value
+    )
+    return whole and len({tuple(target[0]) for target in value}) == len(value)
+
+
+def _is_told(group: object, epoch: object, milliseconds: object) -> bool:
+    return (
+        _is_number(group, 0, 2**31 - 1)
+        and _is_number(epoch, 0, 2**63 - 1)
+        and _is_number(milliseconds, 1, 600_000)
+    )
+
+
+def _as_said(card: Card, identity: Any, group: object) -> bool:
+    same = tuple(identity) == card.identity and group == card.group
+    return same and not card.is_bridge
+
+
+def _bind(card: Card, *overrides: str) -> Writes:
+    place = f"{_DEVICES}/{card.name}"
+    return frozenset(
+        {
+            *((f"{place}/driver_override", text or "\n") for text in overrides),
+            (f"{place}/driver/unbind", card.name),
+            ("sys/bus/pci/drivers_probe", card.name),
+        }
+    )
+
+
+def _taking(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    if not _as_said(card, target[1], arguments[0]):
+        return frozenset()
+    return _bind(card, _VFIO)
+
+
+def _giving_back(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    if not _as_said(card, target[1], arguments[0]):
+        return frozenset()
+    reset = (f"{_DEVICES}/{card.name}/reset", "1")
+    return _bind(card, target[2], target[3]) | {reset}
+
+
+def _making_vfs(card: Card, target: Arguments, arguments: Arguments) -> Writes:
+    if tuple(target[1]) != card.identity:
+        return frozenset()
+    place = f"{_DEVICES}/{card.name}"
+    return frozenset(
+        {
+            (f"{place}/sriov_drivers_autoprobe", "0"),
+            (f"{place}/sriov_drivers_autoprobe", "1"),
+            (f"{place}/sriov_numvfs", str(arguments[2])),
+        }
+    )
+
+
+def _is_digest(algorithm: object, digest: object) -> bool:
+    if type(algorithm) is not str or type(digest) is not str:
+        return False
+    return set(digest) <= _HEX and _DIGITS.get(algorithm) == len(digest)
+
+
+def _is_signature(value: object) -> bool:
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 4
+        and all(type(text) is str and len(text) <= 2**14 for text in value)
+    )
+
+
+def _is_uuid(value: object) -> bool:
+    if type(value) is not str:
+        return False
+    parts = value.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and set(
+        "".join(parts)
+    ) <= _HEX
+
+
+def _nothing(_card: Card, _target: Arguments, _arguments: Arguments) -> Writes:
+    """No card that this is tried on is one that dfl-pci has."""
+    return frozenset()
+
+
+def _some(rubbish: Rubbish, host: Host) -> Card:
+    card = rubbish.pick(list(host.cards.values()))
+    if rubbish.happens(0.1):
+        return dataclasses.replace(card, place=(0, 0, rubbish.pick(range(32)), 7))
+    return card
+
+
+def _group(rubbish: Rubbish, host: Host) -> list[Card]:
+    card = _some(rubbish, host)
+    others = [each for each in host.cards.values() if each.group == card.group]
+    return others if card in others and rubbish.happens(0.5) else [card]
+
+
+def _patience(rubbish: Rubbish) -> int:
+    return rubbish.pick((120_000, 600_000))
+
+
+def _take(rubbish: Rubbish, host: Host) -> Arguments:
+    cards = _group(rubbish, host)
+    targets = tuple((card.place, card.identity) for card in cards)
+    epoch = rubbish.pick((0, 1, 2**62))
+    return cards[0].group, targets, epoch, _patience(rubbish), _lease(rubbish)
+
+
+def _lease(rubbish: Rubbish) -> str:
+    return rubbish.pick((_LEASE, "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"))
+
+
+def _give_back(rubbish: Rubbish, host: Host) -> Arguments:
+    names = ("", "nouveau", "nvme", "i6300ESB timer", _VFIO)
+    cards = _group(rubbish, host)
+    targets = tuple(
+        (card.place, card.identity, rubbish.pick(names), rubbish.pick(names))
+        for card in cards
+    )
+    epoch, proven = rubbish.pick((0, 1, 2**62)), rubbish.happens(0.5)
+    return cards[0].group, targets, epoch, _patience(rubbish), proven, _lease(rubbish)
+
+
+def _reserve(rubbish: Rubbish, host: Host) -> Arguments:
+    use = rubbish.pick(("guest", "host"))
+    return *_take(rubbish, host), use, rubbish.pick(("", "unreadable", _LEASE))
+
+
+def _forget(rubbish: Rubbish, host: Host) -> Arguments:
+    places = tuple(card.place for card in _group(rubbish, host))
+    return places, rubbish.pick((0, 1, 2**62)), _patience(rubbish), _lease(rubbish)
+
+
+def _set_num_vfs(rubbish: Rubbish, host: Host) -> Arguments:
+    card, count = _some(rubbish, host), rubbish.pick((0, 1, 4, 0xFFFF))
+    return card.place, card.identity, count, 1, _patience(rubbish)
+
+
+def _program(rubbish: Rubbish, host: Host) -> Arguments:
+    card = _some(rubbish, host)
+    algorithm = rubbish.pick(tuple(_DIGITS))
+    return (
+        *(card.place, card.identity, rubbish.pick((0, 1, 7))),
+        "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d",
+        *(algorithm, "0a" * (_DIGITS[algorithm] // 2)),
+        *(rubbish.pick((0, 2**30)), rubbish.pick((1, 2**30))),
+        *(
+            1,
+            _patience(rubbish),
+            rubbish.pick(_SIGNATURES),
+        ),
+    )
+
+
+def _load(rubbish: Rubbish, host: Host) -> Arguments:
+    place, identity, _number, *rest, _offset, _size, epoch, patience, signature = (
+        _program(rubbish, host)
+    )
+    return (place, identity, (place[3] + 1) % 8, *rest, epoch, patience, signature)
+
+
+def _release_ports(rubbish: Rubbish, host: Host) -> Arguments:
+    card = _some(rubbish, host)
+    return card.place, card.identity, rubbish.pick((0, 1, 7)), 1, _patience(rubbish)
+
+
+def _assign_ports(rubbish: Rubbish, host: Host) -> Arguments:
+    card = _some(rubbish, host)
+    return card.place, card.identity, 1, _patience(rubbish)
+
+
+def _holders(rubbish: Rubbish, host: Host) -> Arguments:
+    return (tuple(card.place for card in _group(rubbish, host)),)
+
+
+TAKE = EntryPoint(
+    binding.take,
+    _take,
+    lambda group, targets, epoch, milliseconds, lease: (
+        _is_told(group, epoch, milliseconds)
+        and _are_targets(targets, 0)
+        and _is_uuid(lease)
+    ),
+    lambda arguments: list(arguments[1]),
+    _taking,
+)
+GIVE_BACK = EntryPoint(
+    binding.give_back,
+    _give_back,
+    lambda group, targets, epoch, milliseconds, proven_free, lease: (
+        _is_told(group, epoch, milliseconds)
+        and _are_targets(targets, 2)
+        and type(proven_free) is bool
+        and _is_uuid(lease)
+    ),
+    lambda arguments: list(arguments[1]),
+    _giving_back,
+)
+RESERVE = EntryPoint(
+    binding.reserve,
+    _reserve,
+    lambda group, targets, epoch, milliseconds, lease, use, instead_of: (
+        _is_told(group, epoch, milliseconds)
+        and _are_targets(targets, 0)
+        and _is_uuid(lease)
+        and type(use) is str
+        and use in ("guest", "host")
+        and type(instead_of) is str
+        and (instead_of in ("", "unreadable") or _is_uuid(instead_of))
+    ),
+    lambda arguments: list(arguments[1]),
+    lambda _card, _target, _arguments: frozenset(),
+)
+FORGET = EntryPoint(
+    binding.forget,
+    _forget,
+    lambda places, epoch, milliseconds, lease: (
+        isinstance(places, tuple | list)
+        and bool(places)
+        and all(map(_is_place, places))
+        and len(set(map(tuple, places))) == len(places)
+        and _is_told(0, epoch, milliseconds)
+        and _is_uuid(lease)
+    ),
+    lambda arguments: [(place,) for place in arguments[0]],
+    lambda _card, _target, _arguments: frozenset(),
+)
+CLAIMED = EntryPoint(
+    record.claimed,
+    lambda _rubbish, _host: (),
+    lambda: True,
+    lambda _arguments: [],
+    lambda _card, _target, _arguments: frozenset(),
+)
+STANDING = EntryPoint(
+    rootconf.standing,
+    lambda _rubbish, _host: (),
+    lambda: True,
+    lambda _arguments: [],
+    lambda _card, _target, _arguments: frozenset(),
+)
+SET_NUM_VFS = EntryPoint(
+    sriov.set_num_vfs,
+    _set_num_vfs,
+    lambda parts, identity, count, epoch, milliseconds: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(count, 1, 0xFFFF)
+        and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    _making_vfs,
+)
+HOLDERS = EntryPoint(
+    holders.holders,
+    _holders,
+    lambda all_parts: (
+        isinstance(all_parts, tuple | list)
+        and bool(all_parts)
+        and all(map(_is_place, all_parts))
+    ),
+    lambda arguments: [(place,) for place in arguments[0]],
+    lambda _card, _target, _arguments: frozenset(),
+)
+PROGRAM = EntryPoint(
+    fpga.program,
+    _program,
+    lambda parts, identity, number, interface, algorithm, digest, offset, size, *rest: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(number, 0, 7)
+        and _is_uuid(interface)
+        and _is_digest(algorithm, digest)
+        and _is_number(offset, 0, 2**30)
+        and _is_number(size, 1, 2**30)
+        and _is_told(0, *rest[:2])
+        and _is_signature(rest[2])
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+RELEASE_PORTS = EntryPoint(
+    fpga.release_ports,
+    _release_ports,
+    lambda parts, identity, count, epoch, milliseconds: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(count, 0, 7)
+        and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+ASSIGN_PORTS = EntryPoint(
+    fpga.assign_ports,
+    _assign_ports,
+    lambda parts, identity, epoch, milliseconds: (
+        _is_place(parts) and _is_identity(identity) and _is_told(0, epoch, milliseconds)
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+LOAD = EntryPoint(
+    xrt.program,
+    _load,
+    lambda parts, identity, number, interface, algorithm, digest, *rest: (
+        _is_place(parts)
+        and _is_identity(identity)
+        and _is_number(number, 0, 7)
+        and number != parts[3]
+        and _is_uuid(interface)
+        and _is_digest(algorithm, digest)
+        and _is_told(0, *rest[:2])
+        and _is_signature(rest[2])
+    ),
+    lambda arguments: [arguments[:2]],
+    _nothing,
+)
+#: Those that answer for one function, and not for each.
+SINGLE = (SET_NUM_VFS, PROGRAM, RELEASE_PORTS, ASSIGN_PORTS, LOAD)
+ALL: Mapping[str, EntryPoint] = {
+    "binding.take": TAKE,
+    "binding.give_back": GIVE_BACK,
+    "binding.reserve": RESERVE,
+    "binding.forget": FORGET,
+    "record.claimed": CLAIMED,
+    "rootconf.standing": STANDING,
+    "sriov.set_num_vfs": SET_NUM_VFS,
+    "holders.holders": HOLDERS,
+    "fpga.program": PROGRAM,
+    "fpga.release_ports": RELEASE_PORTS,
+    "fpga.assign_ports": ASSIGN_PORTS,
+    "xrt.program": LOAD,
+}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What has to be true of host and state after a crash and a new start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from os_acc.attach.manager import Manager
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
+from tests.stress.flows import BYSTANDER, BYSTANDERS, INSTANCE, MIGRATION, Flow
+from tests.stress.simulated_host import Bench, by_consumer, unfinished
+
+VFIO = "vfio-pci"
+
+
+def check_recovered(
+    flow: Flow, manager: Manager, kernel: FakeKernel, start: Snapshot
+) -> None:
+    """Host restored or plug complete; no lease lost, doubled or hollow.
+
+    :param start: the host before the flow's leases were made.
+    """
+    leases = manager.store.leases()
+    members = [str(address) for lease in leases for address in lease.members]
+    assert len(members) == len(set(members)), "a device with two leases"
+    for lease in unfinished(leases):
+        names = {str(address) for address in lease.members}
+        assert names & flow.in_use(), f"{lease.address} is {lease.state}"
+
+    held = by_consumer(leases)
+    ours = [*held.get(INSTANCE, ()), *held.get(MIGRATION, ())]
+    strange = set(held) - {INSTANCE, MIGRATION, BYSTANDER}
+    assert not (held.get(INSTANCE) and held.get(MIGRATION)), "leases are split"
+    assert len(ours) in flow.counts, f"{len(ours)} leases"
+    assert not strange, f"leases of {strange}"
+    ready = [lease for lease in leases if lease.consumer not in flow.unready]
+    check_bound(ready, kernel)
+
+    before = {each.address: each for each in start}
+    for now in kernel.snapshot():
+        if now.address in members or now.address in flow.strays:
+            continue
+        as_it_was = before.get(now.address, now)
+        assert (now.driver, now.driver_override) == (
+            as_it_was.driver,
+            as_it_was.driver_override,
+        ), f"not leased, not restored: {now}"
+
+
+def check_bound(leases: Iterable[Lease], kernel: FakeKernel) -> None:
+    """Whoever is told that he holds a device has all of it."""
+    drivers = {each.address: each.driver for each in kernel.snapshot()}
+    for lease in leases:
+        if lease.state is not LeaseState.HELD:
+            continue
+        for address in lease.members:
+            driver = drivers[str(address)]
+            assert driver == VFIO, f"{lease.address} is held, {address} on {driver}"
+
+
+def check_untouched(flow: Flow, writes: list[Write]) -> None:
+    """No write went to the device of a running guest, or had to wait.
+
+    :param writes: those since the flow began.
+    """
+    held = {BYSTANDERS, *flow.in_use()}
+    for write in writes:
+        assert write.outcome != Outcome.BLOCKED, f"unbound in use: {write}"
+        named = {write.text.strip(), *write.path.split("/")}
+        assert not named & held, f"a guest runs with it: {write}"
+
+
+def check_left_alone(kernel: FakeKernel, device: str, writes: list[Write]) -> None:
+    """A device at which a worker is still at work was not touched.
+
+    :param writes: those of the recovery, which found the worker at work.
+    """
+    group = kernel.group(device)
+    for write in writes:
+        about = {write.text.strip(), *write.path.split("/")}
+        for each in kernel.snapshot():
+            if each.address in about:
+                assert kernel.group(each.address) != group, f"overtaken: {write}"
+
+
+def unplug_all(manager: Manager) -> None:
+    """What the caller does when the instances end."""
+    for consumer in by_consumer(manager.store.leases()):
+        manager.unplug({"uuid": consumer})
+    assert manager.store.leases() == ()
+
+
+def check_restored(bench: Bench, pristine: Snapshot) -> None:
+    """The host is as it was before anything was plugged."""
+    kernel = bench.kernel
+    assert kernel.snapshot() == pristine
+    assert not any(each.driver == VFIO for each in kernel.snapshot())

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""``accel:attach_target``: what goes to the guest, to the host, to nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from os_acc.testing import DriverSpec, drivers
+from os_acc.testing.tree import Tree
+from tests.unit.bench import instance, request, uuid_of
+from tests.unit.fpga import CARD, GZIP
+
+GPU = "0000:17:00.0"
+
+
+def plug(bench, number, target, address=GPU):
+    selected, specs = request(bench.provider(address))
+    specs["accel1:attach_target"] = target
+    return bench.manager.plug(instance(number), selected, specs)
+
+
+def test_the_guest_is_the_default(bench):
+    (by_default,) = bench.plug(1, GPU)
+    bench.unplug(1)
+    (asked_for,) = plug(bench, 1, "VM")
+    differing = {"uuid", "attach_handle_uuid"}
+    assert {k: v for k, v in asked_for.items() if k not in differing} == {
+        k: v for k, v in by_default.items() if k not in differing
+    }
+
+
+@pytest.mark.parametrize(("target", "kind"), [("host", "HOST"), ("none", "NONE")])
+def test_what_is_not_the_guests_stays_where_it_is(bench, target, kind):
+    before = bench.kernel.snapshot()
+    (entry,) = plug(bench, 1, target)
+    assert "pci_id" not in entry
+    assert (entry["attach_handle_type"], entry["state"]) == (kind, "Bound")
+    assert bench.kernel.snapshot() == before
+    assert bench.plugged(1) == [GPU]
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_nobody_else_gets_it(bench, target):
+    plug(bench, 1, target)
+    with pytest.raises(exception.NoDeviceAvailable):
+        bench.plug(2, GPU)
+    bench.unplug(1)
+    bench.plug(2, GPU)
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_the_same_request_again_confirms(bench, target):
+    first = plug(bench, 1, target)
+    assert plug(bench, 1, target) == first
+    bench.restart()
+    assert bench.manager.plug(instance(1), None, None) == first
+
+
+def test_another_target_is_another_request(bench):
+    plug(bench, 1, "host")
+    with pytest.raises(exception.ConsumerConflict):
+        plug(bench, 1, "VM")
+
+
+def test_the_host_cannot_use_what_has_no_driver(bench):
+    bench.to_driver(GPU, "")
+    with pytest.raises(exception.HostStepFailed, match="no driver"):
+        plug(bench, 1, "host")
+    assert bench.plugged(1) == []
+    (entry,) = plug(bench, 1, "none")
+    assert entry["attach_handle_type"] == "NONE"
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_the_host_may_do_with_it_what_it_likes(bench, target):
+    first = plug(bench, 1, target)
+    bench.to_driver(GPU, "")
+    assert plug(bench, 1, target) == first
+    before = bench.kernel.snapshot()
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_reboot_changes_nothing_of_it(bench, target):
+    first = plug(bench, 1, target)
+    bench.kernel.reboot()
+    bench.restart()
+    before = bench.kernel.snapshot()
+    assert bench.manager.plug(instance(1), None, None) == first
+    assert bench.kernel.snapshot() == before
+    assert bench.unplug(1) == 1
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_region_for_the_host_is_programmed_all_the_same(fpgas, target):
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP, attach_target=target)
+    assert fpgas.held() == GZIP
+    assert fpgas.drivers(CARD) == ["dfl-pci"]
+    (lease,) = fpgas.manager.store.leases(uuid_of(1))
+    assert lease.programming.function_id == GZIP
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_a_region_for_the_host_is_programmed_again_after_a_reboot(fpgas, target):
+    fpgas.upload()
+    first = fpgas.ask(1, function_id=GZIP, attach_target=target)
+    fpgas.kernel.reboot()
+    assert fpgas.held() != GZIP
+    fpgas.restart()
+    assert fpgas.manager.plug(instance(1), None, None) == first
+    assert fpgas.held() == GZIP
+    assert fpgas.drivers(CARD) == ["dfl-pci"]
+
+
+def test_a_card_that_the_host_has_moved_is_not_moved_back(fpgas):
+    fpgas.upload()
+    fpgas.ask(1, function_id=GZIP, attach_target="host")
+    fpgas.kernel.reboot()
+    fpgas.restart()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingCrcError):
+        fpgas.manager.plug(instance(1), None, None)
+    with Tree(fpgas.root).transaction() as tree:
+        drivers.register(tree, DriverSpec("pci-stub"))
+    fpgas.to_driver(CARD, "pci-stub")
+    before = fpgas.kernel.snapshot()
+    with pytest.raises(exception.DeviceGone, match="its driver is not there"):
+        fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.kernel.snapshot() == before
+    assert fpgas.unplug(1) == 1
+    assert fpgas.kernel.snapshot() == before
+
+
+def test_an_attach_target_needs_an_accelerator(bench):
+    with pytest.raises(exception.InvalidExtraSpec, match="attach_target"):
+        bench.manager.plug(instance(1), None, {"accel:attach_target": "host"})
+
+
+def test_one_group_has_one_target(bench):
+    specs = {
+        "resources1:CUSTOM_ACCELERATOR_GPU": "1",
+        "accel1:attach_target": "host",
+        "os_acc1:attach_target": "none",
+    }
+    with pytest.raises(exception.InvalidExtraSpec, match="another attach_target"):
+        bench.manager.plug(instance(1), None, specs)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A card goes to guests as a whole or in VFs, never both at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+
+import pytest
+
+from os_acc.attach import operations
+from os_acc.inventory import discovery
+from os_acc.objects.device import Refusal
+from os_acc.objects.lease import Lease, LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.store import codec
+from os_acc.testing import HostSpec, hosts
+from tests.unit.bench import Bench, instance, request
+
+NIC, VFS = "0000:3b:00.0", tuple(f"0000:3b:02.{number}" for number in range(4))
+CARD = '{"address": "0000:3b:*.*"}'
+IN_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
+
+
+@pytest.fixture
+def nic(make_bench) -> Bench:
+    return make_bench(device_spec=[CARD])
+
+
+def set_vfs(bench: Bench, count: int) -> None:
+    """As an administrator does it, or whoever on the host has the PF."""
+    path = bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs")
+    bench.kernel.write(path, str(count))
+
+
+def take_whole(bench: Bench, number: int, target: str) -> None:
+    selected, specs = request(bench.provider(NIC))
+    specs["accel1:attach_target"] = target
+    bench.manager.plug(instance(number), selected, specs)
+
+
+def plug_vf(bench: Bench, number: int) -> str:
+    return str(bench.plug(number, VFS[0])[0]["pci_id"])
+
+
+def reasons(stock: discovery.Inventory) -> dict[str, Refusal]:
+    return {str(each.address): each.reason for each in stock.refused}
+
+
+def units(bench: Bench) -> list[tuple[int, int]]:
+    """(total, reserved) of everything that Placement is told of."""
+    return [
+        (each.total, each.reserved)
+        for capacity in bench.manager.offering.snapshots.newest()
+        for each in capacity.units.values()
+    ]
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_vfs_of_a_pf_that_is_leased_are_not_offered(nic, target):
+    take_whole(nic, 1, target)
+    set_vfs(nic, 4)
+    stock = nic.manager.take_stock()
+    assert stock.providers == {}
+    assert reasons(stock) == {
+        NIC: Refusal.HAS_VFS,
+        **dict.fromkeys(VFS, Refusal.PF_LEASED),
+    }
+    assert NIC in nic.refused(VFS[0]).detail
+    assert units(nic) == [(1, 0)]
+
+
+def test_they_are_offered_once_the_pf_is_given_back(nic):
+    take_whole(nic, 1, "host")
+    set_vfs(nic, 4)
+    nic.unplug(1)
+    assert len(nic.provider(VFS[0]).device.handles) == 4
+    assert plug_vf(nic, 2) == VFS[0]
+
+
+def test_a_pf_whose_vf_is_leased_is_not_offered_though_the_vf_has_gone(nic):
+    set_vfs(nic, 4)
+    taken = plug_vf(nic, 1)
+    set_vfs(nic, 0)
+    stock = nic.manager.take_stock()
+    assert stock.providers == {}
+    assert reasons(stock) == {NIC: Refusal.VFS_LEASED}
+    assert nic.refused(NIC).detail == taken
+    nic.restart()
+    assert reasons(nic.manager.take_stock()) == {NIC: Refusal.VFS_LEASED}
+    nic.unplug(1)
+    nic.plug(2, NIC)
+    assert nic.plugged(2) == [NIC]
+
+
+def test_who_has_a_vf_keeps_the_others_from_nobody(nic):
+    set_vfs(nic, 4)
+    plug_vf(nic, 1)
+    assert len(nic.provider(VFS[1]).device.handles) == 4
+    assert plug_vf(nic, 2) == VFS[1]
+
+
+@pytest.mark.parametrize("target", ["host", "none"])
+def test_no_vfs_are_made_of_a_pf_that_is_leased(make_bench, caplog, target):
+    bench = make_bench(device_spec=[CARD])
+    take_whole(bench, 1, target)
+    bench.restart(device_spec=[IN_VFS])
+    assert bench.kernel.state(NIC).numvfs == 0
+    assert f"{NIC} gets no VFs: it is leased as a whole" in caplog.text
+    bench.unplug(1)
+    bench.restart(device_spec=[IN_VFS])
+    assert bench.kernel.state(NIC).numvfs == 4
+
+
+def test_after_a_reboot_leased_vfs_are_made_anew(make_bench):
+    bench = make_bench(device_spec=[IN_VFS])
+    taken = plug_vf(bench, 1)
+    set_vfs(bench, 0)
+    bench.restart()
+    assert bench.kernel.state(NIC).numvfs == 4
+    assert bench.plugged(1) == [taken]
+
+
+def damage(bench: Bench) -> None:
+    """Let no record of a lease prove itself any more."""
+    with sqlite3.connect(f"{bench.state_path}/os_acc.sqlite") as connection:
+        connection.execute("UPDATE leases SET digest = 'none'")
+
+
+def test_a_damaged_record_of_a_pf_keeps_its_vfs_as_well(nic):
+    take_whole(nic, 1, "none")
+    set_vfs(nic, 4)
+    damage(nic)
+    assert nic.manager.providers() == ()
+    assert nic.refused(VFS[0]).reason is Refusal.PF_LEASED
+
+
+def test_a_vf_that_was_adopted_keeps_its_pf(nic):
+    set_vfs(nic, 1)
+    device = f"{nic.root}/sys/bus/pci/devices/{VFS[0]}"
+    nic.kernel.write(f"{device}/driver_override", "vfio-pci")
+    nic.kernel.write(f"{device}/driver/unbind", VFS[0])
+    nic.kernel.write(f"{nic.root}/sys/bus/pci/drivers_probe", VFS[0])
+    operations.adopt_device(
+        nic.manager, PciAddress.parse(VFS[0]), instance(1)["uuid"], ""
+    )
+    set_vfs(nic, 0)
+    assert nic.refused(NIC).reason is Refusal.VFS_LEASED
+
+
+def test_a_record_of_before_learns_it_when_it_is_made_ready_again(nic):
+    """It says nothing of the PF; as long as the VF is there, the host does."""
+    set_vfs(nic, 1)
+    plug_vf(nic, 1)
+    (lease,) = nic.manager.store.leases()
+    assert [str(each) for each in lease.physfns] == [NIC]
+    assert of_before(lease).physfns == ()
+    nic.manager.store.replace([of_before(lease)])
+    nic.kernel.reboot()
+    set_vfs(nic, 1)
+    nic.restart()
+    nic.manager.plug(instance(1), None, None)
+    (lease,) = nic.manager.store.leases()
+    assert (lease.state, [str(each) for each in lease.physfns]) == (
+        LeaseState.HELD,
+        [NIC],
+    )
+
+
+def of_before(lease: Lease) -> Lease:
+    fields = json.loads(codec.encode(lease))
+    del fields["physfns"]
+    return codec.decode(json.dumps(fields))
+
+
+def test_a_neighbour_that_is_leased_otherwise_keeps_its_group(make_bench):
+    """A guest would get a whole card along, of which another one has a VF."""
+    card = hosts.fpga("0000:05")
+    neighbour = dataclasses.replace(
+        hosts.nic("0000:06", name="eno1", boot_vfs=1), group_of=card.address
+    )
+    bench = make_bench(HostSpec((card, neighbour)))
+    (entry,) = bench.plug(1, "0000:06:02.0")
+    path = f"sys/bus/pci/devices/{neighbour.address}/sriov_numvfs"
+    bench.kernel.write(bench.kernel.path(path), "0")
+    refused = bench.refused(card.address)
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert f"{neighbour.address}: a PF of which a VF is leased" in refused.detail
+    assert entry["pci_id"] in refused.detail

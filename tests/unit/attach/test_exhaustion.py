@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A process that has run out of something for a moment quarantines no device."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from types import SimpleNamespace
+
+import pytest
+
+from os_acc import exception
+from os_acc.host import attributes, function
+from os_acc.objects.lease import LeaseState
+from os_acc.privsep import functions, kernel, worker
+from os_acc.store import locks
+from tests.unit.bench import Bench, instance, uuid_of
+
+GPU = "0000:17:00.0"
+ERRORS = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR]
+
+
+class Once:
+    """A call of the operating system that is refused once: the n-th.
+
+    :ivar left: calls until then, with the one that is refused; 0: it was.
+    """
+
+    def __init__(self, call, error: int, about: str, number: int) -> None:
+        self._call, self._error, self._about = call, error, about
+        self.left = number
+
+    def __call__(self, *args, **options):
+        if self.left and self._about in str(args[:1]):
+            self.left -= 1
+            if not self.left:
+                raise OSError(self._error, os.strerror(self._error), *args[:1])
+        return self._call(*args, **options)
+
+    @property
+    def struck(self) -> bool:
+        return not self.left
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch):
+    """Refuse one call that a module makes."""
+
+    def begin(module, name: str, error: int, about: str = "", number: int = 1) -> Once:
+        shown = SimpleNamespace(**vars(os))
+        once = Once(getattr(os, name), error, about, number)
+        setattr(shown, name, once)
+        monkeypatch.setattr(module, "os", shown)
+        return once
+
+    return begin
+
+
+def check_passes(bench: Bench, before) -> exception.OsAccError:
+    """The unplug fails, is worth a retry, and succeeds then."""
+    with pytest.raises(exception.OsAccError) as caught:
+        bench.unplug(1)
+    error = caught.value
+    if isinstance(error, exception.DevicesUnreleased):
+        ((_, error),) = error.unreleased
+    assert error.retryable, repr(error)
+    (lease,) = bench.manager.store.leases(uuid_of(1))
+    assert lease.state is not LeaseState.QUARANTINED
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+    return error
+
+
+@pytest.fixture
+def before(bench: Bench):
+    """The host before a card was plugged."""
+    snapshot = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    return snapshot
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize(
+    ("name", "about"),
+    [("open", "run/os_acc"), ("makedirs", "run/os_acc"), ("pwrite", ""), ("pread", "")],
+)
+def test_a_lock_file_of_the_helper(bench, before, refuse, name, about, error):
+    once = refuse(worker, name, error, about)
+    refusal = check_passes(bench, before)
+    assert once.struck
+    assert refusal.errno == error
+
+
+@pytest.mark.parametrize("error", [*ERRORS, errno.EAGAIN])
+@pytest.mark.parametrize("name", ["pipe2", "fork"])
+def test_the_child_of_the_helper(bench, before, refuse, name, error):
+    once = refuse(worker, name, error)
+    refusal = check_passes(bench, before)
+    assert once.struck
+    assert refusal.errno == error
+
+
+def test_memory_within_the_child_of_the_helper(bench, before, monkeypatch):
+    def exhausted(address):
+        bench.kernel.lift()
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(functions, "is_bridge", exhausted)
+        with pytest.raises(exception.DevicesUnreleased) as caught:
+            bench.unplug(1)
+    ((_, error),) = caught.value.unreleased
+    assert error.retryable
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_attribute_that_the_helper_reads(bench, before, refuse, error):
+    once = refuse(kernel, "open", error, "driver_override")
+    # The child of the helper has a copy of its own: it is refused once again.
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    ((_, refusal),) = caught.value.unreleased
+    assert (refusal.retryable, refusal.errno) == (True, error)
+    (lease,) = bench.manager.store.leases(uuid_of(1))
+    assert lease.state is LeaseState.RELEASING
+    once.left = 0
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_function_that_the_service_opens(bench, before, refuse, error):
+    once = refuse(function, "open", error, GPU)
+    check_passes(bench, before)
+    assert once.struck
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+def test_a_file_that_the_service_reads(bench, before, refuse, number):
+    """A file that is not needed for the unplug may be missed."""
+    once = refuse(attributes, "open", errno.EMFILE, number=number)
+    with contextlib.suppress(exception.DevicesUnreleased):
+        bench.unplug(1)
+    assert once.struck
+    leases = bench.manager.store.leases()
+    assert all(each.state is not LeaseState.QUARANTINED for each in leases)
+    if leases:
+        assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_lock_of_the_service(bench, before, monkeypatch, error):
+    real = locks._is_named
+    calls = [error]
+
+    def named(lock, path):
+        if calls:
+            raise OSError(calls.pop(), "no more", path)
+        return real(lock, path)
+
+    monkeypatch.setattr(locks, "_is_named", named)
+    refusal = check_passes(bench, before)
+    assert isinstance(refusal, exception.StateUnavailable)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), sqlite3.OperationalError("unable to open database file")]
+)
+def test_the_store(bench, before, monkeypatch, error):
+    if isinstance(error, sqlite3.Error):
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    real, errors = sqlite3.connect, [error]
+
+    def connect(*args, **options):
+        if errors:
+            raise errors.pop()
+        return real(*args, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    refusal = check_passes(bench, before)
+    assert isinstance(refusal, exception.StateUnavailable)
+
+
+def test_a_plugins_own_step(bench, before, monkeypatch):
+    (lease,) = bench.manager.store.leases(uuid_of(1))
+    plugin = bench.manager.plugins.get(lease.plugin)
+    failures = [OSError(errno.EMFILE, "no more")]
+    real = type(plugin).release
+
+    def release(self, handle):
+        if failures:
+            raise failures.pop()
+        real(self, handle)
+
+    monkeypatch.setattr(type(plugin), "release", release)
+    check_passes(bench, before)
+
+
+def test_a_plug_that_runs_out_leaves_nothing(bench, refuse):
+    before = bench.kernel.snapshot()
+    refuse(worker, "fork", errno.EAGAIN)
+    with pytest.raises(exception.HostStepFailed) as caught:
+        bench.plug(1, GPU)
+    assert caught.value.retryable
+    assert bench.manager.store.leases() == ()
+    assert bench.kernel.snapshot() == before
+    bench.plug(1, GPU)
+    assert bench.manager.attached(instance(1))

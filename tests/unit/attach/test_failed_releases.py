@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A release that fails is reported, retried, and holds nothing else up."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception, service
+from os_acc.attach import lifecycle, release_retries
+from os_acc.helper import client
+from os_acc.objects.epoch import Accepted
+from os_acc.objects.lease import LeaseState
+from os_acc.placement.sync import Publisher
+from os_acc.store.locks import consumer_lock
+from os_acc.testing import HostSpec, hosts
+from tests.unit.bench import Bench, state_of, uuid_of
+from tests.unit.placement.nova_side import Nova
+from tests.unit.placement.placement_double import Double
+from tests.unit.test_deadlines import in_child
+
+GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
+NIC = "0000:3b:00.0"
+FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
+#: Far beyond what a slow machine takes.
+LONG = 120.0
+
+
+@pytest.fixture
+def card(make_bench) -> Bench:
+    """A host whose only provider is a card with four VFs."""
+    return make_bench(device_spec=[FOUR_VFS])
+
+
+@pytest.fixture
+def placement() -> Iterator[Double]:
+    found = Double()
+    yield found
+    found.end()
+
+
+def fail_to_release(bench: Bench, number: int, address: str) -> str:
+    """Leave an instance with a lease whose device a process still holds."""
+    (entry,) = bench.plug(number, address)
+    bench.kernel.hold(entry["pci_id"], pid=4000 + number)
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(number)
+    assert state_of(bench, number) is LeaseState.RELEASING
+    return entry["pci_id"]
+
+
+def units(nova: Nova, bench: Bench) -> tuple[int, int]:
+    """(total, reserved) of the card after one cycle of Nova's."""
+    nova.cycle(bench.manager.update_provider_tree)
+    (found,) = nova.units(bench.provider(NIC).uuid).values()
+    return found
+
+
+def published(double: Double, bench: Bench) -> tuple[int, int]:
+    """(total, reserved) of the card after a direct sync."""
+    bench.manager.offering.publish(Publisher(double.config(), "node1"))
+    inventories = double.providers[bench.provider(NIC).uuid].inventories
+    (found,) = inventories.values()
+    return found["total"], found["reserved"]
+
+
+# -- reserved in Placement -----------------------------------------------------
+
+
+def test_novas_tree_reserves_the_unit_until_the_release_succeeds(card):
+    nova = Nova()
+    vf = fail_to_release(card, 1, NIC)
+    assert units(nova, card) == (4, 1)
+    card.kernel.let_go(vf)
+    assert card.unplug(1) == 1
+    assert units(nova, card) == (4, 0)
+
+
+def test_a_sync_reserves_the_unit_until_the_release_succeeds(card, placement):
+    vf = fail_to_release(card, 1, NIC)
+    assert published(placement, card) == (4, 1)
+    card.kernel.let_go(vf)
+    assert card.unplug(1) == 1
+    assert published(placement, card) == (4, 0)
+
+
+def test_the_tree_is_served_without_a_look_at_the_host(card, monkeypatch):
+    nova = Nova()
+    units(nova, card)
+    vf = fail_to_release(card, 1, NIC)
+    uuid = card.provider(NIC).uuid
+
+    def no_look(*_arguments: object) -> None:
+        raise AssertionError("the host is looked at")
+
+    monkeypatch.setattr(card.manager.offering, "look", no_look)
+    nova.cycle(card.manager.update_provider_tree)
+    assert list(nova.units(uuid).values()) == [(4, 1)]
+    card.kernel.let_go(vf)
+    card.unplug(1)
+    nova.cycle(card.manager.update_provider_tree)
+    assert list(nova.units(uuid).values()) == [(4, 0)]
+
+
+def test_a_plug_that_cannot_go_back_reserves_its_unit(card):
+    nova = Nova()
+    units(nova, card)
+    card.kernel.hang("0000:3b:02.0", "drivers_probe")
+    with card.impatient(), pytest.raises(exception.DeviceStuck):
+        card.plug(1, NIC)
+    card.restart()
+    assert state_of(card) is LeaseState.RELEASING
+    assert units(nova, card) == (4, 1)
+
+
+def test_an_unplug_that_is_under_way_reserves_nothing(card, monkeypatch):
+    """Its allocation is still there: the unit would be counted twice."""
+    nova, seen = Nova(), []
+    card.plug(1, NIC)
+    give_back = card.manager.life._give_back
+
+    def looked_at(lease, deadline):
+        seen.append(units(nova, card))
+        give_back(lease, deadline)
+
+    monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
+    card.unplug(1)
+    assert seen == [(4, 0)]
+
+
+def test_a_second_attempt_after_a_failure_stays_reserved(card, monkeypatch):
+    nova, seen = Nova(), []
+    card.kernel.let_go(fail_to_release(card, 1, NIC))
+    give_back = card.manager.life._give_back
+
+    def looked_at(lease, deadline):
+        card.manager.take_stock()
+        seen.append(units(nova, card))
+        give_back(lease, deadline)
+
+    monkeypatch.setattr(card.manager.life, "_give_back", looked_at)
+    card.unplug(1)
+    assert seen == [(4, 1)]
+    assert units(nova, card) == (4, 0)
+
+
+# -- retried ---------------------------------------------------------------------
+
+
+class Rounds:
+    """Waits for the attempts of a retrier instead of for its clock."""
+
+    def __init__(self, bench: Bench, interval: float) -> None:
+        bench.restart(release_retry_interval=interval)
+        self.retrier = bench.manager.retrier
+        self._begun = threading.Semaphore(0)
+        self._attempts: list[futures.Future[None]] = []
+        self._retry = self.retrier.retry
+        self.retrier.retry = self._counted
+
+    def _counted(self) -> list[futures.Future[None]]:
+        self._attempts = self._retry()
+        self._begun.release()
+        return self._attempts
+
+    def wait_for_begin(self) -> None:
+        assert self._begun.acquire(timeout=LONG)
+
+    def wait(self) -> None:
+        """Wait for a round, and for the end of its attempts."""
+        self.wait_for_begin()
+        assert not futures.wait(self._attempts, LONG).not_done
+
+    def attempt(self, number: int) -> futures.Future[None]:
+        """The last attempt for an instance."""
+        return self.retrier._under_way[uuid_of(number)]
+
+
+@pytest.fixture
+def rounds(bench) -> Iterator[Rounds]:
+    """A service that retries only when something asks for it."""
+    found = Rounds(bench, 10_000.0)
+    yield found
+    bench.end()
+    assert found.retrier.stop(LONG)
+
+
+def test_a_plug_of_another_instance_retries_a_failed_release(bench, rounds):
+    before = bench.kernel.snapshot()
+    bench.kernel.let_go(fail_to_release(bench, 1, GPU))
+    rounds.retrier.start()
+    bench.plug(2, FPGA)
+    rounds.wait()
+    assert bench.plugged(1) == []
+    bench.unplug(2)
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_retry_that_succeeds_offers_the_unit_again(card, monkeypatch):
+    nova, retrier = Nova(), card.manager.retrier
+    vf = fail_to_release(card, 1, NIC)
+    uuid = card.provider(NIC).uuid
+    assert not futures.wait(retrier.retry(), LONG).not_done
+    assert units(nova, card) == (4, 1)
+    card.kernel.let_go(vf)
+    # The snapshot changes without a look at the host.
+    monkeypatch.setattr(card.manager.offering, "look", None)
+    assert not futures.wait(retrier.retry(), LONG).not_done
+    nova.cycle(card.manager.update_provider_tree)
+    assert list(nova.units(uuid).values()) == [(4, 0)]
+
+
+def test_a_plug_does_not_wait_for_a_retry_that_is_stuck(bench, rounds):
+    bench.kernel.let_go(fail_to_release(bench, 1, GPU))
+    bench.kernel.hang(GPU, "unbind")
+    rounds.retrier.start()
+    bench.plug(2, FPGA)
+    bench.kernel.wait_until_blocked()
+    # The write has not returned: that plug, and the next one, are served.
+    assert state_of(bench, 2) is LeaseState.HELD
+    bench.unplug(2)
+    bench.plug(3, FPGA)
+    assert not rounds.attempt(1).done()
+
+
+def test_a_stuck_device_does_not_delay_the_retry_of_another(bench, rounds):
+    stuck, other = (fail_to_release(bench, n, at) for n, at in ((1, GPU), (2, FPGA)))
+    bench.kernel.let_go(stuck)
+    bench.kernel.hang(GPU, "unbind")
+    rounds.retrier.start()
+    rounds.retrier.kick()
+    rounds.wait_for_begin()
+    bench.kernel.wait_until_blocked()
+    assert not futures.wait([rounds.attempt(2)], LONG).not_done
+    bench.kernel.let_go(other)
+    rounds.retrier.kick()
+    rounds.wait_for_begin()
+    assert not futures.wait([rounds.attempt(2)], LONG).not_done
+    assert bench.plugged(2) == []
+    assert bench.plugged(1) == [GPU]
+    assert not rounds.attempt(1).done()
+
+
+def test_an_attempt_that_has_not_ended_gets_no_second_one(bench, rounds):
+    bench.kernel.let_go(fail_to_release(bench, 1, GPU))
+    bench.kernel.hang(GPU, "unbind")
+    rounds.retrier.start()
+    rounds.retrier.kick()
+    rounds.wait_for_begin()
+    bench.kernel.wait_until_blocked()
+    first = rounds.attempt(1)
+    rounds.retrier.kick()
+    rounds.wait_for_begin()
+    assert rounds.attempt(1) is first
+
+
+def test_each_of_many_consumers_has_its_turn(bench, monkeypatch):
+    """An attempt leaves room for the next as soon as it has ended."""
+    retrier, waiting = bench.manager.retrier, [f"{number:03}" for number in range(40)]
+    begun: dict[str, futures.Future[None]] = {}
+
+    def begin(_settle: object, consumer: str) -> futures.Future[None]:
+        begun[consumer] = futures.Future()
+        if len(begun) == 32:
+            begun[waiting[4]].set_result(None)
+        return begun[consumer]
+
+    monkeypatch.setattr(bench.manager.life, "unfinished", lambda _deadline: waiting)
+    monkeypatch.setattr(release_retries.deadlines, "begin", begin)
+    assert len(retrier.retry()) == len(begun) == 33
+    for attempt in [*begun.values()][5:]:
+        attempt.set_result(None)
+    retrier.retry()
+    assert [*begun] == waiting
+
+
+def test_the_last_of_many_failed_releases_is_retried(make_bench):
+    nic = hosts.nic("0000:3b", 0, name="ens1f0", vfs=40, boot_vfs=40)
+    card = make_bench(HostSpec((nic,)), device_spec=[FOUR_VFS.replace("4", "40")])
+    vfs = [fail_to_release(card, number, NIC) for number in range(40)]
+    card.kernel.let_go(vfs[-1])
+    for _ in range(2):
+        assert not futures.wait(card.manager.retrier.retry(), LONG).not_done
+    assert [card.plugged(number) for number in (38, 39)] == [[vfs[38]], []]
+
+
+def test_a_consumer_at_work_is_left_alone(bench):
+    fail_to_release(bench, 1, GPU)
+    bench.kernel.let_go(GPU)
+    manager = bench.manager
+    with manager.locks.hold([consumer_lock(uuid_of(1))], time.monotonic() + LONG):
+        assert not futures.wait(manager.retrier.retry(), LONG).not_done
+        assert bench.plugged(1) == [GPU]
+    assert not futures.wait(manager.retrier.retry(), LONG).not_done
+    assert bench.plugged(1) == []
+
+
+def test_a_release_is_retried_at_intervals(bench):
+    rounds = Rounds(bench, 1.0)
+    bench.kernel.let_go(fail_to_release(bench, 1, GPU))
+    rounds.retrier.start()
+    rounds.wait()
+    assert rounds.retrier.stop(LONG)
+    assert bench.plugged(1) == []
+
+
+def test_a_round_that_fails_does_not_end_the_retries(rounds, caplog):
+    failed = threading.Semaphore(0)
+
+    def broken() -> None:
+        failed.release()
+        raise KeyError("an unexpected failure")
+
+    rounds.retrier.retry = broken
+    rounds.retrier.start()
+    for _ in range(3):
+        rounds.retrier.kick()
+        assert failed.acquire(timeout=LONG)
+    assert rounds.retrier.stop(LONG)
+    assert "an unexpected failure" in caplog.text
+
+
+def test_a_service_retries_from_its_start_and_a_reset_ends_its_thread(
+    bench, monkeypatch
+):
+    monkeypatch.setattr(service, "_manager", None)
+    config = bench.config()
+    first = service.initialize(config=config, root=bench.root)
+    thread = first.retrier._thread
+    assert thread is not None
+    second = service.initialize(True, config=config, root=bench.root)
+    assert not futures.wait([thread], LONG).not_done
+    assert second.retrier._thread is not None
+    assert second.retrier.stop(LONG)
+
+
+def test_a_forked_child_retries_from_its_first_plug(bench, rounds):
+    fail_to_release(bench, 1, GPU)
+    rounds.retrier.start()
+
+    def check() -> bool:
+        if rounds.retrier._thread is not None:
+            return False
+        bench.kernel.let_go(GPU)
+        bench.plug(2, FPGA)
+        rounds.wait()
+        return bench.plugged(1) == []
+
+    assert in_child(check)
+
+
+def test_what_a_dead_process_left_is_settled_without_a_restart(bench):
+    """As of a command that was killed in the middle of a plug."""
+    bench.plug(1, GPU)
+    store = bench.manager.store
+    (lease,) = store.leases(uuid_of(1))
+    store.replace([dataclasses.replace(lease, state=LeaseState.PREPARING)])
+    assert not futures.wait(bench.manager.retrier.retry(), LONG).not_done
+    assert bench.plugged(1) == []
+    assert bench.drivers(GPU) == ["nouveau"]
+
+
+# -- what is retried, and what waits for the operator -----------------------------
+
+
+#: The causes that the manual lists as transient, and that a release can meet.
+TRANSIENT = [
+    exception.DeviceInUse("held"),
+    exception.DeviceStuck("stuck"),
+    exception.HelperLost("lost"),
+    exception.HelperUnavailable("no helper"),
+    exception.LockTimeout("locked"),
+    exception.StateUnavailable("no descriptors are left"),
+    client.EpochRefused("a later operation", GPU, Accepted(7, 9)),
+]
+LASTING = [
+    exception.HostStepFailed("EIO"),
+    exception.BindRefused("no driver"),
+    exception.DeviceChanged("another card"),
+    exception.PluginFailed("a bug"),
+]
+
+
+def fail_by(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let every release of an instance fail for one cause."""
+
+    def give_back(*_arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bench.manager.life, "_give_back", give_back)
+    bench.plug(1, GPU)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert caught.value.__cause__ is error
+
+
+#: Of these kinds only what has run out for the moment is.
+EXHAUSTED = [
+    exception.HostStepFailed("EMFILE", errno=errno.EMFILE),
+    exception.HostStepFailed("ENOMEM", errno=errno.ENOMEM),
+]
+
+
+@pytest.mark.parametrize(
+    "error", [*TRANSIENT, *EXHAUSTED], ids=lambda each: type(each).__name__
+)
+def test_a_cause_that_can_pass_is_retried(bench, monkeypatch, error):
+    with monkeypatch.context() as patched:
+        fail_by(bench, patched, error)
+    (lease,) = bench.manager.store.leases()
+    assert lease.state is LeaseState.RELEASING
+    assert lease.reason == str(error)
+    assert not futures.wait(bench.manager.retrier.retry(), LONG).not_done
+    assert bench.plugged(1) == []
+
+
+@pytest.mark.parametrize("error", LASTING, ids=lambda each: type(each).__name__)
+def test_any_other_cause_waits_for_the_operator(bench, monkeypatch, error):
+    with monkeypatch.context() as patched:
+        fail_by(bench, patched, error)
+    before = bench.manager.store.leases()
+    assert [lease.state for lease in before] == [LeaseState.QUARANTINED]
+    assert bench.manager.retrier.retry() == []
+    assert bench.manager.store.leases() == before
+
+
+def test_the_manual_lists_every_cause_that_is_retried():
+    manual = Path("doc/source/admin/operations.rst").read_text()
+    # Another cause is added to the manual, and to this list.
+    assert {type(each) for each in TRANSIENT} == set(lifecycle._WAITS)
+    for error in TRANSIENT:
+        assert lifecycle.is_transient(error)
+        assert f"``{type(error).__name__}``" in manual
+    for error in LASTING:
+        assert not lifecycle.is_transient(error)
+
+
+def test_a_retry_that_fails_the_same_way_adds_no_event_and_no_line(bench, caplog):
+    fail_to_release(bench, 1, GPU)
+    store = bench.manager.store
+    before, told = store.events(100), caplog.text
+    for _ in range(3):
+        assert not futures.wait(bench.manager.retrier.retry(), LONG).not_done
+    assert store.events(100) == before
+    assert caplog.text == told
+    (lease,) = store.leases()
+    assert f"qemu-system-x86 (pid {4001})" in lease.reason
+
+
+# -- told to the caller ------------------------------------------------------------
+
+
+def test_a_failure_that_can_pass_is_retryable(bench):
+    bench.plug(1, GPU, FPGA)
+    bench.kernel.hold(GPU)
+    bench.kernel.hold(FPGA)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert caught.value.retryable
+    assert "retries" in caught.value.hint
+
+
+def test_a_failure_of_which_a_part_cannot_pass_is_not_retryable(bench):
+    bench.plug(1, GPU, FPGA)
+    bench.kernel.hold(GPU)
+    bench.kernel.fail(FPGA, "unbind")
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert not caught.value.retryable
+    assert caught.value.hint.endswith(f"os-acc device release {FPGA}")
+
+
+def test_an_unplug_of_nothing_but_quarantined_devices_says_so_in_the_log(bench, caplog):
+    bench.plug(1, GPU)
+    bench.kernel.fail(GPU, "unbind")
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(1)
+    caplog.clear()
+    # Nova's delete of the server must not fail for ever.
+    assert bench.unplug(1) == 0
+    assert f"os-acc device release {GPU}" in caplog.text

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A write that goes wrong is named and undone, and stops nobody else."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import holders, kernel
+from os_acc.testing import FakeKernel, HostSpec, hosts
+from tests.unit.bench import Bench, instance, request, uuid_of
+
+GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
+DISK = "0000:d9:00.0"
+
+
+def state_of(bench: Bench, number: int = 1) -> LeaseState:
+    (lease,) = bench.manager.store.leases(uuid_of(number))
+    return lease.state
+
+
+ERRORS = [errno.EBUSY, errno.EIO, errno.ENODEV, errno.EINVAL, errno.EAGAIN]
+#: Each write of a take.
+TAKE = [
+    (GPU, "driver_override"),
+    (GPU, "unbind"),
+    (GPU, "drivers_probe"),
+    (AUDIO, "driver_override"),
+    (AUDIO, "unbind"),
+    (AUDIO, "drivers_probe"),
+]
+#: Each write of a give-back, and which of the writes to that attribute it is.
+GIVE_BACK = [
+    (GPU, "reset", 1),
+    *((address, attribute, 1) for address, attribute in TAKE[:3]),
+    (GPU, "driver_override", 2),
+    *((address, attribute, 1) for address, attribute in TAKE[3:]),
+    (AUDIO, "driver_override", 2),
+]
+
+
+def test_the_faults_below_strike_every_write_there_is(bench):
+    def writes() -> list[tuple[str, str]]:
+        found = []
+        for write in bench.kernel.writes():
+            if write.outcome == "ENOENT":
+                # The audio function cannot be reset.
+                continue
+            *_, place, name = write.path.replace("/driver/", "/").split("/")
+            found.append((write.text if name == "drivers_probe" else place, name))
+        return found
+
+    bench.plug(1, GPU)
+    taken = writes()
+    bench.unplug(1)
+    assert taken == TAKE
+    assert writes()[len(taken) :] == [each[:2] for each in GIVE_BACK]
+
+
+@pytest.mark.parametrize(("address", "attribute"), TAKE)
+def test_a_write_that_fails_in_a_plug_is_named_and_undone(bench, address, attribute):
+    before = bench.kernel.snapshot()
+    for error in ERRORS:
+        bench.kernel.fail(address, attribute, error)
+        with pytest.raises(exception.HostStepFailed) as caught:
+            bench.plug(1, GPU)
+        assert caught.value.errno == error
+        assert caught.value.address == address
+        assert errno.errorcode[error] in str(caught.value)
+        assert attribute in str(caught.value)
+        assert bench.kernel.snapshot() == before
+        assert bench.manager.store.leases() == ()
+    bench.plug(2, FPGA)
+    bench.plug(1, GPU)
+    assert bench.drivers(GPU, AUDIO, FPGA) == ["vfio-pci"] * 3
+
+
+@pytest.mark.parametrize(("address", "attribute"), TAKE)
+def test_a_write_without_effect_in_a_plug_is_found_and_undone(
+    bench, address, attribute
+):
+    before = bench.kernel.snapshot()
+    bench.kernel.ignore(address, attribute)
+    # An override without effect leads the probe to the host's driver, an
+    # unbind without effect leaves it there, a probe leaves none.
+    with pytest.raises(exception.BindRefused, match=address):
+        bench.plug(1, GPU)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+    bench.plug(2, FPGA)
+    bench.plug(1, GPU)
+    assert bench.drivers(GPU, AUDIO, FPGA) == ["vfio-pci"] * 3
+
+
+@pytest.mark.parametrize(("address", "attribute"), TAKE)
+def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attribute):
+    before = bench.kernel.snapshot()
+    selected = bench.provider(GPU)
+    bench.kernel.hang(address, attribute)
+    with bench.impatient(), pytest.raises(exception.DeviceStuck) as caught:
+        bench.plug(1, GPU)
+    assert "could not be given back" in "".join(caught.value.__notes__)
+    bench.kernel.wait_until_blocked()
+    # Its lease stays until the write has ended; nobody else gets the device.
+    assert state_of(bench) is LeaseState.RELEASING
+    assert bench.provider(GPU) == selected
+    with pytest.raises(exception.NoDeviceAvailable):
+        bench.plug(2, GPU)
+    bench.plug(3, FPGA)
+    assert bench.drivers(FPGA) == ["vfio-pci"]
+    assert bench.unplug(3) == 1
+    bench.end()
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize(("address", "attribute", "nth"), GIVE_BACK)
+def test_a_write_that_fails_in_an_unplug_puts_the_device_in_quarantine(
+    bench, address, attribute, nth
+):
+    before = bench.kernel.snapshot()
+    bench.plug(3, FPGA)
+    for error in ERRORS:
+        bench.plug(1, GPU)
+        bench.kernel.fail(address, attribute, error, nth=nth)
+        with pytest.raises(exception.DevicesUnreleased) as caught:
+            bench.unplug(1)
+        ((name, why),) = caught.value.unreleased
+        assert name == GPU
+        assert isinstance(why, exception.HostStepFailed)
+        assert (why.address, why.errno) == (address, error)
+        assert caught.value.__cause__ is why
+        assert attribute in str(caught.value)
+        assert state_of(bench) is LeaseState.QUARANTINED
+        with pytest.raises(exception.NoDeviceAvailable):
+            bench.plug(2, GPU)
+        with pytest.raises(exception.DeviceQuarantined, match=GPU):
+            bench.manager.plug(instance(1), None, None)
+        operations.release_device(bench.manager, PciAddress.parse(GPU), None)
+    bench.unplug(3)
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("address", "attribute", "nth"),
+    [each for each in GIVE_BACK if each[1] in ("driver_override", "unbind")],
+)
+def test_a_write_without_effect_in_an_unplug_never_passes_for_done(
+    bench, address, attribute, nth
+):
+    before = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.ignore(address, attribute, times=None, nth=nth)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert [name for name, _ in caught.value.unreleased] == [GPU]
+    assert state_of(bench) is LeaseState.QUARANTINED
+    bench.kernel.lift()
+    operations.release_device(bench.manager, PciAddress.parse(GPU), None)
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("address", [GPU, AUDIO])
+def test_a_probe_without_effect_is_repeated(bench, address):
+    before = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.ignore(address, "drivers_probe")
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize(("address", "attribute", "nth"), GIVE_BACK)
+def test_a_write_that_hangs_in_an_unplug_keeps_the_lease(
+    bench, address, attribute, nth
+):
+    before = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.hang(address, attribute, nth=nth)
+    with bench.impatient(), pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    ((_name, why),) = caught.value.unreleased
+    assert isinstance(why, exception.DeviceStuck)
+    assert why.retryable
+    bench.kernel.wait_until_blocked()
+    assert state_of(bench) is LeaseState.RELEASING
+    bench.plug(3, FPGA)
+    assert bench.unplug(3) == 1
+    bench.end()
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_function_that_vfio_pci_refuses_is_reported_and_undone(make_bench):
+    spec = HostSpec((hosts.fpga("0000:05"),), denylist=((0x10EE, 0x5000),))
+    bench = make_bench(spec)
+    before = bench.kernel.snapshot()
+    with pytest.raises(exception.BindRefused, match="no driver") as caught:
+        bench.plug(1, "0000:05:00.0")
+    assert caught.value.hint
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_the_worker_that_dies_in_mid_write_is_a_failure_that_is_undone(bench):
+    before = bench.kernel.snapshot()
+    bench.kernel.kill(AUDIO, "unbind", after=True)
+    with pytest.raises(exception.HelperLost, match="worker was killed"):
+        bench.plug(1, GPU)
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch, nth):
+    """Before the first write, and after the last one."""
+    before, provider, reads = bench.kernel.snapshot(), bench.provider(FPGA), shared()
+
+    class Unreadable(FakeKernel):
+        def read(self, path: str) -> str:
+            if path.endswith(f"{FPGA}/vendor"):
+                reads[0] += 1
+                if reads[0] == nth:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return super().read(path)
+
+    monkeypatch.setattr(kernel, "current", Unreadable(bench.root))
+    with pytest.raises(exception.HostStepFailed, match="vendor: EIO") as caught:
+        bench.manager.plug(instance(1), *request(provider))
+    assert caught.value.errno == errno.EIO
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def shared() -> mmap.mmap:
+    """A byte that forked workers count in as well."""
+    return mmap.mmap(-1, 1)
+
+
+# -- who holds it ------------------------------------------------------------
+
+
+def test_a_held_device_stays_leased_until_the_guest_has_ended(bench):
+    before = bench.kernel.snapshot()
+    bench.plug(1, GPU, FPGA)
+    bench.kernel.hold(GPU, pid=4242, command="qemu-kvm")
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert caught.value.released == (FPGA,)
+    ((address, why),) = caught.value.unreleased
+    assert address == GPU
+    assert isinstance(why, exception.DeviceInUse)
+    assert why.holders == ((4242, "qemu-kvm"),)
+    assert "4242" in str(caught.value)
+    assert "qemu-kvm" in str(caught.value)
+    assert bench.plugged(1) == [GPU]
+    assert state_of(bench) is LeaseState.RELEASING
+    # Nobody wrote to it: an unbind would never have returned.
+    assert all(write.outcome != "blocked" for write in bench.kernel.writes())
+    bench.plug(2, FPGA)
+    bench.unplug(2)
+    bench.kernel.let_go(GPU)
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_where_a_node_is_not_ours_to_open_somebody_else_looks(bench, held):
+    bench.plug(1, FPGA)
+    if held:
+        bench.kernel.hold(FPGA)
+    bench.kernel.chown(FPGA)
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    ((_address, why),) = caught.value.unreleased
+    assert isinstance(why, exception.DeviceInUse)
+    assert why.holders == (((4711, "qemu-system-x86"),) if held else ())
+    assert state_of(bench) is LeaseState.RELEASING
+
+
+def test_the_look_of_the_other_context_decides(bench, monkeypatch):
+    """What ``base`` may not open, ``inspect`` may: CAP_DAC_READ_SEARCH."""
+    before = bench.kernel.snapshot()
+    bench.plug(1, FPGA)
+    bench.kernel.chown(FPGA)
+    monkeypatch.setattr(holders, "_probe", lambda addresses: 0)
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_device_that_a_process_uses_is_not_taken_from_it(bench):
+    before = bench.kernel.snapshot()
+    provider = bench.provider(DISK)
+    assert provider.device.handles
+    fds = Path(bench.root, "proc/77/fd")
+    fds.mkdir(parents=True)
+    (fds / "3").symlink_to("/dev/nvme1n1")
+    (fds.parent / "comm").write_text("dd\n")
+    with pytest.raises(exception.DeviceInUse) as caught:
+        bench.plug(1, DISK)
+    assert caught.value.holders == ((77, "dd"),)
+    assert bench.kernel.snapshot() == before
+    assert bench.kernel.writes() == []
+    assert bench.manager.store.leases() == ()
+
+
+# -- several at once ---------------------------------------------------------
+
+
+def test_all_or_nothing(bench):
+    before = bench.kernel.snapshot()
+    bench.kernel.fail(BARE, "drivers_probe")
+    with pytest.raises(exception.HostStepFailed, match=BARE):
+        bench.plug(1, GPU, FPGA, BARE)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_what_cannot_be_given_back_does_not_keep_the_rest(bench):
+    bench.plug(1, GPU, FPGA, BARE)
+    bench.kernel.fail(FPGA, "unbind")
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert caught.value.released == (GPU, BARE)
+    assert [address for address, _ in caught.value.unreleased] == [FPGA]
+    assert bench.drivers(GPU, BARE) == ["nouveau", None]
+    assert bench.plugged(1) == [FPGA]
+
+
+def test_a_failure_to_go_back_is_told_with_its_cause(bench):
+    bench.kernel.fail(GPU, "drivers_probe", errno.EIO, times=None)
+    with pytest.raises(exception.HostStepFailed) as caught:
+        bench.plug(1, GPU)
+    assert caught.value.errno == errno.EIO
+    (note,) = caught.value.__notes__
+    assert GPU in note
+    assert state_of(bench) is LeaseState.QUARANTINED
+
+
+# -- later operations come first ---------------------------------------------
+
+
+@pytest.fixture
+def let_the_host_see(let_a_device_see):
+    """As the last call that was for the FPGA."""
+    return functools.partial(let_a_device_see, FPGA)
+
+
+def test_a_store_that_counts_behind_the_host_catches_up(bench, let_the_host_see):
+    """The store was lost and the clock went back."""
+    before = bench.kernel.snapshot()
+    ahead = bench.manager.store.next_epoch() + 10**12
+    bench.plug(1, FPGA)
+    bench.unplug(1)
+    let_the_host_see(ahead)
+    (entry,) = bench.plug(1, FPGA)
+    (lease,) = bench.manager.store.leases()
+    assert lease.epoch > ahead
+    assert bench.plug(1, FPGA) == [entry]
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_failure_after_catching_up_is_still_recorded(bench, let_the_host_see):
+    bench.plug(1, FPGA)
+    ahead = bench.manager.store.next_epoch() + 10**12
+    let_the_host_see(ahead)
+    bench.kernel.fail(FPGA, "unbind")
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+    assert isinstance(caught.value.unreleased[0][1], exception.HostStepFailed)
+    assert state_of(bench) is LeaseState.QUARANTINED

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A plug that is stopped in its middle goes back, by whoever comes next."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import verification
+from os_acc.objects.lease import LeaseState
+from os_acc.store import Store, StoreDamaged
+from os_acc.store.locks import consumer_lock
+from os_acc.testing import FunctionSpec, HostSpec, hosts
+from tests.unit.bench import Bench, instance, request, state_of, uuid_of
+
+GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
+
+
+# -- while it lives --------------------------------------------------------------
+
+
+def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
+    before, prove = bench.kernel.snapshot(), verification.prove
+    selected, specs = request(bench.provider(GPU), bench.provider(FPGA))
+
+    def lose_the_store(root, lease):
+        prove(root, lease)
+        Path(bench.state_path, "os_acc.sqlite").unlink(missing_ok=True)
+
+    monkeypatch.setattr(verification, "prove", lose_the_store)
+    with pytest.raises(StoreDamaged):
+        bench.manager.plug(instance(1), selected, specs)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_an_interrupted_plug_goes_back(bench, monkeypatch):
+    """Ctrl-C in the command, say."""
+    before = bench.kernel.snapshot()
+
+    def interrupt(root, lease):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verification, "prove", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.plug(1, FPGA)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
+    before = bench.kernel.snapshot()
+    store, provider = bench.manager.store, bench.provider(FPGA)
+
+    def is_full(_leases):
+        raise exception.StoreFull("no space is left for the store")
+
+    selected, specs = request(provider)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "replace", is_full)
+        with pytest.raises(exception.StoreFull) as raised:
+            bench.manager.plug(instance(1), selected, specs)
+    assert "could not be recorded" in raised.value.__notes__[0]
+    assert bench.kernel.snapshot() == before
+    assert store.leases()[0].state is LeaseState.PREPARING
+    bench.restart()
+    assert bench.manager.store.leases() == ()
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch):
+    """The disk refused what would make it outlive a power cut."""
+    before, replace = bench.kernel.snapshot(), Store.replace
+    selected, specs = request(bench.provider(GPU))
+
+    def commit_and_fail(store, leases):
+        done = replace(store, leases)
+        if done[0].state is LeaseState.HELD:
+            raise exception.StoreError("disk I/O error")
+        return done
+
+    monkeypatch.setattr(Store, "replace", commit_and_fail)
+    with pytest.raises(exception.StoreError):
+        bench.manager.plug(instance(1), selected, specs)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+# -- what a dead process has left --------------------------------------------------
+
+
+def forget_commit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process die where a plug's last step would be recorded."""
+    store = bench.manager.store
+    replace = store.replace
+    is_dead = False
+
+    def die(leases):
+        nonlocal is_dead
+        leases = tuple(leases)
+        is_dead = is_dead or leases[0].state is LeaseState.HELD
+        if is_dead:
+            raise KeyboardInterrupt
+        return replace(leases)
+
+    monkeypatch.setattr(store, "replace", die)
+
+
+def test_an_uncommitted_plug_goes_back_at_the_next_start(bench, monkeypatch):
+    before = bench.kernel.snapshot()
+    forget_commit(bench, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        bench.plug(1, GPU, FPGA)
+    assert bench.drivers(GPU, AUDIO, FPGA) == ["vfio-pci"] * 3
+    bench.restart()
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_the_next_operation_of_the_consumer_settles_as_well(bench, monkeypatch):
+    first = bench.manager
+    forget_commit(bench, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        bench.plug(1, GPU)
+    monkeypatch.undo()
+    assert bench.manager is first
+    bench.plug(1, FPGA)
+    assert bench.plugged(1) == [FPGA]
+    assert bench.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
+
+
+def test_a_start_leaves_alone_what_others_are_at(bench, monkeypatch):
+    forget_commit(bench, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        bench.plug(1, GPU)
+    monkeypatch.undo()
+    deadline = time.monotonic() + 60
+    with bench.manager.locks.hold([consumer_lock(uuid_of(1))], deadline):
+        bench.restart()
+        assert state_of(bench) is LeaseState.PREPARING
+    bench.restart()
+    assert bench.manager.store.leases() == ()
+
+
+def test_one_record_that_cannot_be_settled_stops_no_start(bench, monkeypatch, caplog):
+    for number, address in ((1, GPU), (2, FPGA)):
+        with pytest.MonkeyPatch.context() as patch:
+            forget_commit(bench, patch)
+            with pytest.raises(KeyboardInterrupt):
+                bench.plug(number, address)
+    bench.kernel.fail(GPU, "drivers_probe", times=None)
+    bench.restart()
+    assert bench.plugged(1) == [GPU]
+    assert bench.plugged(2) == []
+    assert state_of(bench, 1) is LeaseState.QUARANTINED
+    assert f"{GPU} stays leased" in caplog.text
+    bench.plug(3, BARE)
+
+
+def test_a_restart_leaves_held_leases_alone(bench):
+    entries = bench.plug(1, GPU)
+    writes = bench.kernel.writes()
+    bench.restart()
+    assert bench.kernel.writes() == writes
+    assert bench.manager.attached(instance(1)) == {uuid_of(1): entries}
+
+
+def test_a_node_that_does_not_appear_is_a_failure(bench, monkeypatch):
+    """vfio-pci has the device, but there is nothing that a guest could open."""
+    before = bench.kernel.snapshot()
+    group = bench.kernel.group(FPGA)
+    node = os.path.join(bench.root, "dev/vfio", str(group))
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path != node and exists(path))
+    with pytest.raises(exception.HostStepFailed, match=node):
+        bench.plug(1, FPGA)
+    monkeypatch.undo()
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_driver_that_came_into_the_group_meanwhile_is_found(make_bench):
+    card = hosts.fpga("0000:05")
+    late = FunctionSpec(
+        "0000:06:00.0", 0x1234, 0x11E8, 0x00FF00, "edu", group_of=card.address
+    )
+    bench = make_bench(HostSpec((card,)))
+    before = bench.kernel.snapshot()
+    store, add = bench.manager.store, bench.manager.store.add
+
+    def plug_first(leases, seen):
+        bench.kernel.hot_plug(late)
+        return add(leases, seen)
+
+    store.add = plug_first
+    with pytest.raises(exception.HostStepFailed, match="edu"):
+        bench.plug(1, card.address)
+    assert bench.kernel.snapshot()[:1] == before

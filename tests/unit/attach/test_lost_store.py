@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A store that is lost while devices are in use: nothing is given out twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.attach.manager import Manager
+from os_acc.objects.device import Refusal
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import binding, functions, record
+from os_acc.store.leases import Store, StoreDamaged
+from tests.unit.bench import Bench, instance, request, uuid_of
+
+GPU, AUDIO, FPGA, DISK = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:d9:00.0"
+NIC = "0000:3b:00.0"
+PREBOUND = (f'{{"address": "{FPGA}", "prebound": true}}', '{"address": "*:*:*.*"}')
+KINDS = [(GPU, "VM"), (FPGA, "VM"), (GPU, "host"), (FPGA, "none")]
+
+
+def at(text: str) -> PciAddress:
+    return PciAddress.parse(text)
+
+
+@pytest.fixture
+def host(make_bench) -> Bench:
+    """The host of two sockets; one of its cards is on vfio-pci at boot."""
+    bench = make_bench(device_spec=list(PREBOUND))
+    bench.to_driver(FPGA, "vfio-pci")
+    return bench
+
+
+def plug(bench: Bench, number: int, address: str, target: str = "VM"):
+    selected, specs = request(bench.provider(address))
+    specs["accel1:attach_target"] = target
+    return bench.manager.plug(instance(number), selected, specs)
+
+
+def remove(bench: Bench) -> None:
+    """Remove the store's files, as an operator by mistake."""
+    for name in os.listdir(bench.state_path):
+        if name.startswith("os_acc.sqlite"):
+            os.unlink(os.path.join(bench.state_path, name))
+
+
+def lose(bench: Bench) -> None:
+    """Remove the store, and have the process find out."""
+    remove(bench)
+    with pytest.raises(StoreDamaged):
+        bench.manager.store.leases()
+
+
+def once_before(monkeypatch, bench: Bench, nth: int) -> None:
+    """Lose the store before the nth time that all leases are read, unnoticed."""
+    read, count = Store.standing, iter(range(1, 1000))
+
+    def standing(store: Store):
+        if next(count) == nth:
+            lose(bench)
+        return read(store)
+
+    monkeypatch.setattr(Store, "standing", standing)
+
+
+# -- a service that runs on ------------------------------------------------------
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["runs on", "restarts"])
+@pytest.mark.parametrize(("address", "target"), KINDS)
+def test_what_was_leased_is_not_given_to_another(host, address, target, restart):
+    plug(host, 1, address, target)
+    before = host.kernel.snapshot()
+    lose(host)
+    if restart:
+        host.restart()
+    refused = host.refused(address)
+    assert refused.reason is Refusal.UNKNOWN_STATE
+    assert "which is lost" in refused.detail
+    assert host.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_a_look_judges_and_chooses_by_the_same_leases(host, monkeypatch, nth):
+    """Something unknown makes the look read the leases a second time."""
+    host.to_driver(DISK, "vfio-pci")
+    plug(host, 1, GPU)
+    selected, specs = request(host.provider(GPU))
+    once_before(monkeypatch, host, nth)
+    with pytest.raises((exception.NoDeviceAvailable, exception.DeviceGone)):
+        host.manager.plug(instance(2), selected, specs)
+    assert functions.driver(at(GPU)) == "vfio-pci"
+    assert record.read(at(GPU)) is not None
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_the_loser_of_a_race_does_not_choose_what_was_leased(host, monkeypatch, nth):
+    """Another plug takes the device that was chosen, and then the store is lost."""
+    host.options["device_spec"] = ['{"address": "0000:3b:*.*", "num_vfs": 4}']
+    (first,) = plug(host, 1, NIC)
+    selected, specs = request(host.provider(NIC))
+    rival, mine = host.manager, host.restart()
+    add, rivals = mine.store.add, iter((2,))
+    given = []
+
+    def after_a_rival(leases, seen=""):
+        for number in rivals:
+            given.extend(rival.plug(instance(number), selected, specs))
+            once_before(monkeypatch, host, nth)
+        return add(leases, *([seen] if seen else []))
+
+    monkeypatch.setattr(mine.store, "add", after_a_rival)
+    with contextlib.suppress(exception.OsAccError):
+        given.extend(mine.plug(instance(3), selected, specs))
+    taken = [entry["pci_id"] for entry in (first, *given)]
+    assert len(taken) == len(set(taken))
+
+
+def test_a_lease_is_not_added_to_another_store_than_was_read(host, monkeypatch):
+    selected, specs = request(host.provider(GPU))
+    add, losses = host.manager.store.add, iter((lose,))
+
+    def after_a_loss(leases, seen):
+        for loss in losses:
+            loss(host)
+        return add(leases, seen)
+
+    monkeypatch.setattr(host.manager.store, "add", after_a_loss)
+    looks = []
+    look = host.manager.offering.look
+    monkeypatch.setattr(
+        host.manager.offering, "look", lambda end: looks.append(1) or look(end)
+    )
+    (entry,) = host.manager.plug(instance(1), selected, specs)
+    assert entry["pci_id"] == GPU
+    assert len(looks) == 2
+
+
+def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
+    selected, specs = request(host.provider(DISK))
+    look, steals = host.manager.offering.look, iter((DISK,))
+
+    def before_another(deadline):
+        stock = look(deadline)
+        for address in steals:
+            host.to_driver(address, "vfio-pci")
+        return stock
+
+    monkeypatch.setattr(host.manager.offering, "look", before_another)
+    with pytest.raises(exception.DeviceUnsettled, match="for another guest"):
+        host.manager.plug(instance(1), selected, specs)
+    assert host.manager.store.leases() == ()
+
+
+def test_a_store_of_yesterday_gives_nothing_away(host):
+    """The identity is the same: only the helper knows better."""
+    host.plug(1, GPU)
+    host.unplug(1)
+    file = os.path.join(host.state_path, "os_acc.sqlite")
+    with open(file, "rb") as store:
+        yesterday = store.read()
+    plug(host, 2, GPU, "none")
+    selected, specs = request(host.provider(GPU))
+    with open(file, "wb") as store:
+        store.write(yesterday)
+    with pytest.raises(exception.NoDeviceAvailable, match="is taken for lease"):
+        host.manager.plug(instance(3), selected, specs)
+    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert functions.driver(at(GPU)) == "nouveau"
+
+
+def test_an_unplug_that_ends_meanwhile_leaves_no_trace(host, monkeypatch):
+    host.plug(1, GPU)
+    host.manager.offering.reconciler.doubt()
+    recorded, unplugs = host.manager.life._hands.recorded, iter((1,))
+
+    def before_an_unplug(deadline):
+        found = recorded(deadline)
+        for number in unplugs:
+            host.unplug(number)
+        return found
+
+    monkeypatch.setattr(host.manager.life._hands, "recorded", before_an_unplug)
+    assert host.provider(GPU)
+
+
+# -- what an operator does ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("address", "target"), [KINDS[0], *KINDS[2:]])
+def test_it_is_released_by_the_helpers_record(host, address, target):
+    before = host.kernel.snapshot()
+    plug(host, 1, address, target)
+    lose(host)
+    operations.release_device(host.manager, at(address), None)
+    assert host.kernel.snapshot() == before
+    assert record.claimed() == ()
+    plug(host, 2, address, target)
+
+
+def test_a_driver_other_than_on_record_is_refused(host):
+    host.plug(1, GPU)
+    lose(host)
+    with pytest.raises(exception.InvalidInput, match="goes back to nouveau"):
+        operations.release_device(host.manager, at(GPU), "nvidia")
+    operations.release_device(host.manager, at(GPU), "nouveau")
+
+
+def test_what_was_bound_at_boot_goes_back_to_where_the_operator_says(host):
+    before = host.kernel.snapshot()
+    host.plug(1, FPGA)
+    lose(host)
+    with pytest.raises(exception.InvalidInput) as caught:
+        operations.release_device(host.manager, at(FPGA), None)
+    assert "--driver" in caught.value.hint
+    operations.release_device(host.manager, at(FPGA), "vfio-pci")
+    assert host.drivers(FPGA) == ["vfio-pci"]
+    assert {each.driver for each in before} >= {"vfio-pci"}
+    host.plug(2, FPGA)
+
+
+@pytest.mark.parametrize(("address", "target"), [KINDS[0], *KINDS[2:]])
+def test_it_is_adopted_with_the_helpers_record(host, address, target):
+    before = host.kernel.snapshot()
+    plug(host, 1, address, target)
+    lose(host)
+    lease = operations.adopt_device(host.manager, at(address), uuid_of(1), None)
+    assert record.read(at(address)).lease == lease.uuid
+    assert host.plugged(1) == [address]
+    assert host.unplug(1) == 1
+    assert host.kernel.snapshot() == before
+    assert record.claimed() == ()
+    host.plug(2, address)
+
+
+def test_a_guest_that_still_runs_keeps_what_the_store_has_lost(host):
+    host.plug(1, GPU)
+    host.kernel.hold(GPU)
+    lose(host)
+    with pytest.raises(exception.DeviceInUse, match="4711"):
+        operations.release_device(host.manager, at(GPU), None)
+    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert host.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
+    host.kernel.let_go(GPU)
+    operations.release_device(host.manager, at(GPU), None)
+    assert host.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
+
+
+def test_what_was_pulled_out_is_released_as_well(host):
+    plug(host, 1, FPGA, "none")
+    lose(host)
+    spec = host.kernel.hot_unplug(FPGA)
+    operations.release_device(host.manager, at(FPGA), None)
+    assert record.claimed() == ()
+    host.kernel.hot_plug(spec)
+    assert host.drivers(FPGA) == [None]
+    host.plug(2, FPGA)
+
+
+def test_what_the_configuration_names_no_more_can_be_released(host):
+    host.plug(1, GPU)
+    lose(host)
+    host.restart(device_spec=[f'{{"address": "{DISK}"}}'])
+    operations.release_device(host.manager, at(GPU), None)
+    assert host.drivers(GPU, AUDIO) == ["nouveau", "snd_hda_intel"]
+
+
+def test_a_damaged_record_is_released_by_its_operator(host):
+    plug(host, 1, GPU, "host")
+    lose(host)
+    path = f"{host.root}/run/os_acc/{GPU}.lease"
+    with open(path, "w") as file:
+        file.write("rubbish")
+    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    for address in (GPU, AUDIO):
+        operations.release_device(host.manager, at(address), None)
+    host.plug(2, GPU)
+
+
+def test_another_process_sees_what_was_released(host):
+    plug(host, 1, FPGA, "none")
+    lose(host)
+    assert host.refused(FPGA)
+    mine: Manager = host.manager
+    other = host.restart()
+    operations.release_device(other, at(FPGA), None)
+    host._manager = mine
+    assert host.provider(FPGA)
+
+
+# -- what no loss explains ------------------------------------------------------------
+
+
+def test_a_plug_and_an_unplug_leave_no_record(host):
+    for address, target in KINDS:
+        plug(host, 1, address, target)
+        assert record.claimed()
+        host.unplug(1)
+        assert record.claimed() == ()
+
+
+def test_a_plug_that_fails_leaves_no_record(host):
+    host.kernel.fail(AUDIO, "unbind")
+    with pytest.raises(exception.HostStepFailed):
+        host.plug(1, GPU)
+    assert record.claimed() == ()
+
+
+def test_an_unplug_of_what_was_pulled_out_leaves_no_record(host):
+    host.plug(1, GPU)
+    for address in (GPU, AUDIO):
+        host.kernel.hot_unplug(address)
+    assert host.unplug(1) == 1
+    assert record.claimed() == ()
+
+
+def test_a_lease_of_before_the_helper_kept_records_is_given_back(host):
+    before = host.kernel.snapshot()
+    host.plug(1, GPU)
+    for address in (GPU, AUDIO):
+        record.remove(at(address))
+    host.restart()
+    assert host.unplug(1) == 1
+    assert host.kernel.snapshot() == before
+
+
+def test_a_re_key_leaves_the_record_as_it_is(host):
+    host.plug(1, GPU)
+    before = record.claimed()
+    host.manager.rekey(uuid_of(1), uuid_of(2))
+    assert record.claimed() == before
+    assert host.unplug(2) == 1
+    assert record.claimed() == ()
+
+
+def test_no_lease_takes_what_the_helper_has_for_another(host):
+    before, (selected, specs) = host.kernel.snapshot(), request(host.provider(GPU))
+    binding.reserve(
+        functions.group(at(GPU)),
+        ((at(GPU).parts, functions.identity(at(GPU))),),
+        1,
+        30_000,
+        uuid_of(9),
+        "host",
+        "",
+    )
+    with pytest.raises(exception.NoDeviceAvailable, match=uuid_of(9)):
+        host.manager.plug(instance(1), selected, specs)
+    assert host.kernel.snapshot() == before
+    assert host.manager.store.leases() == ()
+    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE

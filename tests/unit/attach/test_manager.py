@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Plug, unplug and re-key as Nova calls them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import threading
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations, verification
+from os_acc.host import pci
+from os_acc.host.view import Host
+from os_acc.inventory import discovery
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from tests.unit.bench import instance, request, uuid_of
+from tests.unit.store.store_files import execute, file_in
+
+GPU, FPGA, BARE = "0000:17:00.0", "0000:5e:00.0", "0000:e3:00.0"
+NIC, AUDIO = "0000:3b:00.0", "0000:17:00.1"
+FOUR_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
+
+
+# -- plug --------------------------------------------------------------------
+
+
+def test_the_same_request_again_returns_the_same_entries(bench):
+    entries = bench.plug(1, GPU, FPGA)
+    writes = bench.kernel.writes()
+    assert bench.plug(1, GPU, FPGA) == entries
+    assert bench.manager.plug(instance(1), None, None) == entries
+    assert bench.kernel.writes() == writes
+
+
+def test_the_same_request_again_looks_at_its_own_devices_only(bench, monkeypatch):
+    entries = bench.plug(1, GPU)
+    arguments = request(bench.provider(GPU))
+
+    def look(*_arguments: object) -> None:
+        raise AssertionError("the whole host is looked at")
+
+    monkeypatch.setattr(discovery, "take_stock", look)
+    assert bench.manager.plug(instance(1), *arguments) == entries
+
+
+@pytest.mark.parametrize("one", [False, True])
+def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench, one):
+    card = bench.kernel.hot_unplug(FPGA)
+    first = bench.restart()
+    bench.kernel.hot_plug(card)
+    second = bench.restart()
+    provider = bench.provider(FPGA)
+    selected, specs = request(provider)
+    if one:
+        selected = {"uuid": provider.uuid}
+    entries = second.plug(instance(1), selected, specs)
+    # This one was started before there was such a card.
+    assert first.plug(instance(1), selected, specs) == entries
+
+
+def test_the_same_request_again_repairs_what_does_not_hold_any_more(bench):
+    entries = bench.plug(1, FPGA)
+    bench.to_driver(FPGA, "")
+    assert bench.plug(1, FPGA) == entries
+    assert bench.drivers(FPGA) == ["vfio-pci"]
+
+
+def test_another_request_of_the_same_consumer_is_a_conflict(bench):
+    bench.plug(1, FPGA)
+    writes, leases = bench.kernel.writes(), bench.manager.store.leases()
+    with pytest.raises(exception.ConsumerConflict, match=uuid_of(1)) as caught:
+        bench.plug(1, BARE)
+    assert caught.value.hint
+    assert bench.kernel.writes() == writes
+    assert bench.manager.store.leases() == leases
+
+
+def test_one_provider_is_enough(bench):
+    provider = bench.provider(FPGA)
+    (entry,) = bench.manager.plug(
+        instance(1),
+        {"uuid": provider.uuid, "name": "of no concern"},
+        {f"resources:{provider.device.resource_class}": "1"},
+    )
+    assert (entry["pci_id"], entry["device_rp_uuid"]) == (FPGA, provider.uuid)
+    assert entry["request_group"] == ""
+
+
+def test_an_allocation_of_others_alone_needs_nothing(bench):
+    selected = {"allocations": {uuid_of(9): {"resources": {"VCPU": 2}}}}
+    assert bench.manager.plug(instance(1), selected, {"resources:VCPU": "2"}) == []
+    assert bench.manager.store.leases() == ()
+    assert bench.kernel.writes() == []
+
+
+def test_each_group_gets_its_own_entry(bench):
+    entries = bench.plug(1, GPU, FPGA)
+    assert [each["request_group"] for each in entries] == ["1", "2"]
+    assert {each["pci_id"] for each in entries} == {GPU, FPGA}
+
+
+def test_an_amount_is_so_many_accelerators(make_bench):
+    bench = make_bench(device_spec=[FOUR_VFS])
+    entries = bench.plug(1, NIC, amount=3)
+    assert len({entry["pci_id"] for entry in entries}) == 3
+    with pytest.raises(exception.NoDeviceAvailable) as caught:
+        bench.plug(2, NIC, amount=2)
+    assert bench.provider(NIC).name in str(caught.value)
+    assert caught.value.hint
+    assert bench.plugged(2) == []
+    assert bench.unplug(1) == 3
+    assert len(bench.plug(2, NIC, amount=4)) == 4
+
+
+def test_a_store_that_is_damaged_in_a_plug_that_fails_is_told_of(bench, monkeypatch):
+    def establish(*_arguments: object) -> None:
+        Path(bench.state_path, "os_acc.sqlite").write_bytes(b"no database")
+        raise exception.DeviceStuck("it takes too long")
+
+    monkeypatch.setattr(bench.manager.life, "establish", establish)
+    with pytest.raises(exception.DeviceStuck) as caught:
+        bench.plug(1, FPGA)
+    assert "damaged" in "".join(caught.value.__notes__)
+
+
+def test_nothing_recorded_cannot_be_made_ready_again(bench):
+    with pytest.raises(exception.LeaseNotFound, match=uuid_of(1)) as caught:
+        bench.manager.plug(instance(1), None, None)
+    assert "selected_rp" in caught.value.hint
+
+
+def test_arguments_are_never_changed(bench):
+    selected, specs = request(bench.provider(GPU), bench.provider(FPGA))
+    arguments = [instance(1) | {"image_id": None, "more": [1]}, selected, specs]
+    before = copy.deepcopy(arguments)
+    bench.manager.plug(*arguments)
+    bench.manager.plug(*arguments)
+    bench.manager.attached(arguments[0])
+    bench.manager.requests_accelerators(specs)
+    bench.manager.unplug(arguments[0])
+    assert arguments == before
+
+
+def test_an_entry_that_the_caller_changes_is_its_own(bench):
+    entries = bench.plug(1, FPGA)
+    before = copy.deepcopy(entries)
+    entries[0].clear()
+    assert bench.plug(1, FPGA) == before
+
+
+# -- deadlines ---------------------------------------------------------------
+
+
+def in_no_time(bench) -> None:
+    manager = bench.manager
+    manager.settings = dataclasses.replace(
+        manager.settings, plug_timeout=-1.0, unplug_timeout=-1.0
+    )
+
+
+def test_a_plug_that_runs_out_of_time_leaves_nothing(bench):
+    before = bench.kernel.snapshot()
+    selected, specs = request(bench.provider(GPU))
+    in_no_time(bench)
+    with pytest.raises(exception.OsAccError) as caught:
+        bench.manager.plug(instance(1), selected, specs)
+    assert isinstance(caught.value, exception.LockTimeout | exception.DeviceStuck)
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+def test_an_unplug_that_runs_out_of_time_keeps_the_lease(bench):
+    bench.plug(1, GPU)
+    in_no_time(bench)
+    with pytest.raises(exception.OsAccError) as caught:
+        bench.unplug(1)
+    assert isinstance(caught.value, exception.LockTimeout | exception.DevicesUnreleased)
+    assert bench.plugged(1) == [GPU]
+    bench.restart()
+    bench.unplug(1)
+    assert bench.manager.store.leases() == ()
+
+
+# -- unplug ------------------------------------------------------------------
+
+
+def test_an_instance_without_accelerators_has_none_to_release(bench):
+    assert bench.unplug(1) == 0
+    bench.plug(1, FPGA)
+    assert bench.unplug(1) == 1
+    assert bench.unplug(1) == 0
+
+
+def test_each_consumer_keeps_its_own(bench):
+    bench.plug(1, GPU)
+    entries = bench.plug(2, FPGA)
+    assert bench.unplug(1) == 1
+    assert bench.manager.attached(None) == {uuid_of(2): entries}
+
+
+# -- re-key ------------------------------------------------------------------
+
+
+def test_leases_are_parked_with_a_migration_and_come_back(bench):
+    before = bench.kernel.snapshot()
+    (entry,) = bench.plug(1, FPGA)
+    writes = bench.kernel.writes()
+    assert bench.manager.rekey(uuid_of(1), uuid_of(2)) == 1
+    assert bench.kernel.writes() == writes
+    parked = bench.manager.attached(None)[uuid_of(2)]
+    assert parked == [entry | {"instance_uuid": uuid_of(2)}]
+    with pytest.raises(exception.NoDeviceAvailable):
+        bench.plug(3, FPGA)
+    assert bench.unplug(1) == 0
+    bench.plug(1, GPU)
+    bench.unplug(1)
+    assert bench.manager.rekey(uuid_of(2), uuid_of(1).upper()) == 1
+    assert bench.manager.attached(None) == {uuid_of(1): [entry]}
+    assert bench.plug(1, FPGA) == [entry]
+    bench.manager.rekey(uuid_of(1), uuid_of(2))
+    assert bench.unplug(2) == 1
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_consumer_without_leases_cannot_be_rekeyed(bench):
+    with pytest.raises(exception.LeaseNotFound, match=uuid_of(1)):
+        bench.manager.rekey(uuid_of(1), uuid_of(2))
+
+
+@pytest.mark.parametrize("new", [1, 2])
+def test_leases_are_never_mixed_with_those_of_another(bench, new):
+    bench.plug(1, FPGA)
+    bench.plug(2, GPU)
+    before = bench.manager.attached(None)
+    with pytest.raises(exception.ConsumerConflict, match=uuid_of(new)):
+        bench.manager.rekey(uuid_of(1), uuid_of(new))
+    assert bench.manager.attached(None) == before
+
+
+def test_what_waits_in_quarantine_keeps_no_leases_from_coming_back(bench):
+    """A resize on one host whose new device fails, and that is reverted."""
+    bench.plug(1, FPGA)
+    bench.manager.rekey(uuid_of(1), uuid_of(2))
+    bench.plug(1, GPU)
+    bench.kernel.fail(GPU, "unbind")
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.unplug(1)
+    assert bench.manager.rekey(uuid_of(2), uuid_of(1)) == 1
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["pci_id"] == FPGA
+    assert sorted(bench.plugged(1)) == [GPU, FPGA]
+
+
+# -- who has what ------------------------------------------------------------
+
+
+def test_a_flavor_asks_for_accelerators_where_this_host_offers_them(bench):
+    asks = bench.manager.requests_accelerators
+    assert asks({"resources1:CUSTOM_ACCELERATOR_GPU": "1"}) is True
+    assert asks({"resources1:CUSTOM_ACCELERATOR_HPTS": "1"}) is False
+    assert asks({"resources:VCPU": "1"}) is False
+    assert asks({}) is asks(None) is False
+
+
+def test_a_leased_class_is_still_asked_for(bench):
+    bench.plug(1, GPU, "0000:b1:00.0")
+    assert bench.manager.requests_accelerators(
+        {"resources:CUSTOM_ACCELERATOR_GPU": "1"}
+    )
+
+
+def test_attached_tells_the_entries_of_one_or_of_all(bench):
+    first, second = bench.plug(1, GPU), bench.plug(2, FPGA)
+    assert bench.manager.attached(instance(1)) == {uuid_of(1): first}
+    assert bench.manager.attached(instance(3)) == {}
+    assert bench.manager.attached(None) == {uuid_of(1): first, uuid_of(2): second}
+
+
+# -- several at once ---------------------------------------------------------
+
+
+def together(count, action):
+    with futures.ThreadPoolExecutor(count) as pool:
+        running = [pool.submit(action, number) for number in range(1, count + 1)]
+    return [each.exception() or each.result() for each in running]
+
+
+def test_eight_threads_get_four_vfs_each_of_them_once(make_bench):
+    bench = make_bench(device_spec=[FOUR_VFS])
+    bench.restart()
+    before = bench.kernel.snapshot()
+    selected, specs = request(bench.provider(NIC))
+    results = together(8, lambda n: bench.manager.plug(instance(n), selected, specs))
+    got = [each for each in results if isinstance(each, list)]
+    refused = [each for each in results if not isinstance(each, list)]
+    assert {type(each) for each in refused} <= {
+        exception.NoDeviceAvailable,
+        *exception.NoDeviceAvailable.__subclasses__(),
+    }
+    addresses = [entry["pci_id"] for entries in got for entry in entries]
+    assert sorted(addresses) == [f"0000:3b:02.{number}" for number in range(4)]
+    assert bench.drivers(*addresses) == ["vfio-pci"] * 4
+    assert sum(together(8, bench.unplug)) == 4
+    assert bench.kernel.snapshot() == before
+
+
+def test_threads_that_want_several_get_all_or_nothing(make_bench):
+    bench = make_bench(device_spec=[FOUR_VFS])
+    selected, specs = request(bench.provider(NIC), amount=3)
+    results = together(4, lambda n: bench.manager.plug(instance(n), selected, specs))
+    got = [len(each) for each in results if isinstance(each, list)]
+    assert got in ([3], [])
+    assert len(bench.manager.store.leases()) == sum(got)
+
+
+def test_one_request_in_several_threads_is_one_plug(bench):
+    selected, specs = request(bench.provider(GPU))
+    results = together(4, lambda _: bench.manager.plug(instance(1), selected, specs))
+    assert all(each == results[0] for each in results)
+    assert len(bench.manager.store.leases()) == 1
+
+
+def test_two_services_share_one_host(bench):
+    """nova-compute and the command, or a service that is being restarted."""
+    first = bench.manager
+    selected, specs = request(bench.provider(FPGA))
+    second = bench.restart()
+    entries = first.plug(instance(1), selected, specs)
+    with pytest.raises(exception.NoDeviceAvailable):
+        second.plug(instance(2), selected, specs)
+    assert second.plug(instance(1), selected, specs) == entries
+    assert second.unplug(instance(1)) == 1
+    assert first.attached(None) == {}
+
+
+def test_what_is_leased_while_the_host_is_read_stays_on_offer(bench, monkeypatch):
+    offered = bench.manager.providers()
+    scan, beside = pci.scan, bench.restart()
+    selection = request(bench.provider(FPGA))
+
+    def and_plug(root: str) -> Host:
+        monkeypatch.setattr(pci, "scan", scan)
+        beside.plug(instance(1), *selection)
+        return scan(root)
+
+    monkeypatch.setattr(pci, "scan", and_plug)
+    assert bench.manager.providers() == offered
+    assert bench.plugged(1) == [FPGA]
+
+
+def test_what_is_half_way_to_a_guest_while_the_host_is_read_stays_on_offer(
+    make_bench, monkeypatch
+):
+    bench = make_bench(
+        device_spec=[f'{{"address": "{AUDIO}", "allow_no_reset": true}}']
+    )
+    offered = bench.manager.providers()
+    scan, beside = pci.scan, bench.restart()
+    selection = request(bench.provider(AUDIO))
+
+    def amid_a_plug(root: str) -> Host:
+        monkeypatch.setattr(pci, "scan", scan)
+        before = scan(root)
+        beside.plug(instance(1), *selection)
+        gpu = PciAddress.parse(GPU)
+        half = {**before.functions, gpu: scan(root).functions[gpu]}
+        return dataclasses.replace(before, functions=half)
+
+    monkeypatch.setattr(pci, "scan", amid_a_plug)
+    assert bench.manager.providers() == offered
+    assert bench.plugged(1) == [AUDIO]
+
+
+def test_a_loser_chooses_again_among_what_is_left(make_bench, monkeypatch):
+    bench = make_bench(device_spec=[FOUR_VFS])
+    selected, specs = request(bench.provider(NIC))
+    rival = bench.manager
+    mine = bench.restart()
+    add, rivals = mine.store.add, iter(range(2, 4))
+
+    def after_a_rival(leases, seen):
+        for number in rivals:
+            rival.plug(instance(number), selected, specs)
+            break
+        return add(leases, seen)
+
+    monkeypatch.setattr(mine.store, "add", after_a_rival)
+    (entry,) = mine.plug(instance(1), selected, specs)
+    taken = {str(lease.address) for lease in mine.store.leases()}
+    assert len(taken) == 3
+    assert entry["pci_id"] in taken
+    assert all(each.state is LeaseState.HELD for each in mine.store.leases())
+
+
+def test_a_device_of_which_the_kernel_says_nothing_is_passed_over(
+    make_bench, monkeypatch
+):
+    bench = make_bench(device_spec=[FOUR_VFS])
+    provider = bench.provider(NIC)
+    stuck, second, *others = (handle.address for handle in provider.device.handles)
+    read, gate = pci.read_binding, threading.Event()
+
+    def read_unless_stuck(root: str, address: PciAddress) -> pci.Binding | None:
+        if address == stuck:
+            gate.wait()
+        return read(root, address)
+
+    monkeypatch.setattr(pci, "read_binding", read_unless_stuck)
+    monkeypatch.setattr(verification, "_READ_SECONDS", 2.0)
+    arguments = request(provider)
+    try:
+        bench.manager.plug(instance(1), *arguments)
+        assert bench.plugged(1) == [str(second)]
+        with pytest.raises(exception.DeviceStuck, match=str(stuck)):
+            bench.manager.plug(instance(2), *request(provider, amount=1 + len(others)))
+        assert bench.plugged(2) == []
+    finally:
+        gate.set()
+
+
+def test_no_guest_starts_with_a_part_of_its_devices(bench):
+    bench.plug(1, GPU, FPGA)
+    execute(
+        file_in(bench.state_path),
+        "UPDATE leases SET payload = payload || ' '"
+        f""" WHERE payload LIKE '%"address":"{FPGA}"%'""",
+    )
+    with pytest.raises(exception.LeaseNotFound, match="1 of 2 accelerators"):
+        bench.manager.plug(instance(1), None, None)
+    fpga = PciAddress.parse(FPGA)
+    operations.release_device(bench.manager, fpga, None)
+    operations.adopt_device(bench.manager, fpga, uuid_of(1), "")
+    assert len(bench.manager.plug(instance(1), None, None)) == 2
+    assert bench.unplug(1) == 2

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Programming through a helper of its own process, as it runs in service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import exception, privsep
+from os_acc.helper.client import Helper
+from os_acc.testing import helper
+from tests.unit.fpga_host import CARD, SECOND, WANTED, FpgaHost
+
+_CONFIG = """\
+[os_acc]
+state_path = {state}
+[os_acc_image]
+helper_command = {command}
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[FpgaHost]:
+    host = FpgaHost(tmp_path)
+    path = tmp_path / "os-acc.conf"
+    command = helper.command(host.kernel.root, str(path))
+    path.write_text(_CONFIG.format(state=tmp_path / "state", command=command))
+    cfg.CONF([], default_config_files=[str(path)], default_config_dirs=[])
+    mode = privsep.image.client_mode
+    privsep.image.set_client_mode(True)
+    yield host
+    host.kernel.lift()
+    privsep.image.stop()
+    privsep.image.set_client_mode(mode)
+    cfg.CONF.clear()
+
+
+def program(
+    host: FpgaHost, address: str = CARD, epoch: int = 1, write_timeout: float = 60
+) -> str:
+    hands = Helper(write_timeout)
+    deadline = time.monotonic() + 120
+    return hands.program(host.region(address), host.bitstream(), epoch, deadline)
+
+
+def _wait_for_its_end() -> None:
+    deadline = time.monotonic() + 60
+    channel = privsep.image.channel
+    while channel.running:
+        assert time.monotonic() < deadline, "nobody has seen the helper's end"
+        time.sleep(0.01)
+
+
+def test_the_helper_finds_the_image_by_its_own_configuration(host: FpgaHost):
+    assert program(host) == WANTED
+    (write,) = host.kernel.writes()
+    assert write.pid != os.getpid()
+
+
+def test_a_helper_that_is_killed_leaves_the_write_to_its_worker(host: FpgaHost):
+    host.kernel.hang(CARD, "program")
+    with pytest.raises(exception.DeviceStuck):
+        program(host, write_timeout=2)
+    host.kernel.wait_until_blocked()
+    (worker,) = {write.pid for write in host.kernel.writes()}
+    stat = Path(f"/proc/{worker}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    _wait_for_its_end()
+    # Another helper finds the card locked, and others not.
+    with pytest.raises(exception.DeviceStuck):
+        program(host, epoch=2, write_timeout=5)
+    assert program(host, SECOND, epoch=2) == WANTED
+    host.kernel.lift()
+    assert program(host, epoch=3) == WANTED

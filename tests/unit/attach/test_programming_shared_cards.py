@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Several regions of a card, and several functions of a region, go to guests."""
+
+from __future__ import annotations
+
+from concurrent import futures
+from importlib.metadata import EntryPoint
+
+import pytest
+from stevedore import ExtensionManager
+
+from os_acc import exception, plugins
+from os_acc.host import dfl
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import HostSpec, hosts
+from tests.unit import acme_fpga
+from tests.unit.acme_fpga import PCI_A, PCI_B
+from tests.unit.bench import instance, request, uuid_of
+from tests.unit.fpga import (
+    CARD,
+    CRYPTO,
+    GZIP,
+    OTHER_VF,
+    POWER_ON,
+    VF,
+    function_trait,
+    traits,
+)
+
+# -- ports as VFs --------------------------------------------------------------
+
+
+def test_each_port_of_a_card_is_a_region_for_a_guest(ports):
+    ports.upload()
+    assert function_trait(POWER_ON) in traits(ports, VF)
+    assert function_trait(CRYPTO) in traits(ports, OTHER_VF)
+    ports.ask(1, OTHER_VF)
+    (entry,) = ports.ask(2, VF, function_id=GZIP)
+    assert entry["pci_id"] == VF
+    assert ports.kernel.held_by_hardware(CARD) == (GZIP, CRYPTO)
+    for number in (1, 2):
+        assert ports.unplug(number) == 1
+    assert function_trait(GZIP) in traits(ports, VF)
+    assert function_trait(CRYPTO) in traits(ports, OTHER_VF)
+
+
+def test_the_host_has_its_ports_back_where_no_vfs_can_be_made(ports):
+    ports.kernel.fail(CARD, "sriov_numvfs")
+    assert ports.manager.providers() == ()
+    card = dfl.read_card(ports.root, PciAddress.parse(CARD))
+    assert [port.number for port in card.ports] == [0, 1]
+    ports.restart()
+    assert len(ports.manager.providers()) == 2
+
+
+def test_a_card_of_several_ports_is_not_given_away_as_one(make_fpgas):
+    card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO))
+    bench = make_fpgas(HostSpec((card,)))
+    assert "2" in bench.refused(CARD).detail
+
+
+# -- one region, two functions -------------------------------------------------
+
+
+def test_each_function_of_a_region_goes_to_a_guest_of_its_own(two_functions):
+    for number, address in enumerate((PCI_A, PCI_B), 1):
+        (entry,) = two_functions.ask(number, PCI_A, function_id=GZIP)
+        assert entry["pci_id"] == address
+    assert acme_fpga.TwoFunctions.programmed == [GZIP]
+
+
+def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
+    two_functions,
+):
+    """Reprogramming under a running VM: item 2 of what is wrong in Cyborg."""
+    two_functions.ask(1, PCI_A, function_id=GZIP)
+    with pytest.raises(exception.RegionInUse, match=uuid_of(1)):
+        two_functions.ask(2, PCI_A, function_id=CRYPTO)
+    assert acme_fpga.TwoFunctions.programmed == [GZIP]
+    assert two_functions.plugged(2) == []
+    two_functions.unplug(1)
+    two_functions.ask(2, PCI_A, function_id=CRYPTO)
+    assert acme_fpga.TwoFunctions.programmed == [GZIP, CRYPTO]
+
+
+def test_no_other_plugin_takes_what_is_leased(make_fpgas, monkeypatch):
+    """One that chooses sooner is not told of regions that are none of its own."""
+    found = {
+        "dfl": "os_acc.plugins.dfl:DflPlugin",
+        "later": "tests.unit.acme_fpga:TwoFunctions",
+    }
+    monkeypatch.setitem(
+        ExtensionManager.ENTRY_POINT_CACHE,
+        plugins.NAMESPACE,
+        [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
+    )
+    bench = make_fpgas(acme_fpga.host())
+    bench.ask(1, PCI_A)
+    assert bench.provider(PCI_A).device.plugin == "later"
+
+
+def test_a_guest_that_took_the_region_as_it_was_keeps_that(two_functions):
+    two_functions.ask(1, PCI_A)
+    with pytest.raises(exception.RegionInUse):
+        two_functions.ask(2, PCI_A, function_id=GZIP)
+    two_functions.ask(2, PCI_A)
+    assert acme_fpga.TwoFunctions.programmed == []
+
+
+def test_a_region_is_programmed_once_for_a_guest_that_has_all_of_it(two_functions):
+    selected, specs = request(two_functions.provider(PCI_A), amount=2)
+    specs["accel1:function_id"] = GZIP
+    entries = two_functions.manager.plug(instance(1), selected, specs)
+    assert {entry["pci_id"] for entry in entries} == {PCI_A, PCI_B}
+    assert acme_fpga.TwoFunctions.programmed == [GZIP]
+    leases = two_functions.manager.store.leases(uuid_of(1))
+    assert [lease.programming.function_id for lease in leases] == [GZIP, GZIP]
+
+
+def test_a_region_holds_one_bitstream_at_a_time(two_functions):
+    provider = two_functions.provider(PCI_A)
+    resource = provider.device.resource_class
+    selected = {
+        "allocations": {provider.uuid: {"resources": {resource: 2}}},
+        "mappings": {"1": [provider.uuid], "2": [provider.uuid]},
+    }
+    specs = {
+        f"resources1:{resource}": "1",
+        f"resources2:{resource}": "1",
+        "group_policy": "none",
+        "accel1:function_id": GZIP,
+        "accel2:function_id": CRYPTO,
+    }
+    with pytest.raises(exception.RegionInUse, match="cannot hold"):
+        two_functions.manager.plug(instance(1), selected, specs)
+    assert acme_fpga.TwoFunctions.programmed == []
+    assert two_functions.manager.store.leases() == ()
+
+
+def test_of_guests_that_want_different_functions_at_once_one_gets_its_own(
+    two_functions,
+):
+    asked = {1: GZIP, 2: CRYPTO}
+
+    def plug(number: int) -> str:
+        try:
+            two_functions.ask(number, PCI_A, function_id=asked[number])
+        except exception.RegionInUse:
+            return ""
+        return asked[number]
+
+    with futures.ThreadPoolExecutor(2) as pool:
+        (got,) = [each for each in pool.map(plug, asked) if each]
+    assert acme_fpga.TwoFunctions.programmed == [got]

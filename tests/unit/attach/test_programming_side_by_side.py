@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Several cards are programmed at the same time, one region of a card at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent import futures
+
+import pytest
+
+from os_acc import exception, service
+from os_acc.helper import client
+from os_acc.objects.epoch import DAY
+from os_acc.objects.lease import Owner
+from tests.unit.bench import instance, request
+from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, OTHER_VF, VF, FpgaBench
+
+
+@pytest.fixture
+def pool() -> Iterator[futures.ThreadPoolExecutor]:
+    with futures.ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+def two(bench: FpgaBench, first: str, second: str) -> tuple[object, object]:
+    """A request for two regions with a function each."""
+    bench.upload()
+    bench.upload("crypto", CRYPTO)
+    selected, specs = request(bench.provider(first), bench.provider(second))
+    return selected, specs | {
+        "accel1:function_name": "gzip",
+        "accel2:function_name": "crypto",
+    }
+
+
+def test_the_cards_of_a_request_are_programmed_at_the_same_time(fpgas, pool):
+    selected, specs = two(fpgas, CARD, OTHER_CARD)
+    for address in (CARD, OTHER_CARD):
+        fpgas.kernel.hang(address, "program")
+    plug = pool.submit(fpgas.manager.plug, instance(1), selected, specs)
+    # Neither ends before both have begun.
+    fpgas.kernel.wait_until_blocked(2)
+    assert fpgas.programmings() == ["blocked", "blocked"]
+    fpgas.kernel.lift()
+    assert len(plug.result()) == 2
+    assert (fpgas.held(CARD), fpgas.held(OTHER_CARD)) == (GZIP, CRYPTO)
+
+
+def test_cards_that_have_seen_different_epochs_are_programmed_for_one_guest(
+    fpgas, let_a_device_see
+):
+    """One was used while the clock was ahead, the other was not."""
+    selected, specs = two(fpgas, CARD, OTHER_CARD)
+    let_a_device_see(CARD, fpgas.manager.store.next_epoch() + 400 * DAY)
+    assert len(fpgas.manager.plug(instance(1), selected, specs)) == 2
+    assert (fpgas.held(CARD), fpgas.held(OTHER_CARD)) == (GZIP, CRYPTO)
+    assert fpgas.unplug(1) == 2
+
+
+def test_a_card_is_programmed_while_that_of_another_guest_is(fpgas, pool):
+    fpgas.upload()
+    fpgas.kernel.hang(CARD, "program")
+    slow = pool.submit(fpgas.ask, 1, CARD, function_id=GZIP)
+    fpgas.kernel.wait_until_blocked()
+    fpgas.ask(2, OTHER_CARD, function_id=GZIP)
+    assert fpgas.programmings() == ["blocked", "done"]
+    assert not slow.done()
+    fpgas.kernel.lift()
+    assert len(slow.result()) == 1
+
+
+def test_the_regions_of_a_card_are_programmed_one_after_the_other(
+    ports, pool, monkeypatch
+):
+    told: list[str] = []
+    real = client.Helper.program
+
+    def program(self, region, *rest):
+        told.append(f"begin {region.number}")
+        real(self, region, *rest)
+        told.append(f"end {region.number}")
+
+    monkeypatch.setattr(client.Helper, "program", program)
+    # The other one holds the second function already.
+    selected, specs = two(ports, OTHER_VF, VF)
+    ports.kernel.hang(CARD, "program")
+    plug = pool.submit(ports.manager.plug, instance(1), selected, specs)
+    ports.kernel.wait_until_blocked()
+    assert len(told) == 1
+    ports.kernel.lift()
+    assert len(plug.result()) == 2
+    first, second = (each.removeprefix("end ") for each in told[1::2])
+    assert told == [
+        f"begin {first}",
+        f"end {first}",
+        f"begin {second}",
+        f"end {second}",
+    ]
+    assert {first, second} == {"0", "1"}
+    assert sorted(ports.kernel.held_by_hardware(CARD)) == sorted((GZIP, CRYPTO))
+
+
+def test_a_region_waits_for_that_of_another_guest_on_its_card(ports, pool):
+    ports.upload()
+    # While a card is programmed, a service that starts waits for it.
+    hasty = service.build(ports.config(plug_timeout=1.0), ports.root, Owner.NOVA)
+    ports.kernel.hang(CARD, "program")
+    slow = pool.submit(ports.ask, 1, VF, function_id=GZIP)
+    ports.kernel.wait_until_blocked()
+    selected, specs = request(ports.provider(OTHER_VF))
+    specs["accel1:function_id"] = GZIP
+    # It waits for the card, if it gets as far as that in its time.
+    with pytest.raises((exception.LockTimeout, exception.DeviceStuck)):
+        hasty.plug(instance(2), selected, specs)
+    assert ports.programmings() == ["blocked"]
+    ports.kernel.lift()
+    assert len(slow.result()) == 1
+    ports.ask(2, OTHER_VF, function_id=GZIP)
+    assert ports.kernel.held_by_hardware(CARD) == (GZIP, GZIP)

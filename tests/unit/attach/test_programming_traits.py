@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a flavor requires of a region by a trait is what its guest finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from os_acc import exception
+from tests.unit.acme_fpga import PCI_A, TwoFunctions
+from tests.unit.bench import instance, request
+from tests.unit.fpga import (
+    CARD,
+    CRYPTO,
+    GZIP,
+    INTERFACE,
+    POWER_ON,
+    FpgaBench,
+    cyborgs_trait,
+    function_trait,
+    region_trait,
+)
+
+
+def plug(
+    bench: FpgaBench,
+    trait: str,
+    image: str = "",
+    address: str = CARD,
+    **wish: str,
+) -> list[Any]:
+    """Plug one function of a region with this trait, whatever Placement knows."""
+    selected, specs = request(bench.provider(address))
+    specs |= {f"trait1:{trait}": "required"}
+    specs |= {f"accel1:{name}": value for name, value in wish.items()}
+    told = instance(1) | ({"image_id": image} if image else {})
+    return bench.manager.plug(told, selected, specs)
+
+
+def refuse(bench: FpgaBench, error: type[exception.OsAccError], *asked: str) -> Any:
+    with pytest.raises(error) as caught:
+        plug(bench, *asked)
+    assert bench.manager.store.leases() == ()
+    assert bench.programmings() == []
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "trait",
+    [function_trait(POWER_ON), cyborgs_trait(POWER_ON), region_trait(INTERFACE)],
+)
+def test_a_region_that_has_what_is_required_is_given_out(fpgas, trait):
+    (entry,) = plug(fpgas, trait)
+    assert entry["pci_id"] == CARD
+    assert fpgas.programmings() == []
+
+
+@pytest.mark.parametrize("trait", [function_trait(GZIP), cyborgs_trait(GZIP)])
+def test_a_function_that_has_gone_is_not_handed_out_as_another(fpgas, trait):
+    """A power cut, or another plug, since Placement was told."""
+    error = refuse(fpgas, exception.RegionMismatch, trait)
+    assert POWER_ON in str(error)
+    assert error.retryable
+
+
+def test_a_region_that_takes_something_else_is_not_handed_out(fpgas):
+    refuse(fpgas, exception.RegionMismatch, region_trait(CRYPTO))
+
+
+def test_a_function_that_a_guest_could_replace_is_not_handed_out(fpgas):
+    fpgas.ask(2)
+    fpgas.unplug(2)
+    refuse(fpgas, exception.RegionMismatch, function_trait(POWER_ON))
+
+
+def test_the_image_of_the_guest_does_not_replace_what_the_flavor_requires(fpgas):
+    fpgas.upload()
+    unsaid = {"accel:function_name": None, "accel:function_id": GZIP}
+    image = fpgas.upload("vm", tags=None, **unsaid)
+    refuse(fpgas, exception.InvalidExtraSpec, function_trait(POWER_ON), image)
+    assert fpgas.held() == POWER_ON
+
+
+def test_a_flavor_that_requires_one_function_and_names_another_is_refused(fpgas):
+    fpgas.upload()
+    with pytest.raises(exception.InvalidExtraSpec, match="FUNCTION"):
+        plug(fpgas, function_trait(POWER_ON), function_id=GZIP)
+    assert fpgas.held() == POWER_ON
+
+
+def test_a_flavor_may_require_the_function_that_it_names(fpgas):
+    fpgas.upload()
+    plug(fpgas, function_trait(GZIP), function_id=GZIP)
+    assert fpgas.held() == GZIP
+
+
+def test_a_guest_starts_again_with_the_function_that_its_flavor_requires(two_functions):
+    trait = function_trait(POWER_ON).replace("INTEL", "INSPUR")
+    first = plug(two_functions, trait, address=PCI_A)
+    two_functions.kernel.reboot()
+    two_functions.restart()
+    assert two_functions.manager.plug(instance(1), None, None) == first
+    two_functions.kernel.reboot()
+    TwoFunctions.holds = GZIP
+    two_functions.restart()
+    with pytest.raises(exception.FunctionMismatch, match=POWER_ON):
+        two_functions.manager.plug(instance(1), None, None)
+
+
+def test_what_no_flavor_requires_changes_no_request_that_is_recorded(fpgas):
+    (entry,) = fpgas.ask(1)
+    selected, specs = request(fpgas.provider(CARD))
+    specs["trait1:CUSTOM_FPGA_INTEL"] = "required"
+    assert fpgas.manager.plug(instance(1), selected, specs) == [entry]
+    with pytest.raises(exception.ConsumerConflict):
+        plug(fpgas, function_trait(GZIP))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Traits hold in every form of ``selected_rp``."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from tests.unit.bench import instance
+
+GPU, OTHER_GPU = "0000:17:00.0", "0000:b1:00.0"
+#: What the GPU's provider has, and what a network card's has.
+OWN, OTHERS = "CUSTOM_PCI_10DE_2235", "CUSTOM_PCI_8086_1592"
+FOREIGN = "CUSTOM_RACK_7"
+
+
+@pytest.fixture
+def provider(bench):
+    found = bench.provider(GPU)
+    assert OWN in found.device.traits
+    assert any(OTHERS in each.device.traits for each in bench.manager.providers())
+    return found
+
+
+def selections(provider):
+    """One provider of a flavor with one group, in both forms without mappings."""
+    resources = {provider.device.resource_class: 1}
+    return (
+        {"uuid": provider.uuid},
+        {"allocations": {provider.uuid: {"resources": resources}}},
+    )
+
+
+@pytest.fixture(params=[0, 1], ids=["uuid", "allocations"])
+def selected(request, provider):
+    return selections(provider)[request.param]
+
+
+def flavor(provider, suffix, **traits):
+    specs = {f"resources{suffix}:{provider.device.resource_class}": "1"}
+    return specs | {f"trait{suffix}:{name}": word for name, word in traits.items()}
+
+
+@pytest.mark.parametrize("suffix", ["", "1", "_group"])
+@pytest.mark.parametrize(
+    ("traits", "told"),
+    [
+        ({OWN: "forbidden"}, f"has the forbidden trait {OWN}"),
+        ({OTHERS: "required"}, OTHERS),
+        ({OWN: "required", OTHERS: "required"}, OTHERS),
+    ],
+    ids=["forbidden", "required", "one of two"],
+)
+def test_a_provider_with_the_wrong_traits_is_refused(
+    bench, provider, selected, suffix, traits, told
+):
+    before = bench.kernel.snapshot()
+    with pytest.raises(exception.NoAssignment, match=told):
+        bench.manager.plug(instance(1), selected, flavor(provider, suffix, **traits))
+    assert bench.kernel.snapshot() == before
+    assert bench.manager.store.leases() == ()
+
+
+@pytest.mark.parametrize("suffix", ["", "1"])
+@pytest.mark.parametrize(
+    "traits",
+    [
+        {},
+        {OWN: "required"},
+        {OTHERS: "forbidden"},
+        # Only others know these: Placement has judged by them.
+        {FOREIGN: "required"},
+        {FOREIGN: "forbidden"},
+    ],
+    ids=["none", "required", "forbidden", "foreign", "foreign forbidden"],
+)
+def test_a_provider_with_the_right_traits_serves(
+    bench, provider, selected, suffix, traits
+):
+    specs = flavor(provider, suffix, **traits)
+    (entry,) = bench.manager.plug(instance(1), selected, specs)
+    assert entry["pci_id"] == GPU
+    assert bench.manager.plug(instance(1), selected, specs) == [entry]
+
+
+def test_the_group_that_is_refused_is_named(bench, provider):
+    name = provider.device.resource_class
+    specs = {
+        f"resources1:{name}": "1",
+        f"resources2:{name}": "1",
+        f"trait2:{OWN}": "forbidden",
+        "group_policy": "none",
+    }
+    with pytest.raises(exception.NoAssignment, match="group '2'"):
+        bench.manager.plug(instance(1), {"uuid": provider.uuid}, specs)
+
+
+def test_a_trait_of_a_group_for_others_is_theirs(bench, provider):
+    specs = flavor(provider, "1") | {
+        "resources2:SRIOV_NET_VF": "1",
+        f"trait2:{OWN}": "forbidden",
+        "group_policy": "none",
+    }
+    assert bench.manager.plug(instance(1), {"uuid": provider.uuid}, specs)
+
+
+def test_what_was_plugged_stays_though_its_traits_have_changed(bench, provider):
+    specs = flavor(provider, "1", **{OTHERS: "forbidden"})
+    entries = bench.manager.plug(instance(1), {"uuid": provider.uuid}, specs)
+    tagged = f'{{"address": "0000:17:00.0", "traits": "{OTHERS}"}}'
+    bench.restart(device_spec=[tagged])
+    assert OTHERS in bench.provider(GPU).device.traits
+    assert bench.manager.plug(instance(1), {"uuid": provider.uuid}, specs) == entries

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What plug returns is what the specification and Nova's driver read."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc.attach.serialize import entry
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.pci import PciAddress, PciIdentity
+from tests.unit.bench import uuid_of
+
+
+def lease(place: str, state: LeaseState = LeaseState.HELD, node: int | None = 1):
+    address = PciAddress.parse(place)
+    return Lease(
+        uuid=uuid_of(1),
+        consumer=uuid_of(2),
+        owner=Owner.NOVA,
+        state=state,
+        group="_gpu",
+        provider=uuid_of(3),
+        resource_class="CUSTOM_ACCELERATOR_GPU",
+        address=address,
+        iommu_group=7,
+        numa_node=node,
+        prior=(PriorBinding(address, PciIdentity(1, 2, 3, 4, 5), None, None),),
+        request="d1ce",
+        boot_id=uuid_of(4),
+    )
+
+
+def test_an_entry_is_a_bound_accelerator_request():
+    assert entry(lease("0000:3b:1f.7")) == {
+        "pci_id": "0000:3b:1f.7",
+        "uuid": uuid_of(1),
+        "state": "Bound",
+        "attach_handle_type": "PCI",
+        "attach_handle_uuid": uuid_of(1),
+        "attach_handle_info": {
+            "domain": "0000",
+            "bus": "3b",
+            "device": "1f",
+            "function": "7",
+        },
+        "device_rp_uuid": uuid_of(3),
+        "instance_uuid": uuid_of(2),
+        "request_group": "_gpu",
+        "numa_node": 1,
+        "numa_affinity": None,
+    }
+
+
+def test_a_vmd_domain_has_as_many_digits_as_it_needs():
+    found = entry(lease("10000:01:00.0", node=None))
+    assert found["pci_id"] == "10000:01:00.0"
+    assert found["attach_handle_info"]["domain"] == "10000"
+    assert found["numa_node"] is None
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        (LeaseState.PREPARING, "BindStarted"),
+        (LeaseState.HELD, "Bound"),
+        (LeaseState.RELEASING, "Deleting"),
+        (LeaseState.QUARANTINED, "UnbindFailed"),
+    ],
+)
+def test_states_have_the_names_that_nova_knows(state, name):
+    assert entry(lease("0000:3b:00.0", state))["state"] == name
+
+
+def test_every_state_has_a_name():
+    assert all(entry(lease("0000:3b:00.0", state))["state"] for state in LeaseState)

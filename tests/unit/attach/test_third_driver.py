@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A device that two host drivers match returns to the one that it had.
+
+The other driver is registered first, so the bus prefers it in every plain probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.objects.lease import LeaseState
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import rootconf
+from os_acc.testing import DriverSpec, FakeKernel, HostSpec, Snapshot, drivers, hosts
+from os_acc.testing.tree import Tree
+from tests.unit.bench import Bench, instance, state_of
+from tests.unit.fpga import CARD, GZIP, FpgaBench
+from tests.unit.rival_driver import prefer
+
+GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
+VFIO, OURS, THIRD = "vfio-pci", "nouveau", "nvidia"
+
+
+@pytest.fixture(params=[False, True], ids=["any caller", "root's configuration"])
+def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Name devices in root's configuration, where there is one."""
+
+    def limit(bench: Bench, *addresses: str) -> None:
+        if request.param:
+            path = Path(bench.root, *rootconf.PATH)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            named = [f'device_spec = {{"address": "{each}"}}' for each in addresses]
+            state = f"state_path = {bench.state_path}"
+            path.write_text("\n".join(["[os_acc]", *named, state, ""]))
+
+    return limit
+
+
+@pytest.fixture
+def contested(make_bench: Callable[..., Bench], limit: Callable[..., None]) -> Bench:
+    """A GPU and an FPGA that the third driver matches, too."""
+    display, audio = hosts.gpu("0000:17")
+    card = hosts.fpga("0000:5e")
+    third = DriverSpec(THIRD, (display.ids, card.ids))
+    bench = make_bench(HostSpec((display, audio, card), drivers=(third,)))
+    limit(bench, GPU, FPGA)
+    return bench
+
+
+def bind(bench: Bench, address: str, driver: str, override: str = "") -> None:
+    """Bind a device by hand, and leave this override behind."""
+    bench.to_driver(address, "")
+    if driver:
+        bench.to_driver(address, driver)
+    device = bench.kernel.path("sys/bus/pci/devices", address)
+    bench.kernel.write(f"{device}/driver_override", override or "\n")
+
+
+def since(kernel: FakeKernel, address: str, before: tuple[str, ...]) -> tuple[str, ...]:
+    """The drivers that have taken a device since then."""
+    return kernel.drivers(address)[len(before) :]
+
+
+def test_the_other_driver_wins_a_plain_probe(contested: Bench) -> None:
+    assert contested.drivers(GPU, FPGA) == [THIRD, THIRD]
+    contested.to_driver(GPU, "")
+    contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
+    assert contested.drivers(GPU) == [THIRD]
+
+
+@pytest.mark.parametrize("override", ["", OURS, "reserved-by-hand"])
+def test_an_unplug_binds_the_prior_driver_and_no_other(
+    contested: Bench, override: str
+) -> None:
+    bind(contested, GPU, OURS, override)
+    before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
+    contested.plug(1, GPU)
+    assert contested.unplug(1) == 1
+    assert since(contested.kernel, GPU, had) == (VFIO, OURS)
+    assert contested.kernel.snapshot() == before
+
+
+def test_a_device_without_a_driver_stays_without_one(contested: Bench) -> None:
+    bind(contested, FPGA, "")
+    before, had = contested.kernel.snapshot(), contested.kernel.drivers(FPGA)
+    contested.plug(1, FPGA)
+    assert contested.unplug(1) == 1
+    assert since(contested.kernel, FPGA, had) == (VFIO,)
+    assert contested.kernel.snapshot() == before
+
+
+def test_a_device_that_was_bound_to_vfio_stays_there(
+    make_bench: Callable[..., Bench],
+) -> None:
+    card = hosts.fpga("0000:5e")
+    third = DriverSpec(THIRD, (card.ids,))
+    bench = make_bench(
+        HostSpec((card,), drivers=(third,)),
+        device_spec=[f'{{"address": "{FPGA}", "prebound": true}}'],
+    )
+    bind(bench, FPGA, VFIO)
+    before, had = bench.kernel.snapshot(), bench.kernel.drivers(FPGA)
+    bench.plug(1, FPGA)
+    assert bench.unplug(1) == 1
+    assert since(bench.kernel, FPGA, had) == ()
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
+    contested: Bench,
+) -> None:
+    bind(contested, GPU, OURS)
+    before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
+    contested.kernel.fail(AUDIO, "drivers_probe")
+    with pytest.raises(exception.HostStepFailed):
+        contested.plug(1, GPU)
+    assert since(contested.kernel, GPU, had) == (VFIO, OURS)
+    assert contested.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("attribute", "nth"),
+    [
+        ("reset", 1),
+        ("driver_override", 1),
+        ("unbind", 1),
+        ("drivers_probe", 1),
+        ("driver_override", 2),
+    ],
+)
+def test_an_unplug_that_is_killed_at_any_write_lets_no_other_driver_in(
+    contested: Bench, attribute: str, nth: int, after: bool
+) -> None:
+    """Also where something probes the device before it is given back."""
+    bind(contested, GPU, OURS)
+    before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
+    contested.plug(1, GPU)
+    contested.kernel.kill(GPU, attribute, nth=nth, after=after)
+    with pytest.raises(exception.DevicesUnreleased):
+        contested.unplug(1)
+    assert contested.kernel.writes()[-1].outcome.startswith("killed")
+    contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
+    assert contested.unplug(1) == 1
+    assert since(contested.kernel, GPU, had) == (VFIO, OURS)
+    assert contested.kernel.snapshot() == before
+
+
+def test_a_prior_driver_that_is_gone_is_waited_for(contested: Bench) -> None:
+    bind(contested, GPU, OURS)
+    before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
+    contested.plug(1, GPU)
+    with Tree(contested.root).transaction() as tree:
+        ours = drivers.load(tree, OURS)
+        drivers.unregister(tree, OURS)
+    with pytest.raises(exception.DevicesUnreleased, match="no driver after the probe"):
+        contested.unplug(1)
+    assert state_of(contested) is LeaseState.QUARANTINED
+    # The override keeps the third driver away until the prior one is back.
+    state = contested.kernel.state(GPU)
+    assert (state.driver, state.driver_override) == (None, OURS)
+    contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
+    with Tree(contested.root).transaction() as tree:
+        drivers.register(tree, ours)
+    operations.release_device(contested.manager, PciAddress.parse(GPU), None)
+    assert since(contested.kernel, GPU, had) == (VFIO, OURS)
+    assert contested.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("name", ["i6300ESB timer", "0", "a:b+c.d_e-f", "x" * 64])
+def test_the_prior_driver_may_have_an_unusual_name(contested: Bench, name: str) -> None:
+    with Tree(contested.root).transaction() as tree:
+        drivers.register(tree, DriverSpec(name))
+    bind(contested, FPGA, name)
+    before, had = contested.kernel.snapshot(), contested.kernel.drivers(FPGA)
+    contested.plug(1, FPGA)
+    assert contested.unplug(1) == 1
+    assert since(contested.kernel, FPGA, had) == (VFIO, name)
+    assert contested.kernel.snapshot() == before
+
+
+def test_every_function_of_a_group_returns_to_its_own_driver(
+    contested: Bench,
+) -> None:
+    with Tree(contested.root).transaction() as tree:
+        drivers.register(tree, DriverSpec("pci-stub"))
+    bind(contested, GPU, OURS)
+    bind(contested, AUDIO, "pci-stub")
+    before = contested.kernel.snapshot()
+    had = {each: contested.kernel.drivers(each) for each in (GPU, AUDIO)}
+    contested.plug(1, GPU)
+    assert contested.unplug(1) == 1
+    for each, driver in ((GPU, OURS), (AUDIO, "pci-stub")):
+        assert since(contested.kernel, each, had[each]) == (VFIO, driver)
+    assert contested.kernel.snapshot() == before
+
+
+# -- an FPGA card that begins anew with its driver ------------------------------
+
+
+RENEWAL = [
+    ("driver_override", 1),
+    ("unbind", 1),
+    ("drivers_probe", 1),
+    ("driver_override", 2),
+]
+
+
+@pytest.fixture
+def failed(fpgas: FpgaBench, limit: Callable[..., None]) -> FpgaBench:
+    """A card of two drivers whose programming has failed."""
+    limit(fpgas, CARD)
+    prefer(fpgas.kernel, THIRD, CARD)
+    fpgas.upload()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingCrcError):
+        fpgas.ask(1, function_id=GZIP)
+    return fpgas
+
+
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
+def test_the_plug_after_an_error_lets_no_other_driver_in(
+    failed: FpgaBench, target: str
+) -> None:
+    before = failed.kernel.snapshot()
+    failed.ask(1, function_id=GZIP, attach_target=target)
+    assert failed.held() == GZIP
+    assert failed.unplug(1) == 1
+    assert THIRD not in failed.kernel.drivers(CARD)
+    assert failed.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
+def test_a_renewal_that_is_killed_at_any_write_is_undone(
+    failed: FpgaBench, target: str, attribute: str, nth: int, after: bool
+) -> None:
+    before = failed.kernel.snapshot()
+    failed.kernel.kill(CARD, attribute, nth=nth, after=after)
+    with pytest.raises(exception.HelperLost):
+        failed.ask(1, function_id=GZIP, attach_target=target)
+    assert failed.kernel.snapshot() == before
+    failed.ask(1, function_id=GZIP, attach_target=target)
+    assert failed.held() == GZIP
+    assert failed.unplug(1) == 1
+    assert THIRD not in failed.kernel.drivers(CARD)
+    assert failed.kernel.snapshot() == before
+
+
+@pytest.fixture
+def rebooted(
+    make_fpgas: Callable[..., FpgaBench], limit: Callable[..., None]
+) -> Callable[..., tuple[FpgaBench, Snapshot]]:
+    """``rebooted(target, attribute, nth, after)``: a plug after a reboot has failed.
+
+    The next one began anew with the card, and was killed at that write. The host as
+    it was before these two plugs is returned as well.
+    """
+
+    def reboot(
+        target: str, attribute: str, nth: int, after: bool
+    ) -> tuple[FpgaBench, Snapshot]:
+        card = hosts.dfl("0000:3b", 0)
+        third = DriverSpec(THIRD, (card.ids,))
+        fpgas = make_fpgas(HostSpec((card,), drivers=(third,)))
+        limit(fpgas, CARD)
+        fpgas.upload()
+        bind(fpgas, CARD, "dfl-pci")
+        fpgas.ask(1, function_id=GZIP, attach_target=target)
+        fpgas.kernel.reboot()
+        # The third driver has taken the card again.
+        bind(fpgas, CARD, "dfl-pci")
+        fpgas.restart()
+        before = fpgas.kernel.snapshot()
+        fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+        with pytest.raises(exception.ProgrammingCrcError):
+            fpgas.manager.plug(instance(1), None, None)
+        fpgas.kernel.kill(CARD, attribute, nth=nth, after=after)
+        with pytest.raises(exception.HelperLost):
+            fpgas.manager.plug(instance(1), None, None)
+        return fpgas, before
+
+    return reboot
+
+
+def check_restored(fpgas: FpgaBench, before: Snapshot) -> None:
+    """The third driver has had the card at each boot, and at no other time."""
+    assert fpgas.kernel.drivers(CARD).count(THIRD) == 2
+    assert fpgas.kernel.snapshot() == before
+    assert fpgas.manager.store.leases() == ()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
+def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
+    rebooted: Callable[..., tuple[FpgaBench, Snapshot]],
+    target: str,
+    attribute: str,
+    nth: int,
+    after: bool,
+) -> None:
+    fpgas, before = rebooted(target, attribute, nth, after)
+    fpgas.manager.plug(instance(1), None, None)
+    assert fpgas.held() == GZIP
+    assert fpgas.unplug(1) == 1
+    check_restored(fpgas, before)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
+@pytest.mark.parametrize("target", ["VM", "host", "none"])
+def test_a_renewal_after_a_reboot_that_is_killed_ends_with_an_unplug(
+    rebooted: Callable[..., tuple[FpgaBench, Snapshot]],
+    target: str,
+    attribute: str,
+    nth: int,
+    after: bool,
+) -> None:
+    fpgas, before = rebooted(target, attribute, nth, after)
+    assert fpgas.unplug(1) == 1
+    check_restored(fpgas, before)

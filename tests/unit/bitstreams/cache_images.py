@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Images of one size, and how the tests of the cache use them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from os_acc.bitstreams.cache import Cache
+from os_acc.objects.digest import Digest
+from os_acc.objects.image import Image
+from tests.unit.bitstreams.fake_source import Place
+
+CONTENT = bytes(range(256)) * 10_000
+SIZE = len(CONTENT)
+#: Bytes, more than any test has.
+MUCH = 1 << 30
+
+
+def patiently() -> float:
+    return time.monotonic() + 60
+
+
+def soon() -> float:
+    return time.monotonic() + 0.05
+
+
+def numbered(number: int) -> bytes:
+    """Content as long as any other's, and unlike it."""
+    return number.to_bytes(4, "big") + CONTENT[4:]
+
+
+def get(cache: Cache, place: Place, image: Image | None = None) -> bytes:
+    """Fetch an image, and let go of it."""
+    with cache.fetched(place, image or place.only, patiently()) as file:
+        return file.read()
+
+
+def names(directory: Path) -> set[str]:
+    return set(os.listdir(directory))
+
+
+def file_name(image: Image) -> str:
+    return Digest.of(image).file_name
+
+
+def numbers(cache: Cache, place: Place) -> list[int]:
+    """Which images of a place are there, the one least recently used first."""
+    found = {Digest.of(each): n for n, each in enumerate(place.all.values(), start=1)}
+    return [found[entry.digest] for entry in cache.entries()]
+
+
+def use(cache: Cache, place: Place, *which: int) -> None:
+    """Use images in this order, each at a moment of its own."""
+    images = list(place.all.values())
+    for number in which:
+        with cache.fetched(place, images[number - 1], patiently()) as file:
+            # A file system's clock may not tell two of these apart.
+            use.clock += 1
+            os.utime(file.fileno(), (use.clock, use.clock))
+
+
+use.clock = 1_000_000_000

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A place with images that behaves as it is told to, and images for it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from os_acc import exception
+from os_acc.bitstreams.source import CutShort, has
+from os_acc.objects.image import Image
+
+PIECE = 1 << 20
+
+
+def id_of(number: int) -> str:
+    """The id of the image with this number."""
+    return f"{number:08x}-2222-4222-8222-222222222222"
+
+
+def image_of(content: bytes, number: int = 1, **changes: object) -> Image:
+    """A sound image with this content."""
+    image = Image(
+        id=id_of(number),
+        name=f"loopback{number}",
+        status="active",
+        visibility="public",
+        hidden=False,
+        owner="",
+        size=len(content),
+        disk_format="raw",
+        container_format="bare",
+        hash_algo="sha512",
+        hash_value=hashlib.sha512(content).hexdigest(),
+        tags=frozenset({"FPGA"}),
+        properties=MappingProxyType({}),
+    )
+    return dataclasses.replace(image, **changes)
+
+
+@dataclasses.dataclass
+class Faults:
+    """What goes wrong with one download after the other, each once.
+
+    :ivar drops: after how many bytes the connection is dropped.
+    :ivar ends: after how many bytes the source ends as if that were all.
+    :ivar cuts: after how many bytes it ends, and tells that it should not.
+    :ivar refusals: how many times nobody answers at all.
+    """
+
+    drops: list[int] = dataclasses.field(default_factory=list)
+    ends: list[int] = dataclasses.field(default_factory=list)
+    cuts: list[int] = dataclasses.field(default_factory=list)
+    refusals: int = 0
+
+
+class Place:
+    """A source of images in memory.
+
+    :param resumes: whether it can begin elsewhere than at the start.
+    :param piece: bytes that it sends at a time.
+    :ivar faults: what goes wrong, and how often.
+    :ivar begun: the offset at which each download has begun.
+    :ivar gate: while it is not set, downloads stop after their first piece.
+    :ivar waiting: set as soon as one has stopped there.
+    """
+
+    def __init__(
+        self, *contents: bytes, resumes: bool = True, piece: int = PIECE
+    ) -> None:
+        made = [image_of(each, n) for n, each in enumerate(contents, start=1)]
+        self.all = {image.id: image for image in made}
+        self.contents = dict(zip(self.all, contents, strict=True))
+        self.resumes = resumes
+        self.piece = piece
+        self.faults = Faults()
+        self.begun: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+
+    @property
+    def only(self) -> Image:
+        """The one image that there is."""
+        (image,) = self.all.values()
+        return image
+
+    def image(self, image_id: str, deadline: float) -> Image:
+        try:
+            return self.all[image_id]
+        except KeyError as error:
+            raise exception.ImageNotFound(f"no image {image_id}") from error
+
+    def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
+        for image in self.all.values():
+            if has(image, filters):
+                yield image
+
+    @contextlib.contextmanager
+    def data(self, image: Image, offset: int, deadline: float) -> Iterator[_Data]:
+        if self.faults.refusals:
+            self.faults.refusals -= 1
+            raise exception.ImageServiceUnavailable("nobody answers")
+        begin = offset if self.resumes else 0
+        self.begun.append(begin)
+        yield _Data(self, self.contents[image.id], begin)
+
+
+class _Data:
+    def __init__(self, place: Place, content: bytes, offset: int) -> None:
+        self.offset = offset
+        self._place = place
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        faults, content = self._place.faults, self._content
+        dropped = faults.drops.pop(0) if faults.drops else None
+        end = faults.ends.pop(0) if faults.ends else None
+        cut = faults.cuts.pop(0) if faults.cuts else None
+        told = (dropped, end, cut, len(content))
+        last = min(each for each in told if each is not None)
+        piece = self._place.piece
+        for start in range(self.offset, last, piece):
+            yield content[start : min(start + piece, last)]
+            if not self._place.gate.is_set():
+                self._place.waiting.set()
+                self._place.gate.wait()
+        if dropped is not None:
+            raise exception.ImageServiceUnavailable("the connection was dropped")
+        if cut is not None:
+            raise CutShort("the answer was cut short")

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which image a request gets for a region."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.bitstreams import board_aliases, image_selection
+from os_acc.objects.image import Image, Wish
+from os_acc.objects.pci import PciIdentity
+from tests.unit.bitstreams.image_examples import (
+    FUNCTION_ID,
+    OPERATOR,
+    OTHER_FUNCTION_ID,
+    OTHER_REGION_ID,
+    REGION,
+    REGION_ID,
+    RULES,
+    TENANT,
+    image,
+)
+
+# Other tests may have the machine meanwhile.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+BY_ID = Wish(bitstream_id=image(1).id)
+BY_NAME = Wish(bitstream_name="image-1")
+BY_FUNCTION = Wish(function_id=FUNCTION_ID)
+BY_FUNCTION_NAME = Wish(function_name="Compression")
+SPELLINGS = [
+    FUNCTION_ID,
+    FUNCTION_ID.upper(),
+    FUNCTION_ID.replace("-", ""),
+    FUNCTION_ID.replace("-", "").upper(),
+]
+
+
+def chosen(wish: Wish, *images: Image) -> Image:
+    return image_selection.choose(wish, REGION, images, RULES)
+
+
+def none(
+    kind: type[exception.OsAccError], wish: Wish, *images: Image
+) -> exception.OsAccError:
+    with pytest.raises(kind) as caught:
+        chosen(wish, *images)
+    assert type(caught.value) is kind
+    assert len(str(caught.value)) < 5000
+    return caught.value
+
+
+# -- what is asked for -------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
+def test_the_only_image_that_is_asked_for_is_chosen(wish: Wish) -> None:
+    others = (image(2, {}), image(3, {"accel:function_id": OTHER_FUNCTION_ID}))
+    assert chosen(wish, *others, image(1)) == image(1)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["accel:function_id", "function_id", "accel:function_uuid", "function_uuid"],
+)
+@pytest.mark.parametrize("written", SPELLINGS)
+@pytest.mark.parametrize("asked", SPELLINGS)
+def test_a_function_is_the_same_however_its_uuid_is_written(
+    key: str, written: str, asked: str
+) -> None:
+    """cyborg.md 5.1 item 4: a function id may have dashes."""
+    made = image(1, {key: written})
+    assert chosen(Wish(function_id=asked), made) == made
+
+
+def test_an_id_that_is_no_uuid_is_compared_as_it_is() -> None:
+    made = image(1, {"accel:function_id": "gzip-3"})
+    assert chosen(Wish(function_id="gzip-3"), made) == made
+    none(exception.ImageNotFound, Wish(function_id="GZIP-3"), made)
+
+
+@pytest.mark.parametrize("key", ["accel:function_name", "function_name"])
+def test_names_are_the_same_only_exactly(key: str) -> None:
+    made = image(1, {key: "Compression"})
+    assert chosen(BY_FUNCTION_NAME, made) == made
+    for other in ("compression", "Compression ", "Compression2", ""):
+        none(exception.ImageNotFound, BY_FUNCTION_NAME, image(1, {key: other}))
+
+
+@pytest.mark.parametrize("name", ["IMAGE-1", "image-1 ", "image", ""])
+def test_the_name_of_an_image_is_the_same_only_exactly(name: str) -> None:
+    none(exception.ImageNotFound, BY_NAME, image(1, name=name))
+
+
+def test_an_image_may_implement_several_functions() -> None:
+    made = image(
+        1, {"accel:function_id": FUNCTION_ID, "function_uuid": OTHER_FUNCTION_ID}
+    )
+    assert chosen(BY_FUNCTION, made) == made
+    assert chosen(Wish(function_id=OTHER_FUNCTION_ID), made) == made
+
+
+def test_who_asks_for_nothing_gets_nothing() -> None:
+    none(exception.ImageNotFound, Wish(), image(1))
+
+
+def test_an_image_that_a_source_lists_twice_is_one_image() -> None:
+    assert chosen(BY_FUNCTION, image(1), image(1)) == image(1)
+
+
+@pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
+def test_what_a_vms_image_needs_is_no_bitstream(wish: Wish) -> None:
+    """A VM's image has the same properties, to say what it needs."""
+    properties = {
+        "accel:function_id": FUNCTION_ID,
+        "accel:function_name": "Compression",
+    }
+    vms = image(1, properties, tags=frozenset())
+    error = none(exception.ImageNotFound, wish, vms)
+    assert "no tag FPGA" in str(error)
+    bitstream = image(2, properties, name="image-1")
+    assert chosen(wish, vms, bitstream) == bitstream
+
+
+def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> None:
+    """cyborg.md 5.1 item 3: it need not say which function it implements."""
+    made = image(1, {}, tags=frozenset())
+    assert chosen(BY_ID, made) == made
+
+
+@pytest.mark.parametrize(
+    ("wish", "asked"),
+    [
+        (BY_NAME, {"name": "image-1"}),
+        (BY_FUNCTION, {"tag": "FPGA"}),
+        (BY_FUNCTION_NAME, {"tag": "FPGA"}),
+    ],
+)
+def test_a_source_is_asked_for_what_it_can_compare(
+    wish: Wish, asked: dict[str, str]
+) -> None:
+    assert image_selection.filters(wish) == asked
+
+
+def test_what_tenants_upload_is_not_even_looked_at() -> None:
+    """cyborg.md 5.1 item 8: however many images a tenant makes."""
+    rules = dataclasses.replace(RULES, projects=frozenset({"b", "a"}))
+    assert list(image_selection.searches(BY_NAME, rules)) == [
+        {"name": "image-1", "owner": "a"},
+        {"name": "image-1", "owner": "b"},
+        {"name": "image-1", "visibility": "public"},
+    ]
+    rules = dataclasses.replace(rules, projects=frozenset({"a"}), public=False)
+    assert list(image_selection.searches(BY_FUNCTION, rules)) == [
+        {"tag": "FPGA", "owner": "a"}
+    ]
+
+
+# -- none, or several --------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
+def test_no_image_is_an_error_that_says_what_was_looked_for(wish: Wish) -> None:
+    """cyborg.md 5.1 item 3: no image is an error of its own, not a dead end."""
+    assert str(wish) in str(none(exception.ImageNotFound, wish, image(9, {})))
+    assert str(wish) in str(none(exception.ImageNotFound, wish))
+
+
+def test_two_images_are_an_error_that_names_both() -> None:
+    """cyborg.md 5.1 item 3: two images are an error of their own."""
+    error = none(
+        exception.ImageAmbiguous, BY_FUNCTION, image(1), image(2), image(3, {})
+    )
+    assert image(1).id in str(error)
+    assert image(2).id in str(error)
+    assert image(3).id not in str(error)
+
+
+def test_of_many_images_an_error_names_some() -> None:
+    error = none(exception.ImageAmbiguous, BY_FUNCTION, *map(image, range(1, 501)))
+    assert "500 images" in str(error)
+    assert "492 more" in str(error)
+
+
+def test_what_an_uploader_has_chosen_is_shown_as_it_is_written() -> None:
+    name = "x\n2026-01-01 CRITICAL" + "y" * 300
+    error = none(exception.ImageAmbiguous, BY_FUNCTION, image(1, name=name), image(2))
+    assert "\n" not in str(error)
+    assert "y" * 100 not in str(error)
+    properties = {"function_uuid": FUNCTION_ID, "vendor": name, "region_uuid": name}
+    error = none(exception.ImageMismatch, BY_FUNCTION, image(1, properties))
+    assert "\n" not in str(error)
+
+
+# -- for another region, vendor or board -------------------------------------
+
+
+@pytest.mark.parametrize("key", ["accel:region_uuid", "region_uuid"])
+@pytest.mark.parametrize("spell", [str, str.upper, lambda text: text.replace("-", "")])
+def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) -> None:
+    made = image(1, {"function_uuid": FUNCTION_ID, key: spell(REGION_ID)})
+    other = image(2, {"function_uuid": FUNCTION_ID, key: spell(OTHER_REGION_ID)})
+    assert chosen(BY_FUNCTION, other, made) == made
+    error = none(exception.ImageMismatch, BY_FUNCTION, other)
+    assert OTHER_REGION_ID in str(error)
+    assert REGION_ID in str(error)
+
+
+@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("region_uuid", OTHER_REGION_ID),
+        ("region_uuid", ""),
+        ("accel:region_uuid", "the big one"),
+        ("vendor", "xilinx"),
+        ("vendor", "10ee"),
+        ("accel:vendor", "nobody"),
+        ("board", "PAC_D5005"),
+        ("board", "8086:0b2b"),
+        ("accel:board", "KU115"),
+    ],
+)
+def test_an_image_for_something_else_is_never_chosen(
+    wish: Wish, key: str, value: str
+) -> None:
+    properties = {"accel:function_id": FUNCTION_ID, key: value}
+    error = none(exception.ImageMismatch, wish, image(1, properties))
+    assert value in str(error)
+    assert image(1).id in str(error)
+
+
+def test_regions_that_contradict_each_other_are_no_region() -> None:
+    properties = {
+        "accel:function_id": FUNCTION_ID,
+        "accel:region_uuid": REGION_ID,
+        "region_uuid": OTHER_REGION_ID,
+    }
+    none(exception.ImageMismatch, BY_FUNCTION, image(1, properties))
+
+
+def test_a_region_that_says_nothing_gets_nothing() -> None:
+    region = dataclasses.replace(REGION, interface_id=None)
+    with pytest.raises(exception.NotProgrammable):
+        image_selection.choose(BY_ID, region, [image(1)], RULES)
+
+
+CARD = PciIdentity(0x8086, 0xBCCE, 0x8086, 0x1771, 0)
+
+
+@pytest.mark.parametrize("text", ["intel", "INTEL", "Intel", "8086", "0x8086"])
+def test_a_vendor_is_known_by_name_and_id(text: str) -> None:
+    assert board_aliases.is_vendor(text, CARD)
+
+
+@pytest.mark.parametrize("text", ["", "xilinx", "10ee", "8086 ", "80860", "0x08086"])
+def test_another_vendor_is_not_the_cards(text: str) -> None:
+    assert not board_aliases.is_vendor(text, CARD)
+
+
+@pytest.mark.parametrize(
+    "text", ["bcce", "0xBCCE", "8086:bcce", "0x8086:0xbcce", "1771", "8086:1771"]
+)
+def test_a_board_is_known_by_its_ids_or_those_of_its_subsystem(text: str) -> None:
+    assert board_aliases.is_board(text, CARD)
+
+
+@pytest.mark.parametrize("text", ["", "8086", "10ee:bcce", "bcce:1771", "bcc", "bcce "])
+def test_another_board_is_not_the_card(text: str) -> None:
+    assert not board_aliases.is_board(text, CARD)
+
+
+@pytest.mark.parametrize("text", ["PAC_ARRIA10", "pac-arria10", "09c4", "8086:09c4"])
+def test_a_board_is_known_by_the_name_that_cyborg_has_for_it(text: str) -> None:
+    assert board_aliases.is_board(text, REGION.identity)
+
+
+# -- what is not allowed -----------------------------------------------------
+
+OF_OTHERS = {
+    "tenant": {"owner": TENANT, "visibility": "private"},
+    "community": {"owner": TENANT, "visibility": "community"},
+    "shared": {"owner": TENANT, "visibility": "shared"},
+}
+UNFIT = {
+    "deactivated": {"status": "deactivated"},
+    "hidden": {"hidden": True},
+    "md5": {"hash_algo": "md5", "hash_value": "0" * 32},
+}
+NOT_ALLOWED = OF_OTHERS | UNFIT
+
+
+@pytest.mark.parametrize("fields", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
+@pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION])
+def test_what_is_not_allowed_is_left_out_before_two_are_too_many(
+    wish: Wish, fields: dict[str, Any]
+) -> None:
+    """cyborg.md 5.1 item 8: a tenant cannot block, nor replace, a function."""
+    others = [image(number, name="image-1", **fields) for number in (2, 3)]
+    assert chosen(wish, others[0], image(1), others[1]) == image(1)
+
+
+@pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION])
+def test_what_is_not_allowed_is_not_found_and_told_of(
+    wish: Wish, fields: dict[str, Any]
+) -> None:
+    error = none(exception.ImageNotFound, wish, image(1, **fields))
+    assert image(1).id in str(error)
+    assert "os_acc_bitstreams" in error.hint
+
+
+@pytest.mark.parametrize("fields", OF_OTHERS.values(), ids=OF_OTHERS)
+@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
+def test_of_what_is_others_own_affair_an_error_tells_the_number(
+    wish: Wish, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """cyborg.md 5.1 item 8: a tenant cannot supply what is programmed."""
+    secret = image(1, name="image-1", **fields)
+    kind = exception.ImageRefused if wish.bitstream_id else exception.ImageNotFound
+    with caplog.at_level(logging.INFO, image_selection.LOG.name):
+        error = none(kind, wish, secret)
+    assert "that is allowed: 1" in str(error)
+    told = str(error).replace(str(wish), "")
+    assert secret.id not in told
+    assert secret.name not in told
+    assert TENANT not in told
+    # Whoever may read the log may know which image was meant.
+    assert secret.id in caplog.text
+    assert TENANT in caplog.text
+
+
+def test_others_images_are_counted_beside_those_that_are_shown() -> None:
+    found = [image(number, owner=TENANT, visibility="private") for number in (2, 3)]
+    error = none(exception.ImageNotFound, BY_FUNCTION, image(1, hidden=True), *found)
+    assert image(1).id in str(error)
+    assert "that is allowed: 2" in str(error)
+
+
+@pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
+def test_an_image_whose_id_was_given_is_refused_with_the_reasons(
+    fields: dict[str, Any],
+) -> None:
+    error = none(exception.ImageRefused, BY_ID, image(1, **fields))
+    assert image(1).name in str(error)
+
+
+def test_what_is_not_allowed_is_told_of_where_others_do_not_fit_either() -> None:
+    other = image(
+        1, {"accel:function_id": FUNCTION_ID, "accel:region_uuid": OTHER_REGION_ID}
+    )
+    error = none(
+        exception.ImageMismatch, BY_FUNCTION, other, image(2, status="deactivated")
+    )
+    assert OTHER_REGION_ID in str(error)
+    assert "deactivated" in str(error)
+
+
+IMAGES = st.builds(
+    lambda number, function, region, fields, tags: image(
+        number,
+        {"accel:function_id": function} | ({"region_uuid": region} if region else {}),
+        tags=tags,
+        **fields,
+    ),
+    st.integers(1, 1_000_000),
+    st.sampled_from([*SPELLINGS, OTHER_FUNCTION_ID, "x"]),
+    st.sampled_from([None, REGION_ID, REGION_ID.upper(), OTHER_REGION_ID]),
+    st.sampled_from([{}, *NOT_ALLOWED.values()]),
+    st.sampled_from([frozenset({"FPGA"}), frozenset({"FPGA", "x"}), frozenset()]),
+)
+TENANTS = st.builds(
+    lambda made, visibility: dataclasses.replace(
+        made,
+        id=str(uuid.uuid5(uuid.NAMESPACE_OID, made.id)),
+        owner=TENANT,
+        visibility=visibility,
+    ),
+    IMAGES,
+    st.sampled_from(["private", "shared", "community"]),
+)
+
+
+def outcome(images: list[Image]) -> object:
+    try:
+        return chosen(BY_FUNCTION, *images).id
+    except (exception.ImageAmbiguous, exception.ImageMismatch) as error:
+        return type(error)
+    except exception.ImageNotFound as error:
+        return type(error)
+
+
+@patient
+@given(st.lists(IMAGES, max_size=5, unique_by=lambda made: made.id))
+def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(
+    images: list[Image],
+) -> None:
+    fitting = [
+        made
+        for made in images
+        if made.properties["accel:function_id"] in SPELLINGS
+        and made.properties.get("region_uuid", REGION_ID).lower() == REGION_ID
+        and "FPGA" in made.tags
+        and made.owner == OPERATOR
+        and made.status == "active"
+        and not made.hidden
+        and made.hash_algo == "sha512"
+    ]
+    if len(fitting) == 1:
+        assert outcome(images) == fitting[0].id
+    elif fitting:
+        assert outcome(images) is exception.ImageAmbiguous
+    else:
+        assert outcome(images) in (exception.ImageNotFound, exception.ImageMismatch)
+
+
+@patient
+@given(
+    st.lists(IMAGES, max_size=4, unique_by=lambda made: made.id),
+    st.lists(TENANTS, max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_nothing_that_tenants_upload_changes_what_is_chosen(
+    images: list[Image], tenants: list[Image], random: Any
+) -> None:
+    """cyborg.md 5.1 item 8: neither blocked, nor replaced, nor supplied."""
+    together = images + tenants
+    random.shuffle(together)
+    assert outcome(together) == outcome(images)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a VM's own image asks for, beside or against its flavor."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from os_acc.bitstreams import image_selection
+from os_acc.objects.image import Bitstream, Header, Image, ImageFormat, Wish
+from tests.unit.bitstreams.image_examples import (
+    FUNCTION_ID,
+    OTHER_FUNCTION_ID,
+    REGION,
+    REGION_ID,
+    RULES,
+    image,
+)
+
+BY_ID = Wish(bitstream_id=image(1).id)
+BY_NAME = Wish(bitstream_name="image-1")
+BY_FUNCTION = Wish(function_id=FUNCTION_ID)
+BY_FUNCTION_NAME = Wish(function_name="Compression")
+
+
+def vm_image(**properties: str) -> Image:
+    named = {f"accel:{name}": value for name, value in properties.items()}
+    return image(9, {"os_distro": "debian", "function_id": "x", **named})
+
+
+@pytest.mark.parametrize(
+    ("properties", "wish"),
+    [
+        ({}, None),
+        ({"bitstream_id": BY_ID.bitstream_id}, BY_ID),
+        ({"function_id": FUNCTION_ID.upper()}, BY_FUNCTION),
+        ({"function_name": "Compression"}, BY_FUNCTION_NAME),
+        ({"bitstream_name": "image-1"}, None),
+    ],
+)
+def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
+    properties: dict[str, str], wish: Wish | None
+) -> None:
+    assert image_selection.merged(None, vm_image(**properties)) == wish
+    assert image_selection.merged(None, None) is None
+
+
+@pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
+def test_the_flavor_wins(wish: Wish) -> None:
+    for made in (
+        None,
+        vm_image(),
+        vm_image(bitstream_id=BY_ID.bitstream_id),
+        vm_image(function_id=FUNCTION_ID.replace("-", "").upper()),
+        vm_image(function_id=FUNCTION_ID, function_name="Compression"),
+    ):
+        assert image_selection.merged(wish, made) == wish
+
+
+@pytest.mark.parametrize(
+    ("wish", "properties"),
+    [
+        (BY_ID, {"bitstream_id": image(2).id}),
+        (BY_FUNCTION, {"function_id": OTHER_FUNCTION_ID}),
+        (BY_FUNCTION_NAME, {"function_name": "compression"}),
+    ],
+)
+def test_a_contradiction_is_an_error_that_shows_both(
+    wish: Wish, properties: dict[str, str]
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        image_selection.merged(wish, vm_image(**properties))
+    assert str(wish) in str(caught.value)
+    assert next(iter(properties.values())) in str(caught.value)
+
+
+def bitstream(properties: dict[str, str], *function_ids: str) -> Bitstream:
+    header = Header(ImageFormat.GBS, 400, 4096, REGION_ID, function_ids)
+    return Bitstream(image(1, properties), "", 4496, header)
+
+
+SAYS_IT = bitstream({"accel:function_id": FUNCTION_ID.upper()})
+IS_IT = bitstream({}, FUNCTION_ID, "f7df405c-bd7a-cf72-22f1-44b0b93acd19")
+
+
+@pytest.mark.parametrize("chosen", [SAYS_IT, IS_IT], ids=["says it", "is it"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"bitstream_id": BY_ID.bitstream_id},
+        {"function_id": FUNCTION_ID},
+        {"function_name": "nothing is said of names"},
+    ],
+)
+def test_what_was_chosen_may_be_what_the_vms_image_asks_for(
+    chosen: Bitstream, properties: dict[str, str]
+) -> None:
+    image_selection.check_agreement(vm_image(**properties), chosen)
+    image_selection.check_agreement(None, chosen)
+
+
+def test_what_says_nothing_may_be_what_the_vms_image_asks_for() -> None:
+    image_selection.check_agreement(vm_image(function_id=FUNCTION_ID), bitstream({}))
+
+
+@pytest.mark.parametrize("chosen", [SAYS_IT, IS_IT], ids=["says it", "is it"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"bitstream_id": image(2).id},
+        {"function_id": OTHER_FUNCTION_ID},
+        {"function_id": FUNCTION_ID, "bitstream_id": image(2).id},
+    ],
+)
+def test_what_was_chosen_may_contradict_the_vms_image(
+    chosen: Bitstream, properties: dict[str, str]
+) -> None:
+    """The flavor asks for an image by its id, the VM's image for a function."""
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        image_selection.check_agreement(vm_image(**properties), chosen)
+    assert image(1).id in str(caught.value)
+
+
+def test_the_name_of_what_was_chosen_may_contradict_the_vms_image() -> None:
+    chosen = bitstream({"accel:function_name": "Compression"})
+    image_selection.check_agreement(vm_image(function_name="Compression"), chosen)
+    with pytest.raises(exception.InvalidExtraSpec, match="Crypto"):
+        image_selection.check_agreement(vm_image(function_name="Crypto"), chosen)
+
+
+def test_what_an_image_asks_for_in_two_ways_is_one_bitstream() -> None:
+    made = vm_image(function_id=FUNCTION_ID, function_name="Compression")
+    wish = image_selection.merged(None, made)
+    assert wish == Wish(function_id=FUNCTION_ID, function_name="Compression")
+    both = {"accel:function_id": FUNCTION_ID, "function_name": "Compression"}
+    other = {"accel:function_id": FUNCTION_ID, "function_name": "Cipher"}
+    found = image(1, both), image(2, other)
+    assert image_selection.choose(wish, REGION, found, RULES) == found[0]
+    with pytest.raises(exception.ImageNotFound, match="Compression"):
+        image_selection.choose(wish, REGION, found[1:], RULES)
+
+
+def test_the_bitstream_that_an_image_names_has_to_be_all_that_it_asks_for() -> None:
+    made = vm_image(bitstream_id=BY_ID.bitstream_id, function_id=OTHER_FUNCTION_ID)
+    assert image_selection.merged(None, made) == BY_ID
+    image_selection.check_agreement(made, bitstream({}, OTHER_FUNCTION_ID))
+    with pytest.raises(exception.InvalidExtraSpec, match=OTHER_FUNCTION_ID):
+        image_selection.check_agreement(made, IS_IT)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"bitstream_id": "not-an-id"},
+        {"bitstream_id": ""},
+        {"function_id": "x" * 1000},
+        {"function_name": "a\nb"},
+    ],
+)
+@pytest.mark.parametrize("flavor", [None, BY_FUNCTION])
+def test_what_an_image_cannot_ask_for_is_told(
+    properties: dict[str, str], flavor: Wish | None
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        image_selection.merged(flavor, vm_image(**properties))
+    assert f"accel:{next(iter(properties))}" in str(caught.value)
+    assert image(9).id in str(caught.value)

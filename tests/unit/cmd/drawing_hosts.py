@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Hosts to be drawn, as values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Any
+
+from hypothesis import strategies as st
+
+from os_acc.cmd.device_states import DeviceState, State
+from os_acc.cmd.drawing.snapshot import Accelerator, Scene
+from os_acc.exception import HostStepFailed
+from os_acc.host.view import Host
+from os_acc.numa.affinity import Guest
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
+from os_acc.objects.numa import NUMACell, NUMATopology
+from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, PciIdentity
+from tests.unit.bench import uuid_of
+
+IDENTITY = PciIdentity(0x10DE, 0x2330, 0, 0, 0)
+BRIDGE, DISPLAY = 0x060400, 0x030200
+
+
+def address(text: str) -> PciAddress:
+    return PciAddress.parse(text)
+
+
+def function(place: str | PciAddress, node: int | None = 0, **more: Any) -> PciFunction:
+    """A display, unless said otherwise."""
+    values: dict[str, Any] = {
+        "class_code": DISPLAY,
+        "driver": "nvidia",
+        "iommu_group": None,
+        "reset_methods": (),
+        "physfn": None,
+        "total_vfs": 0,
+        "vfs": (),
+        **more,
+    }
+    own = place if isinstance(place, PciAddress) else address(place)
+    return PciFunction(address=own, identity=IDENTITY, numa_node=node, **values)
+
+
+def card(
+    place: str, vfs: int, node: int | None = 0, **more: Any
+) -> tuple[PciFunction, ...]:
+    """A PF and its VFs, on the slots from 2 on."""
+    pf = address(place)
+    places = [
+        PciAddress(pf.domain, pf.bus, 2 + index // 8, index % 8) for index in range(vfs)
+    ]
+    return (
+        function(pf, node, total_vfs=vfs, vfs=tuple(places), **more),
+        *(
+            function(each, node, physfn=pf, iommu_group=index, **more)
+            for index, each in enumerate(places)
+        ),
+    )
+
+
+def lease(place: PciAddress, number: int = 1, name: str = "") -> Lease:
+    return Lease(
+        uuid=uuid_of(number),
+        consumer=uuid_of(number),
+        owner=Owner.NOVA,
+        state=LeaseState.HELD,
+        group="",
+        provider=uuid_of(0),
+        resource_class="CUSTOM_ACCELERATOR_GPU",
+        address=place,
+        iommu_group=0,
+        numa_node=None,
+        prior=(PriorBinding(place, IDENTITY, None, None),),
+        request="",
+        boot_id="",
+        instance_name=name,
+    )
+
+
+def state(
+    place: PciFunction | PciAddress,
+    is_in: State = State.FREE,
+    *,
+    given: Lease | None = None,
+    reason: str = "",
+) -> DeviceState:
+    """One function; of an address alone: it has gone."""
+    found = place if isinstance(place, PciFunction) else None
+    own = found.address if found else place
+    assert isinstance(own, PciAddress)
+    return DeviceState(own, is_in, found, None, given, (own,), reason)
+
+
+def cells(*sockets: int | None) -> NUMATopology:
+    """A cell for each, on that socket."""
+    return NUMATopology(
+        tuple(
+            NUMACell(number, frozenset({number}), memory=1024, socket=socket)
+            for number, socket in enumerate(sockets)
+        )
+    )
+
+
+def scene(
+    functions: Iterable[PciFunction],
+    states: Iterable[DeviceState] = (),
+    *,
+    parents: Iterable[tuple[str, str]] = (),
+    topology: NUMATopology | None = None,
+    accelerators: Iterable[Accelerator] = (),
+    guest: tuple[int, ...] = (),
+    unreadable: Iterable[str] = (),
+    name: str = "node1",
+) -> Scene:
+    found = {each.address: each for each in functions}
+    groups: dict[int, list[PciAddress]] = {}
+    for each in found.values():
+        if each.iommu_group is not None:
+            groups.setdefault(each.iommu_group, []).append(each.address)
+    there = topology or cells(0, 1)
+    return Scene(
+        name=name,
+        host=Host(
+            MappingProxyType(dict(sorted(found.items()))),
+            MappingProxyType({n: IommuGroup(n, tuple(m)) for n, m in groups.items()}),
+            MappingProxyType({}),
+            MappingProxyType({each: HostStepFailed("<odd>") for each in unreadable}),
+        ),
+        states=MappingProxyType({each.address: each for each in states}),
+        parents=MappingProxyType(
+            {address(one): address(other) for one, other in parents}
+        ),
+        topology=there,
+        accelerators=tuple(accelerators),
+        guest=Guest(there, guest) if guest else None,
+    )
+
+
+_NODES = st.sampled_from([None, 0, 1, 2, 7])
+_NAMES = st.text(max_size=30)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    """Hosts of any shape: deep, flat, contradictory, with any names."""
+    functions: list[PciFunction] = []
+    parents: list[tuple[str, str]] = []
+    bridges: list[PciAddress] = []
+    for bus in range(draw(st.integers(0, 6))):
+        node = draw(_NODES)
+        for slot in draw(st.lists(st.sampled_from([0, 1]), unique=True, max_size=2)):
+            place = PciAddress(draw(st.sampled_from([0, 0x10000])), bus, slot, 0)
+            others = [each.address for each in functions]
+            above = draw(st.sampled_from([None, *bridges, *others]))
+            if draw(st.booleans()):
+                functions.append(function(place, node, class_code=BRIDGE))
+                bridges.append(place)
+            else:
+                vfs = draw(st.integers(0, 12))
+                functions += card(str(place), vfs, node) if slot == 0 else ()
+                functions += [function(place, node)] if slot else []
+            if above is not None:
+                parents.append((str(place), str(above)))
+    # What firmware and whoever writes to numa_node may have said.
+    functions = [
+        dataclasses.replace(each, numa_node=draw(_NODES))
+        if draw(st.integers(0, 20)) == 20
+        else each
+        for each in functions
+    ]
+    states = [draw(_states(each)) for each in functions if draw(st.integers(0, 2)) > 0]
+    gone = PciAddress(0, 0xFE, 0, 0)
+    if draw(st.booleans()):
+        states.append(state(gone, State.LEASED, given=lease(gone)))
+    sockets = draw(st.lists(st.sampled_from([None, 0, 1]), max_size=4))
+    return scene(
+        functions,
+        states,
+        parents=parents,
+        topology=cells(*sockets),
+        accelerators=draw(
+            st.lists(
+                st.builds(Accelerator, st.sampled_from("AB"), _NODES, st.booleans()),
+                max_size=6,
+            )
+        ),
+        guest=(0,) if sockets and draw(st.booleans()) else (),
+        unreadable=draw(st.lists(_NAMES, max_size=2)),
+        name=draw(_NAMES),
+    )
+
+
+@st.composite
+def _states(draw: st.DrawFn, found: PciFunction) -> DeviceState:
+    is_in = draw(st.sampled_from(State))
+    given = None
+    if is_in in (State.LEASED, State.PREPARING, State.QUARANTINED):
+        number = draw(st.integers(1, 12))
+        given = lease(found.address, number, draw(_NAMES))
+    return state(found, is_in, given=given, reason=draw(_NAMES))

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A worker of the privileged helper that is killed in the middle of its work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from os_acc import exception
+from os_acc.testing import HostSpec, hosts
+from tests.unit.bench import Bench, instance
+
+GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
+
+
+def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench: Bench) -> None:
+    start = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.kill(AUDIO, "unbind")
+
+    with pytest.raises(exception.DevicesUnreleased) as caught:
+        bench.unplug(1)
+
+    ((_, why),) = caught.value.unreleased
+    assert isinstance(why, exception.HelperLost)
+    assert why.retryable
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == start
+
+
+def test_a_restart_finishes_an_unplug_whose_worker_was_killed(bench: Bench) -> None:
+    start = bench.kernel.snapshot()
+    bench.plug(1, GPU)
+    bench.kernel.kill(GPU, "driver_override", after=True)
+    with pytest.raises(exception.DevicesUnreleased):
+        bench.manager.unplug(instance(1))
+
+    manager = bench.restart()
+
+    assert manager.store.leases() == ()
+    assert bench.kernel.snapshot() == start
+
+
+def test_a_plug_whose_worker_is_killed_goes_back(bench: Bench) -> None:
+    start = bench.kernel.snapshot()
+    bench.kernel.kill(AUDIO, "drivers_probe")
+
+    with pytest.raises(exception.HelperLost):
+        bench.plug(1, GPU)
+
+    assert bench.plugged(1) == []
+    assert bench.kernel.snapshot() == start
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_restart_ends_the_making_of_vfs(
+    make_bench: Callable[..., Bench], after: bool
+) -> None:
+    """VFs are made with autoprobe off: that must not outlive a killed worker."""
+    nic = hosts.nic("0000:3b", name="ens1f0")
+    spec = f'{{"address": "{nic.address}", "num_vfs": "2"}}'
+    bench = make_bench(HostSpec((nic,)), device_spec=[spec])
+    bench.kernel.kill(nic.address, "sriov_numvfs", after=after)
+    bench.restart()
+    assert bench.kernel.state(nic.address).autoprobe is False
+
+    bench.restart()
+
+    state = bench.kernel.state(nic.address)
+    assert (state.numvfs, state.autoprobe) == (2, True)

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The client's side of programming: what the helper answers, as typed errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.bitstreams.policy import SIGNATURE_PROPERTIES
+from os_acc.helper.client import EpochRefused, Helper
+from os_acc.host.function import read_function
+from os_acc.objects.pci import PciAddress, PciFunction
+from os_acc.privsep import fpga, rootconf
+from os_acc.privsep.outcome import Outcome, Result
+from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
+from tests.unit.bench import privileged_here
+from tests.unit.fpga_host import (
+    CARD,
+    HEAD,
+    PAYLOAD,
+    PORTED,
+    SILENT,
+    UNSIGNED,
+    WANTED,
+    FpgaHost,
+)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[FpgaHost]:
+    with privileged_here(), FpgaHost(tmp_path).installed() as host:
+        yield host
+
+
+@pytest.fixture
+def hands() -> Helper:
+    return Helper(write_timeout=60)
+
+
+def soon() -> float:
+    return time.monotonic() + 60
+
+
+def program(host: FpgaHost, hands: Helper, epoch: int = 1) -> str:
+    return hands.program(host.region(), host.bitstream(), epoch, soon())
+
+
+def card(host: FpgaHost, address: str = PORTED) -> PciFunction:
+    function = read_function(host.kernel.root, PciAddress.parse(address))
+    assert function is not None
+    return function
+
+
+def test_the_function_that_the_region_holds_is_returned(host: FpgaHost, hands: Helper):
+    assert program(host, hands) == WANTED
+    assert host.functions() == [WANTED]
+
+
+def test_it_carries_numbers_ids_and_a_digest(
+    host: FpgaHost, hands: Helper, monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+
+    def entry_point(*arguments: object) -> Result:
+        seen.extend(arguments)
+        return Result(Outcome.OK, 0, "", WANTED)
+
+    monkeypatch.setattr(fpga, "program", entry_point)
+    program(host, hands, epoch=7)
+    address, identity, number, *rest, milliseconds, signature = seen
+    assert address == (0, 0x3B, 0, 0)
+    assert identity == host.identity(CARD)
+    assert number == 0
+    assert rest == [
+        DFL_INTERFACE,
+        "sha512",
+        host.digest.value,
+        len(HEAD),
+        len(PAYLOAD),
+        7,
+    ]
+    assert 0 < milliseconds <= 60_000
+    assert signature == UNSIGNED
+
+
+def test_the_signature_of_the_image_goes_with_it(
+    host: FpgaHost, hands: Helper, monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+
+    def entry_point(*arguments: object) -> Result:
+        seen.append(arguments[-1])
+        return Result(Outcome.REFUSED, errno.EKEYREJECTED, "signature", "it is expired")
+
+    monkeypatch.setattr(fpga, "program", entry_point)
+    signed = ("c2ln", "SHA-256", "DSA", "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90")
+    properties = dict(zip(SIGNATURE_PROPERTIES, signed, strict=True))
+    found = host.bitstream()
+    image = dataclasses.replace(found.image, properties=properties)
+    with pytest.raises(exception.ImageRefused, match="it is expired"):
+        hands.program(host.region(), dataclasses.replace(found, image=image), 1, soon())
+    assert seen == [signed]
+
+
+def test_a_card_that_root_does_not_name_is_not_programmable(
+    host: FpgaHost, hands: Helper
+):
+    path = Path(host.kernel.root, *rootconf.PATH)
+    path.parent.mkdir(parents=True)
+    path.write_text("[os_acc]\n")
+    with pytest.raises(exception.NotProgrammable, match="root's configuration"):
+        program(host, hands)
+    assert host.kernel.writes() == []
+
+
+@pytest.mark.parametrize(
+    ("reported", "kind"),
+    [
+        ("reconfig operation error", exception.ProgrammingOperationError),
+        ("reconfig CRC error", exception.ProgrammingCrcError),
+        ("reconfig incompatible image", exception.ProgrammingIncompatible),
+        ("reconfig IP protocol error", exception.ProgrammingProtocolError),
+        ("reconfig fifo overflow error", exception.ProgrammingFifoOverflow),
+        ("reconfig of a kind to come", exception.ProgrammingFailed),
+    ],
+)
+def test_each_error_of_the_hardware_has_its_type(
+    host: FpgaHost, hands: Helper, reported: str, kind: type[exception.OsAccError]
+):
+    host.kernel.fail_programming(CARD, reported)
+    with pytest.raises(exception.ProgrammingFailed, match=reported) as caught:
+        program(host, hands)
+    assert type(caught.value) is kind
+    assert caught.value.errors == (reported,)
+    assert (caught.value.address, caught.value.errno) == (CARD, errno.EIO)
+
+
+def test_several_errors_are_all_told(host: FpgaHost, hands: Helper):
+    errors = ("reconfig CRC error", "reconfig fifo overflow error")
+    host.kernel.fail_programming(CARD, *errors)
+    with pytest.raises(
+        exception.ProgrammingCrcError, match=", ".join(errors)
+    ) as caught:
+        program(host, hands)
+    assert caught.value.errors == errors
+
+
+def test_a_card_that_never_completes_has_a_type_of_its_own(
+    host: FpgaHost, hands: Helper
+):
+    host.kernel.fail_programming(CARD, error=errno.ETIMEDOUT)
+    with pytest.raises(exception.ProgrammingTimedOut, match="ETIMEDOUT"):
+        program(host, hands)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EINVAL, errno.ENOMEM])
+def test_an_error_without_a_report_is_told_by_its_number(
+    host: FpgaHost, hands: Helper, error: int
+):
+    host.kernel.fail_programming(CARD, error=errno.EIO)
+    if error != errno.EIO:
+        host.kernel.lift()
+        host.kernel.fail(CARD, "program", error)
+    with pytest.raises(exception.ProgrammingFailed, match=errno.errorcode[error]):
+        program(host, hands)
+
+
+def test_a_call_that_never_returns_is_stuck(host: FpgaHost):
+    host.kernel.hang(CARD, "program")
+    with pytest.raises(exception.DeviceStuck):
+        program(host, Helper(write_timeout=1.5))
+
+
+def test_a_worker_that_is_killed_leaves_it_unknown(host: FpgaHost, hands: Helper):
+    host.kernel.kill(CARD, "program")
+    with pytest.raises(exception.HelperLost):
+        program(host, hands)
+
+
+def test_who_has_it_open_is_named(host: FpgaHost, hands: Helper):
+    host.kernel.open_node("dfl-port.0", 77, "fpgadiag")
+    with pytest.raises(exception.DeviceInUse, match="fpgadiag") as caught:
+        program(host, hands)
+    assert caught.value.holders == ((77, "fpgadiag"),)
+
+
+def test_who_has_let_go_meanwhile_has_no_name(
+    host: FpgaHost, hands: Helper, monkeypatch: pytest.MonkeyPatch
+):
+    busy = Result(Outcome.IN_USE, errno.EBUSY, "port")
+    monkeypatch.setattr(fpga, "program", lambda *_arguments: busy)
+    with pytest.raises(exception.DeviceInUse) as caught:
+        program(host, hands)
+    assert caught.value.holders == ()
+    assert caught.value.retryable
+
+
+def test_an_altered_file_is_an_invalid_image(host: FpgaHost, hands: Helper):
+    bitstream = host.bitstream()
+    host.file().write_bytes(b"something else")
+    with pytest.raises(exception.ImageInvalid, match=bitstream.image.id):
+        hands.program(host.region(), bitstream, 1, soon())
+    assert not host.ioctls()
+
+
+def test_a_file_that_is_gone_is_one_too(host: FpgaHost, hands: Helper):
+    bitstream = host.bitstream()
+    host.file().unlink()
+    with pytest.raises(exception.ImageInvalid, match="ENOENT"):
+        hands.program(host.region(), bitstream, 1, soon())
+
+
+def test_another_interface_is_a_mismatch_and_was_not_tried(
+    host: FpgaHost, hands: Helper
+):
+    region = dataclasses.replace(host.region(), interface_id=WANTED)
+    with pytest.raises(exception.ImageMismatch, match=DFL_INTERFACE):
+        hands.program(region, host.bitstream(), 1, soon())
+    assert not host.ioctls()
+
+
+def test_a_region_without_interface_is_not_even_asked_about(
+    host: FpgaHost, hands: Helper
+):
+    with pytest.raises(exception.NotProgrammable):
+        hands.program(host.region(SILENT), host.bitstream(), 1, soon())
+    # Nor one that had an interface when it was looked at.
+    region = dataclasses.replace(host.region(SILENT), interface_id=DFL_INTERFACE)
+    with pytest.raises(exception.NotProgrammable):
+        hands.program(region, host.bitstream(), 1, soon())
+
+
+def test_a_port_that_is_gone_cannot_be_programmed(host: FpgaHost, hands: Helper):
+    region = dataclasses.replace(host.region(), number=5)
+    with pytest.raises(exception.NotProgrammable, match="port"):
+        hands.program(region, host.bitstream(), 1, soon())
+
+
+def test_a_later_operation_comes_first(host: FpgaHost, hands: Helper):
+    program(host, hands, epoch=9)
+    with pytest.raises(EpochRefused):
+        program(host, hands, epoch=8)
+
+
+def test_a_card_that_lies_is_the_callers_to_judge(host: FpgaHost, hands: Helper):
+    host.kernel.ignore(CARD, "program")
+    assert program(host, hands) == DFL_FUNCTION
+
+
+def test_no_call_is_made_where_no_time_is_left(host: FpgaHost, hands: Helper):
+    with pytest.raises(exception.DeviceStuck):
+        hands.program(host.region(), host.bitstream(), 1, time.monotonic())
+    assert not host.ioctls()
+
+
+def test_ports_are_released_and_come_back(host: FpgaHost, hands: Helper):
+    hands.release_ports(card(host), 2, 1, soon())
+    assert host.card(PORTED).ports == ()
+    hands.assign_ports(card(host), 2, soon())
+    assert len(host.card(PORTED).ports) == 2
+
+
+def test_who_keeps_a_port_is_named(host: FpgaHost, hands: Helper):
+    host.kernel.open_node("dfl-port.2", 77, "fpgadiag")
+    with pytest.raises(exception.DeviceInUse, match="fpgadiag"):
+        hands.release_ports(card(host), 2, 1, soon())
+
+
+def test_a_card_that_has_vfs_keeps_them(host: FpgaHost, hands: Helper):
+    hands.release_ports(card(host), 2, 1, soon())
+    hands.set_num_vfs(card(host), 2, 2, soon())
+    with pytest.raises(exception.HostStepFailed, match="sriov_numvfs"):
+        hands.assign_ports(card(host), 3, soon())

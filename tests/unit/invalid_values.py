@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Values that nobody takes, and how they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from os_acc import exception
+
+HUGE = 10**5000
+#: Nothing of this is a mapping, a uuid, a name or a number that we take.
+WRONG = [
+    pytest.param(None, "None", id="None"),
+    pytest.param(True, "True", id="bool"),
+    pytest.param(7, "7", id="int"),
+    pytest.param(HUGE, "bits", id="huge"),
+    pytest.param(1.5, "1.5", id="float"),
+    pytest.param(float("nan"), "nan", id="nan"),
+    pytest.param("what", "what", id="text"),
+    pytest.param("\ud800", "ud800", id="surrogate"),
+    pytest.param("x" * 100_000, "xxx", id="long"),
+    pytest.param(b"what", "what", id="bytes"),
+    pytest.param(["what"], "what", id="list"),
+    pytest.param(("what",), "what", id="tuple"),
+    pytest.param({"what"}, "what", id="set"),
+    pytest.param(object, "object", id="class"),
+    pytest.param(type("dict", (), {})(), "dict", id="namesake"),
+]
+NO_MAPPING = [each for each in WRONG if each.id != "None"]
+
+
+def is_told(
+    call: Callable[[], object], kind: type[exception.OsAccError], text: str
+) -> exception.OsAccError:
+    with pytest.raises(kind) as caught:
+        call()
+    assert text in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    return caught.value

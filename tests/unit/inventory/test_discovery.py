@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the host offers: providers with names that last."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from os_acc.testing import FunctionSpec, HostSpec, hosts
+
+GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
+
+
+def with_serial(function: FunctionSpec, serial: str) -> FunctionSpec:
+    return dataclasses.replace(function, attributes=(("serial_number", f"{serial}\n"),))
+
+
+def names(bench) -> list[str]:
+    return [provider.name for provider in bench.manager.providers()]
+
+
+def test_each_card_is_a_provider_named_by_its_node_and_identity(bench):
+    assert names(bench) == [
+        "node1_accel_10de_2235_0000_17_00_0",
+        "node1_accel_8086_1592_0000_3b_00_0",
+        "node1_accel_10ee_5000_0000_5e_00_0",
+        "node1_accel_10de_2235_0000_b1_00_0",
+        "node1_accel_8086_4940_0000_d8_00_0",
+        "node1_accel_144d_a824_0000_d9_00_0",
+        "node1_accel_10ee_5000_0000_e3_00_0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "resource_class", "trait"),
+    [
+        (GPU, "CUSTOM_ACCELERATOR_GPU", "CUSTOM_PCI_10DE_2235"),
+        (FPGA, "CUSTOM_ACCELERATOR_FPGA", "CUSTOM_PCI_10EE_5000"),
+        ("0000:3b:00.0", "CUSTOM_ACCELERATOR_NIC", "CUSTOM_PCI_8086_1592"),
+        ("0000:d8:00.0", "CUSTOM_ACCELERATOR_QAT", "CUSTOM_PCI_8086_4940"),
+        ("0000:d9:00.0", "CUSTOM_ACCELERATOR_SSD", "CUSTOM_PCI_144D_A824"),
+    ],
+)
+def test_a_card_offers_what_its_class_and_ids_say(
+    bench, address, resource_class, trait
+):
+    device = bench.provider(address).device
+    assert device.resource_class == resource_class
+    assert device.traits == {trait}
+
+
+def test_the_operator_names_class_and_traits(make_bench):
+    bench = make_bench(
+        device_spec=[
+            '{"address": "0000:5e:00.0", "resource_class": "FPGA",'
+            ' "traits": "CUSTOM_FAST, cool"}'
+        ]
+    )
+    device = bench.provider(FPGA).device
+    assert device.resource_class == "FPGA"
+    assert device.traits == {
+        "CUSTOM_FAST",
+        "CUSTOM_COOL",
+        "CUSTOM_PCI_10EE_5000",
+    }
+
+
+def test_providers_survive_the_loss_of_the_store(make_bench, tmp_path):
+    bench = make_bench()
+    before = bench.manager.providers()
+    bench.restart(state_path=str(tmp_path / "elsewhere"))
+    assert bench.manager.providers() == before
+    bench.kernel.reboot()
+    assert bench.manager.providers() == before
+
+
+def test_providers_of_two_nodes_are_different(bench):
+    before = {provider.uuid for provider in bench.manager.providers()}
+    bench.restart(node_name="node2")
+    after = {provider.uuid for provider in bench.manager.providers()}
+    assert len(before) == len(after) == 7
+    assert before.isdisjoint(after)
+
+
+def test_a_card_with_a_serial_number_is_named_by_it_wherever_it_is(make_bench):
+    bench = make_bench(HostSpec((with_serial(hosts.fpga("0000:05"), "00-1b-21-ff"),)))
+    assert names(bench) == ["node1_accel_10ee_5000_00_1b_21_ff"]
+
+
+def test_two_ports_of_one_card_are_two_providers(make_bench):
+    """They have the serial number of their card."""
+    ports = [
+        dataclasses.replace(
+            with_serial(hosts.nic("0000:05", name=f"eno{number}"), "00-1b-21-ff"),
+            address=f"0000:05:00.{number}",
+        )
+        for number in range(2)
+    ]
+    bench = make_bench(HostSpec(tuple(ports)))
+    assert names(bench) == [
+        "node1_accel_8086_1592_00_1b_21_ff",
+        "node1_accel_8086_1592_00_1b_21_ff_1",
+    ]
+
+
+def test_cards_with_the_same_serial_number_are_all_offered(make_bench):
+    cards = [with_serial(hosts.fpga(f"0000:0{n}"), "00-00-00-00") for n in (5, 6)]
+    bench = make_bench(HostSpec(tuple(cards)))
+    assert names(bench) == [
+        "node1_accel_10ee_5000_0000_05_00_0",
+        "node1_accel_10ee_5000_0000_06_00_0",
+    ]
+
+
+def test_the_vfs_of_a_card_are_the_capacity_of_one_provider(make_bench):
+    bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 4}'])
+    (provider,) = bench.manager.providers()
+    assert provider.name == "node1_accel_8086_1592_0000_3b_00_0"
+    assert [str(handle.address) for handle in provider.device.handles] == [
+        f"0000:3b:02.{number}" for number in range(4)
+    ]
+
+
+def test_vfs_that_are_tagged_differently_are_different_providers(make_bench):
+    bench = make_bench(
+        device_spec=[
+            '{"address": "0000:3b:02.0", "resource_class": "CUSTOM_FAST"}',
+            '{"address": "0000:3b:02.1", "resource_class": "CUSTOM_FAST"}',
+            '{"address": "0000:3b:02.2", "resource_class": "CUSTOM_SLOW"}',
+            '{"address": "0000:3b:00.0", "num_vfs": 4}',
+        ]
+    )
+    found = {
+        provider.device.resource_class: len(provider.device.handles)
+        for provider in bench.manager.providers()
+    }
+    assert found["CUSTOM_FAST"] == 2
+    assert found["CUSTOM_SLOW"] == 1
+    assert sum(found.values()) == 4
+    assert len({provider.uuid for provider in bench.manager.providers()}) == len(found)
+
+
+def test_a_thousand_vfs_are_offered_at_once(make_bench):
+    bench = make_bench(hosts.many_vfs_host(), device_spec=['{"product_id": "1889"}'])
+    counts = [len(each.device.handles) for each in bench.manager.providers()]
+    assert counts == [256] * 4
+
+
+# -- regions of cards ------------------------------------------------------------
+
+
+def test_the_regions_of_a_card_stand_below_it_and_others_below_the_node(make_bench):
+    spec = hosts.fpga_host()
+    ports = '{"address": "0000:af:*.*", "num_vfs": 2}'
+    whole = '{"address": "0000:3b:00.0"}'
+    bench = make_bench(
+        HostSpec((*spec.functions, hosts.fpga("0000:05"))),
+        device_spec=[ports, whole, '{"address": "0000:05:00.0"}'],
+    )
+    found = {
+        each.name: each.card and each.card.name for each in bench.manager.providers()
+    }
+    assert found == {
+        "node1_accel_8086_0b2b_0000_3b_00_0": "node1_accel_card_8086_0b2b_0000_3b_00_0",
+        "node1_accel_8086_0b2c_0000_af_00_1": "node1_accel_card_8086_0b2b_0000_af_00_0",
+        "node1_accel_8086_0b2c_0000_af_00_2": "node1_accel_card_8086_0b2b_0000_af_00_0",
+        "node1_accel_10ee_5000_0000_05_00_0": None,
+    }
+
+
+def test_two_cards_with_one_serial_number_are_two_cards(make_bench):
+    cards = [with_serial(hosts.dfl(f"0000:0{n}"), "00-00-00-00") for n in (5, 6)]
+    bench = make_bench(HostSpec(tuple(cards)))
+    assert {each.card.name for each in bench.manager.providers()} == {
+        "node1_accel_card_8086_0b2b_0000_05_00_0",
+        "node1_accel_card_8086_0b2b_0000_06_00_0",
+    }

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the operator named is offered only where a guest can safely have it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shutil
+
+import pytest
+
+from os_acc import conf, exception, service
+from os_acc.objects.device import Refusal
+from os_acc.objects.lease import Owner
+from os_acc.testing import HostSpec, hosts
+from tests.unit.bench import EVERYTHING, instance, request
+
+GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
+
+
+@pytest.mark.parametrize(
+    ("address", "reason", "detail"),
+    [
+        ("0000:03:00.0", Refusal.NO_RESET, ""),
+        ("0000:04:00.0", Refusal.HOST_USES, "nvme0n1p1 is mounted at /"),
+        ("0000:16:00.0", Refusal.BRIDGE, ""),
+        ("0000:af:00.0", Refusal.HOST_USES, "ens2f0 is up"),
+    ],
+)
+def test_what_the_host_needs_is_refused(bench, address, reason, detail):
+    refused = bench.refused(address)
+    assert refused.reason is reason
+    assert detail in refused.detail
+    assert reason.value in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("spec", "address", "reason"),
+    [
+        (hosts.without_iommu(), GPU, Refusal.NO_IOMMU),
+        (hosts.denylist_host(), "0000:3d:00.0", Refusal.DENYLISTED),
+        (hosts.mapped_by_firmware(), "0000:05:00.0", Refusal.RESERVED_REGION),
+    ],
+)
+def test_what_vfio_will_not_take_is_refused(make_bench, spec, address, reason):
+    bench = make_bench(spec)
+    assert bench.refused(address).reason is reason
+    assert bench.manager.providers() == ()
+
+
+def test_the_denylist_can_be_switched_off(make_bench):
+    spec = dataclasses.replace(hosts.denylist_host(), disable_denylist=True)
+    bench = make_bench(spec)
+    bench.plug(1, "0000:3d:00.0")
+    assert bench.drivers("0000:3d:00.0") == ["vfio-pci"]
+
+
+def test_nothing_is_named_by_default(make_bench):
+    bench = make_bench(device_spec=[])
+    stock = bench.manager.take_stock()
+    assert (stock.providers, stock.refused) == ({}, ())
+
+
+@pytest.mark.parametrize("named", ["0000:01:00.0", "0000:04:00.0"])
+def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
+    bench = make_bench(
+        hosts.shared_group_host(), device_spec=[f'{{"address": "{named}"}}']
+    )
+    refused = bench.refused(named)
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert "0000:0" in refused.detail
+    assert "shares its group" in refused.detail
+    assert bench.manager.providers() == ()
+
+
+def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_bench):
+    bench = make_bench(hosts.shared_group_host())
+    refused = bench.refused("0000:01:00.0")
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert "0000:02:00.0: network interface eno1 is up" in refused.detail
+
+
+def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_bench):
+    """The privileged helper does not bind it either."""
+    pf, other = "0000:3b:00.0", "0000:3b:00.1"
+    first = hosts.nic("0000:3b", name="ens1f0", vfs=8)
+    second = hosts.nic("0000:3b", name="ens1f1")
+    second = dataclasses.replace(second, address=other, group_of=pf)
+    bench = make_bench(
+        HostSpec((hosts.root_port("0000:3a:00.0"), first, second)),
+        device_spec=[
+            f'{{"address": "{pf}", "num_vfs": 4}}',
+            f'{{"address": "{other}"}}',
+        ],
+    )
+    # Others than os_acc can remove the VFs.
+    numvfs = bench.kernel.path("sys/bus/pci/devices", pf, "sriov_numvfs")
+    bench.kernel.write(numvfs, "0")
+    refused = bench.refused(other)
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert f"{pf}: a PF with VFs" in refused.detail
+
+
+def test_a_disk_below_a_vmd_is_refused_with_the_vmd_named(make_bench):
+    bench = make_bench(hosts.vmd_host(), device_spec=['{"address": "10000:01:00.0"}'])
+    refused = bench.refused("10000:01:00.0")
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert "0000:00:0e.0 (vmd)" in refused.detail
+
+
+def test_a_neighbour_without_a_driver_does_not_stand_in_the_way(make_bench):
+    card = hosts.fpga("0000:05")
+    other = dataclasses.replace(hosts.fpga("0000:06"), group_of=card.address)
+    bench = make_bench(
+        HostSpec((card, other)), device_spec=['{"address": "0000:05:00.0"}']
+    )
+    bench.plug(1, card.address)
+    assert bench.drivers(card.address, other.address) == ["vfio-pci", None]
+
+
+def test_a_pf_whose_vfs_are_offered_is_not_offered_itself(make_bench):
+    bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 2}'])
+    assert bench.refused("0000:3b:00.0").reason is Refusal.HAS_VFS
+    assert len(bench.provider("0000:3b:00.0").device.handles) == 2
+
+
+def test_a_device_without_reset_is_offered_where_the_operator_allows_it(make_bench):
+    spec = HostSpec((dataclasses.replace(hosts.fpga("0000:05"), reset_methods=()),))
+    bench = make_bench(
+        spec, device_spec=['{"address": "0000:05:00.0", "allow_no_reset": true}']
+    )
+    before = bench.kernel.snapshot()
+    bench.plug(1, "0000:05:00.0")
+    bench.unplug(1)
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
+    bench.to_driver(FPGA, "vfio-pci")
+    refused = bench.refused(FPGA)
+    assert refused.reason is Refusal.UNKNOWN_STATE
+    assert "vfio-pci" in refused.detail
+
+
+def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
+    """It has no driver any more, but its last one waits for the guest."""
+    kernel = bench.kernel
+    bench.to_driver(FPGA, "vfio-pci")
+    kernel.hold(FPGA)
+    kernel.hot_unplug(FPGA)
+    assert bench.drivers(FPGA) == [None]
+    assert bench.refused(FPGA).reason is Refusal.UNKNOWN_STATE
+    kernel.let_go(FPGA)
+    with pytest.raises(LookupError):
+        bench.refused(FPGA)
+
+
+def test_a_leased_device_stays_with_its_provider(bench):
+    before = bench.manager.providers()
+    bench.plug(1, GPU)
+    assert bench.manager.providers() == before
+
+
+# -- what Nova claims --------------------------------------------------------
+
+
+def with_nova(bench, *device_spec: str):
+    """A manager that sees Nova's own options as well."""
+    from oslo_config import cfg
+
+    config = bench.config()
+    config.register_opts([cfg.MultiStrOpt("device_spec", default=[])], group="pci")
+    config.set_override("device_spec", list(device_spec), group="pci")
+    assert conf.Settings.load(config).nova_device_spec == device_spec
+    return service.build(config, bench.root, Owner.NOVA)
+
+
+def reasons(manager) -> dict[str, Refusal]:
+    return {str(each.address): each.reason for each in manager.take_stock().refused}
+
+
+def test_what_nova_claims_is_refused(bench):
+    manager = with_nova(bench, '{"vendor_id": "10ee"}')
+    found = reasons(manager)
+    assert found["0000:5e:00.0"] is Refusal.NOVA_CLAIMS
+    assert found["0000:e3:00.0"] is Refusal.NOVA_CLAIMS
+    assert GPU not in found
+
+
+@pytest.mark.parametrize("named", [EVERYTHING, f'{{"address": "{AUDIO}"}}'])
+def test_a_sibling_never_takes_along_what_nova_claims(make_bench, named):
+    bench = make_bench(device_spec=[named])
+    manager = with_nova(bench, f'{{"address": "{GPU}"}}')
+    members = {
+        str(address)
+        for provider in manager.providers()
+        for handle in provider.device.handles
+        for address in handle.members
+    }
+    assert GPU not in members
+    assert AUDIO not in members
+    assert reasons(manager)[AUDIO] in (Refusal.NOT_ISOLATED, Refusal.NO_RESET)
+
+
+def test_a_card_is_refused_where_nova_claims_a_part_of_it(make_bench):
+    bench = make_bench(device_spec=[f'{{"address": "{GPU}"}}'])
+    manager = with_nova(bench, f'{{"address": "{AUDIO}"}}')
+    (refused,) = manager.take_stock().refused
+    assert refused.reason is Refusal.NOT_ISOLATED
+    assert AUDIO in refused.detail
+    assert "Nova" in refused.detail
+
+
+def of_nova_s_mdevs(bench, **addresses: list[str]):
+    """The service's configuration, with Nova's mdev types and where they are."""
+    from oslo_config import cfg
+
+    config = bench.config()
+    config.register_opts([cfg.ListOpt("enabled_mdev_types")], group="devices")
+    config.set_override("enabled_mdev_types", list(addresses), group="devices")
+    for name, places in addresses.items():
+        option = cfg.ListOpt("device_addresses", default=places)
+        config.register_opts([option], group=f"mdev_{name}")
+    return config
+
+
+@pytest.mark.parametrize(
+    ("addresses", "everywhere"),
+    [
+        ({}, ()),
+        ({"a": [GPU], "b": [AUDIO]}, ()),
+        ({"a": []}, ("a",)),
+        ({"a": [], "b": [], "c": [GPU]}, ("a", "b")),
+        # Nova uses the first of all then, and for every device.
+        ({"a": [GPU], "b": []}, ("a", "b")),
+    ],
+)
+def test_a_type_without_addresses_is_nova_s_wherever_it_is(
+    bench, addresses, everywhere
+):
+    config = of_nova_s_mdevs(bench, **addresses)
+    assert conf.Settings.load(config).nova_mdev_types == everywhere
+
+
+@pytest.fixture
+def offering(make_bench):
+    """A host with a card whose driver offers mediated devices."""
+    types = "mdev_supported_types/{}/available_instances"
+    attributes = tuple((types.format(name), "4\n") for name in ("t-1", "t-2"))
+    card = dataclasses.replace(hosts.fpga("0000:05"), attributes=attributes)
+    other = hosts.fpga("0000:06")
+    return lambda *beside: make_bench(HostSpec((card, other, *beside)))
+
+
+@pytest.mark.parametrize(
+    ("enabled", "detail"), [({"t-3": []}, None), ({"t-1": []}, "it offers t-1")]
+)
+def test_what_offers_a_type_without_addresses_is_refused(offering, enabled, detail):
+    bench = offering()
+    manager = service.build(of_nova_s_mdevs(bench, **enabled), bench.root, Owner.NOVA)
+    found = {
+        str(each.address): (each.reason, each.detail)
+        for each in manager.take_stock().refused
+    }
+    expected = {"0000:05:00.0": (Refusal.NOVA_CLAIMS, detail)} if detail else {}
+    assert found == expected
+
+
+def test_a_type_with_addresses_is_nova_s_only_there(offering):
+    bench = offering()
+    config = of_nova_s_mdevs(bench, **{"t-1": ["0000:06:00.0"]})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    assert reasons(manager) == {"0000:06:00.0": Refusal.NOVA_CLAIMS}
+
+
+def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(offering):
+    beside = dataclasses.replace(hosts.fpga("0000:07"), group_of="0000:05:00.0")
+    bench = offering(beside)
+    config = of_nova_s_mdevs(bench, **{"t-2": []})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    assert reasons(manager) == {
+        "0000:05:00.0": Refusal.NOVA_CLAIMS,
+        "0000:07:00.0": Refusal.NOT_ISOLATED,
+    }
+
+
+def test_what_cannot_be_read_of_nova_stops_nothing(bench, caplog):
+    manager = with_nova(bench, "not JSON")
+    assert manager.providers()
+    assert "not JSON" in caplog.text
+
+
+def offer(bench, address, *types):
+    """Let the function's driver offer just these types of mediated devices."""
+    place = pathlib.Path(bench.root, "sys/bus/pci/devices", address)
+    shutil.rmtree(place / "mdev_supported_types", ignore_errors=True)
+    for name in types:
+        (place / "mdev_supported_types" / name).mkdir(parents=True)
+
+
+CARDS = {"0000:05:00.0", "0000:06:00.0"}
+
+
+def offered(manager):
+    return {str(each.device.address) for each in manager.providers()}
+
+
+def test_types_of_mediated_devices_come_and_go_without_a_restart(offering):
+    bench = offering()
+    config = of_nova_s_mdevs(bench, **{"t-9": []})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    for types, left in (
+        ((), CARDS),
+        (("t-8", "t-9"), {"0000:05:00.0"}),
+        (("t-8",), CARDS),
+        (("t-9",), {"0000:05:00.0"}),
+        ((), CARDS),
+    ):
+        offer(bench, "0000:06:00.0", *types)
+        assert offered(manager) == left
+
+
+def test_types_that_nova_takes_none_of_change_nothing(offering):
+    bench = offering()
+    before = bench.manager.providers()
+    offer(bench, "0000:06:00.0", "t-9")
+    offer(bench, "0000:05:00.0")
+    assert bench.manager.providers() == before
+
+
+def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(offering):
+    bench = offering()
+    config = of_nova_s_mdevs(bench, **{"t-9": []})
+    manager = service.build(config, bench.root, Owner.NOVA)
+    (provider,) = (
+        each
+        for each in manager.providers()
+        if str(each.device.address) == "0000:06:00.0"
+    )
+    before = manager.plug(instance(1), *request(provider))
+    offer(bench, "0000:06:00.0", "t-9")
+    assert offered(manager) == CARDS - {"0000:06:00.0"}
+    assert manager.plug(instance(1), *request(provider)) == before
+    with pytest.raises(exception.OsAccError):
+        manager.plug(instance(2), *request(provider))
+    assert manager.unplug(instance(1)) == 1
+
+
+# -- as of now ---------------------------------------------------------------
+
+
+def test_a_device_that_is_pulled_out_and_put_back_is_seen_without_a_restart(bench):
+    provider = bench.provider("0000:5e:00.0")
+    spec = bench.kernel.hot_unplug("0000:5e:00.0")
+    with pytest.raises(LookupError):
+        bench.provider("0000:5e:00.0")
+    with pytest.raises(exception.DeviceGone, match=provider.uuid):
+        bench.manager.plug(
+            instance(1),
+            {"uuid": provider.uuid},
+            {f"resources:{provider.device.resource_class}": "1"},
+        )
+    bench.kernel.hot_plug(spec)
+    assert bench.provider("0000:5e:00.0") == provider
+
+
+def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(bench):
+    from pathlib import Path
+
+    modalias = Path(bench.root, "sys/bus/pci/devices/0000:5e:00.0/modalias")
+    text = "what nobody understands\n"
+    modalias.unlink()
+    modalias.write_text(text)
+    stock = bench.manager.take_stock()
+    assert "0000:5e:00.0" in stock.host.unreadable
+    assert bench.provider(GPU)
+
+
+def test_a_vmd_is_a_bridge_whatever_its_class_says(make_bench):
+    bench = make_bench(hosts.vmd_host())
+    assert bench.refused("0000:00:0e.0").reason is Refusal.BRIDGE

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The host is looked at again when the kernel says that it has changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+
+import pytest
+
+from os_acc import exception
+from os_acc.host import pci
+from os_acc.host.uevents import Recovery, Uevent
+from os_acc.inventory import monitor
+from os_acc.objects.pci import PciAddress
+
+GPU, NIC = PciAddress.parse("0000:17:00.0"), PciAddress.parse("0000:3b:00.0")
+LONG = 120.0
+
+
+class ToldEars:
+    """Hears what the test says; an exception is raised."""
+
+    def __init__(self) -> None:
+        self.said: queue.Queue[Uevent | Exception] = queue.Queue()
+
+    def poll(self, seconds: float) -> Uevent | None:
+        try:
+            said = self.said.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+class Looks:
+    """Counts the looks, and lets the test wait for one."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.begun.release()
+
+    def wait(self) -> None:
+        assert self.begun.acquire(timeout=LONG)
+
+    def none_waits(self) -> bool:
+        return not self.begun.acquire(blocking=False)
+
+
+@pytest.fixture(autouse=True)
+def soon_quiet(monkeypatch):
+    monkeypatch.setattr(monitor, "QUIET", 0.05)
+    monkeypatch.setattr(monitor, "_STEP", 0.1)
+
+
+@pytest.fixture
+def ears():
+    return ToldEars()
+
+
+@pytest.fixture
+def looks():
+    return Looks()
+
+
+@pytest.fixture
+def watcher(ears, looks):
+    """Watches, and looks at the host for no other reason than an event."""
+    made = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    made.start()
+    yield made
+    assert made.stop(LONG)
+
+
+def test_a_change_is_looked_at(watcher, ears, looks):
+    ears.said.put(Uevent("add", GPU))
+    looks.wait()
+    ears.said.put(Uevent("remove", GPU))
+    looks.wait()
+
+
+def test_many_events_at_once_are_one_look(ears, looks, monkeypatch):
+    monkeypatch.setattr(monitor, "QUIET", 0.5)
+    monkeypatch.setattr(monitor, "RESTLESS", LONG)
+    # All of them are there before anybody listens: no pause ends a change.
+    for _ in range(300):
+        ears.said.put(Uevent("add", GPU))
+    watcher = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    watcher.start()
+    looks.wait()
+    assert watcher.stop(LONG)
+    assert ears.said.empty()
+    assert looks.none_waits()
+
+
+def test_what_never_rests_is_looked_at_all_the_same(ears, looks, monkeypatch):
+    monkeypatch.setattr(monitor, "RESTLESS", 0.0)
+    ears.said.put(Uevent("change", GPU))
+    ears.said.put(Uevent("change", GPU))
+    watcher = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+
+
+def test_without_an_event_it_is_looked_at_now_and_then(ears, looks):
+    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+
+
+def test_events_that_cannot_be_heard_leave_the_looks_now_and_then(looks, caplog):
+    def deaf():
+        raise exception.HostStepFailed("no netlink here")
+
+    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, deaf)
+    watcher.start()
+    looks.wait()
+    assert watcher.stop(LONG)
+    assert "no netlink here" in caplog.text
+
+
+def test_nothing_heard_any_more_is_said_once_and_looked_at_now_and_then(
+    ears, looks, caplog
+):
+    ears.said.put(exception.HostStepFailed("the socket has gone"))
+    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+    assert caplog.text.count("the socket has gone") == 1
+
+
+def test_an_event_that_is_not_understood_leaves_the_looks_now_and_then(
+    ears, looks, caplog
+):
+    ears.said.put(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
+    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, lambda: ears)
+    watcher.start()
+    looks.wait()
+    looks.wait()
+    assert watcher.stop(LONG)
+    assert caplog.text.count("an event of the kernel's is not understood") == 1
+
+
+def test_a_thread_that_has_ended_looks_no_more(ears, looks):
+    watcher = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    watcher.start()
+    assert watcher.stop(LONG)
+    ears.said.put(Uevent("add", GPU))
+    assert looks.none_waits()
+
+
+def test_one_that_was_never_started_can_be_stopped(looks):
+    assert monitor.Watcher(monitor.Health(), looks, 1.0).stop()
+
+
+@pytest.mark.parametrize("recovery", [Recovery.BEGUN, Recovery.FAILED])
+def test_a_function_with_a_pcie_error_is_out_of_order(recovery):
+    health = monitor.Health()
+    health.note(Uevent("change", GPU, recovery))
+    assert list(health.faults) == [GPU]
+    assert "PCIe error" in health.faults[GPU]
+
+
+def test_a_function_that_has_recovered_is_in_order_again():
+    health = monitor.Health()
+    health.note(Uevent("change", GPU, Recovery.BEGUN))
+    health.note(Uevent("change", NIC, Recovery.BEGUN))
+    health.note(Uevent("change", GPU, Recovery.SUCCESSFUL))
+    assert list(health.faults) == [NIC]
+
+
+def test_a_recovery_whose_end_may_be_lost_is_not_waited_for():
+    health = monitor.Health()
+    health.note(Uevent("change", GPU, Recovery.BEGUN))
+    health.note(Uevent("change", NIC, Recovery.FAILED))
+    # The kernel has told more than could be heard.
+    health.note(Uevent(""))
+    assert list(health.faults) == [NIC]
+    health.note(Uevent("change", GPU, Recovery.FAILED))
+    assert set(health.faults) == {GPU, NIC}
+
+
+@pytest.mark.parametrize("action", ["add", "remove"])
+def test_another_card_in_the_same_slot_is_not_out_of_order(action):
+    health = monitor.Health()
+    health.note(Uevent("change", GPU, Recovery.FAILED))
+    health.note(Uevent(action, GPU))
+    assert not health.faults
+
+
+@pytest.mark.parametrize("action", ["bind", "unbind", "change"])
+def test_a_driver_does_not_make_a_card_healthy(action):
+    health = monitor.Health()
+    health.note(Uevent("change", GPU, Recovery.FAILED))
+    health.note(Uevent(action, GPU))
+    assert list(health.faults) == [GPU]
+
+
+def test_a_type_of_mediated_devices_that_comes_is_told_of_its_function(
+    bench, ears, monkeypatch
+):
+    """As mdev_register_parent() tells of it: as a change of the function."""
+    manager, types = bench.manager, set()
+    offering = manager.offering
+    offering._rules = dataclasses.replace(
+        offering._rules, nova_mdev_types=frozenset({"t-1"})
+    )
+    monkeypatch.setattr(
+        pci, "mdev_types", lambda _root, address: types if address == GPU else set()
+    )
+    looked = Looks()
+
+    def look() -> None:
+        manager.refresh()
+        looked()
+
+    def offered() -> set[str]:
+        return {
+            str(each.provider.device.address)
+            for each in offering.snapshots.newest()
+            if each.provider
+        }
+
+    manager.providers()
+    before = offered()
+    watcher = monitor.Watcher(monitor.Health(), look, 10_000.0, lambda: ears)
+    watcher.start()
+    for there in ({"t-1"}, set()):
+        types.clear()
+        types.update(there)
+        ears.said.put(Uevent("change", GPU))
+        looked.wait()
+        assert offered() == (before - {str(GPU)} if there else before)
+    assert watcher.stop(LONG)
+
+
+def test_a_change_of_something_else_than_a_function_is_looked_at(watcher, ears, looks):
+    ears.said.put(Uevent("change"))
+    looks.wait()

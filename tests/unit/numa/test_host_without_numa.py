@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Guests with NUMA cells on a host whose kernel has none: on libvirt's cell 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from os_acc import exception
+from os_acc.host.numa import read_topology
+from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.search import fit_to_host
+from os_acc.numa.network_options import NetworkAffinity
+from os_acc.objects.numa import InstanceNUMACell, InstanceNUMATopology, NUMAPolicy
+from os_acc.testing import HostSpec, hosts
+from tests.unit.bench import Bench, instance, request
+
+GPU = "0000:17:00.0"
+#: Nova's, of a device without a node.
+REFUSED = {NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET}
+
+
+@pytest.fixture
+def host(make_bench: Callable[..., Bench]) -> Bench:
+    return make_bench(HostSpec(tuple(hosts.gpu("0000:17")), nodes=()))
+
+
+def plug(host: Bench, policy: NUMAPolicy, cell: int) -> list[dict[str, object]]:
+    selected, flavor = request(host.provider(GPU))
+    specs = flavor | {"accel1:numa_policy": policy.value}
+    return host.manager.plug(instance(1) | {"numa_cells": [cell]}, selected, specs)
+
+
+@pytest.mark.parametrize("policy", NUMAPolicy)
+def test_each_policy_treats_a_device_as_one_without_a_node(
+    host: Bench, policy: NUMAPolicy
+) -> None:
+    if policy in REFUSED:
+        with pytest.raises(exception.NUMAPolicyUnmet):
+            plug(host, policy, 0)
+        return
+    (entry,) = plug(host, policy, 0)
+    assert (entry["pci_id"], entry["numa_affinity"]) == (GPU, "unknown")
+
+
+def test_there_is_no_other_cell(host: Bench) -> None:
+    with pytest.raises(exception.InvalidInstanceInfo, match="host are 0"):
+        plug(host, NUMAPolicy.PREFERRED, 1)
+
+
+def test_networks_may_leave_it_there_and_nowhere_else(host: Bench) -> None:
+    topology = read_topology(host.kernel.root)
+    there = NetworkAffinity((("foo", frozenset({0})),), frozenset({0}))
+    (cell,) = there.on(topology).cells
+    assert cell.network_info.physnets == {"foo"}
+    assert cell.network_info.tunneled
+    elsewhere = NetworkAffinity(tunnel=frozenset({1}))
+    with pytest.raises(exception.InvalidNetworkNUMAAffinity, match="has 1"):
+        elsewhere.on(topology)
+
+
+@pytest.mark.parametrize(("memory", "fits"), [(65536, True), (65537, False)])
+def test_a_guest_is_fitted_to_it(host: Bench, memory: int, fits: bool) -> None:
+    cell = InstanceNUMACell(cpuset=frozenset({0}), memory=memory)
+    topology = read_topology(host.kernel.root)
+    question = Question(topology, InstanceNUMATopology((cell,)))
+    found = fit_to_host(question)
+    assert (found.fits, found.cells) == (fits, (0,) if fits else ())

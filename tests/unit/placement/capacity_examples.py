@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Providers and leases to count."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.objects.device import Device, Handle, Provider
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding, Standing
+from os_acc.objects.pci import PciAddress, PciIdentity
+from os_acc.objects.published import NOTHING, Told
+from os_acc.objects.region import Region
+from os_acc.placement import region_traits
+from tests.unit.bench import uuid_of
+
+CLASS, OTHER_CLASS = "CUSTOM_ACCELERATOR_NIC", "CUSTOM_ACCELERATOR_GPU"
+_IDENTITY = PciIdentity(0x8086, 0x1592, 0, 0, 0, "")
+
+
+def place(number: int, function: int = 0) -> PciAddress:
+    return PciAddress(0, 0x3B, number, function)
+
+
+def handle(number: int, functions: int = 1) -> Handle:
+    members = tuple(place(number, each) for each in range(functions))
+    return Handle(members[0], members, iommu_group=number, numa_node=None)
+
+
+def provider(
+    number: int, *handles: Handle, traits: tuple[str, ...] = ("CUSTOM_FAST",)
+) -> Provider:
+    device = Device(
+        plugin="pci",
+        address=place(number),
+        identity=_IDENTITY,
+        resource_class=CLASS,
+        traits=frozenset(traits),
+        handles=handles,
+        numa_node=None,
+    )
+    return Provider(uuid_of(number), f"node1_accel_{number}", device)
+
+
+def region(number: int, holds: str) -> Provider:
+    """A provider that is a region with this function in it.
+
+    Its traits are what os_acc says of it where nobody has leased it.
+    """
+    made = provider(number, handle(number), traits=())
+    at, identity = made.device.address, made.device.identity
+    found = Region(at, identity, 0, uuid_of(73), holds, (at,))
+    device = dataclasses.replace(made.device, region=found)
+    return dataclasses.replace(made, device=region_traits.described(device, Standing()))
+
+
+def lease(
+    of: str, of_handle: Handle, state: LeaseState = LeaseState.HELD, **more: object
+) -> Lease:
+    """A lease on the provider with this uuid; '' as one adopted by hand."""
+    made = Lease(
+        uuid=uuid_of(1000 + of_handle.iommu_group),
+        consumer=uuid_of(99),
+        owner=Owner.NOVA,
+        state=state,
+        group="",
+        provider=of,
+        resource_class=CLASS if of else "",
+        address=of_handle.address,
+        iommu_group=of_handle.iommu_group,
+        numa_node=None,
+        prior=tuple(
+            PriorBinding(each, _IDENTITY, "ice", None) for each in of_handle.members
+        ),
+        request="",
+        boot_id="",
+    )
+    return dataclasses.replace(made, **more)  # type: ignore[arg-type]
+
+
+class Ledger:
+    """What is on record, as the store keeps it."""
+
+    def __init__(self, told: Told = NOTHING) -> None:
+        self.kept = told
+
+    def told(self) -> Told:
+        return self.kept
+
+    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+        self.kept = (self.kept - gone) | more

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is written into the trees that Nova passes, and what never is."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import threading
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.device import Card
+from os_acc.placement import published
+from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.provider_tree import TreeWriter
+from os_acc.testing import provider_tree
+from tests.unit.bench import uuid_of
+from tests.unit.invalid_values import WRONG, is_told
+from tests.unit.placement import capacity_examples
+from tests.unit.placement.capacity_examples import CLASS, OTHER_CLASS, Ledger, provider
+from tests.unit.placement.nova_side import NEIGHBOUR, NODE, Nova
+
+CARD, LOST = uuid_of(1), uuid_of(7)
+CARD_ABOVE = Card(uuid_of(50), "node1_accel_card_1")
+
+
+@pytest.fixture
+def nova():
+    return Nova()
+
+
+class Service:
+    """A writer, and what it has on record."""
+
+    def __init__(self, ledger=None):
+        self.ledger = ledger or Ledger()
+        self._memory = published.Memory(self.ledger.told())
+        self._writer = TreeWriter("node1", self._memory)
+
+    def write(self, tree, node, wanted, ours):
+        """Look at the host, and then be asked."""
+        self._memory.tell(
+            [each.provider for each in wanted if each.provider], self.ledger
+        )
+        self._writer.write(tree, node, wanted, ours)
+
+
+@pytest.fixture
+def writer():
+    return Service()
+
+
+def capacity(number=1, total=4, reserved=0, traits=("CUSTOM_FAST",)):
+    found = provider(number, traits=traits)
+    return Capacity(found.uuid, found, {CLASS: Units(total, reserved)})
+
+
+def of_class(name):
+    """The same, once the operator has given it another resource class."""
+    found = capacity()
+    device = dataclasses.replace(found.provider.device, resource_class=name)
+    return Capacity(
+        found.uuid, dataclasses.replace(found.provider, device=device), {name: Units(4)}
+    )
+
+
+def leftover(uuid=LOST, total=1, name=CLASS):
+    """What is left of a provider whose device has vanished."""
+    return Capacity(uuid, None, {name: Units(total)})
+
+
+def writes(writer, *wanted, ours=None):
+    """For :meth:`Nova.cycle`."""
+    return lambda tree, node: writer.write(tree, node, wanted, ours or {})
+
+
+# -- what comes ----------------------------------------------------------------
+
+
+def test_a_provider_is_a_child_of_the_node_with_all_that_placement_asks(nova, writer):
+    assert nova.cycle(writes(writer, capacity(reserved=1))) == {CARD}
+    found = nova.known.data(CARD)
+    assert (found.name, found.parent_uuid) == ("node1_accel_1", NODE)
+    assert found.traits == {"CUSTOM_FAST"}
+    assert found.inventory == {
+        CLASS: {
+            "total": 4,
+            "reserved": 1,
+            "min_unit": 1,
+            "max_unit": 4,
+            "step_size": 1,
+            "allocation_ratio": 1.0,
+        }
+    }
+
+
+def test_the_node_may_be_named_by_its_uuid(nova, writer):
+    nova.cycle(lambda tree, _node: writer.write(tree, NODE, [capacity()], {}))
+    assert nova.known.data(CARD).parent_uuid == NODE
+
+
+def test_a_change_is_passed_on_and_nothing_else(nova, writer):
+    nova.cycle(writes(writer, capacity(1), capacity(2)))
+    assert nova.cycle(writes(writer, capacity(1, total=5), capacity(2))) == {CARD}
+    assert nova.units(CARD) == {CLASS: (5, 0)}
+
+
+def watched():
+    """A tree that knows what was called to change it."""
+
+    class Watched(provider_tree.ProviderTree):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def new_child(self, *args, **more):
+            self.calls.append("new_child")
+            return super().new_child(*args, **more)
+
+        def update_inventory(self, *args, **more):
+            self.calls.append("update_inventory")
+            return super().update_inventory(*args, **more)
+
+        def add_traits(self, *args):
+            self.calls.append("add_traits")
+            return super().add_traits(*args)
+
+        def remove_traits(self, *args):
+            self.calls.append("remove_traits")
+            return super().remove_traits(*args)
+
+    tree = Watched()
+    tree.new_root("node1", NODE)
+    return tree
+
+
+def test_the_same_again_changes_nothing_and_calls_nothing(writer):
+    tree = watched()
+    wanted = [capacity(1), capacity(2, traits=())]
+    writer.write(tree, "node1", wanted, {LOST: CLASS})
+    assert tree.calls == [
+        *("new_child", "update_inventory", "add_traits"),
+        *("new_child", "update_inventory"),
+    ]
+    tree.calls.clear()
+    writer.write(tree, "node1", wanted, {LOST: CLASS})
+    Service(writer.ledger).write(tree, "node1", wanted, {LOST: CLASS})
+    assert tree.calls == []
+
+
+# -- what stays ------------------------------------------------------------------
+
+
+def test_what_others_have_in_the_tree_is_never_touched(nova, writer):
+    for wanted in (
+        [capacity(1)],
+        [capacity(1, total=9, reserved=9, traits=()), leftover()],
+        [],
+    ):
+        ours = {CARD: CLASS, LOST: CLASS}
+        assert nova.cycle(writes(writer, *wanted, ours=ours)) <= {CARD}
+
+
+def test_what_a_leftover_was_called_is_not_guessed(nova, writer):
+    assert nova.cycle(writes(writer, leftover())) == set()
+
+
+def test_a_provider_stays_for_what_is_leased_of_it(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(writer, leftover(CARD, 2))) == {CARD}
+    assert nova.units(CARD) == {CLASS: (2, 0)}
+    assert nova.known.data(CARD).traits == {"CUSTOM_FAST"}
+
+
+def test_a_provider_that_is_not_offered_stays_and_nothing_of_it_is_free(nova, writer):
+    """Something of it may be allocated: then Nova could not remove it."""
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(writer, ours={CARD: CLASS})) == {CARD}
+    assert nova.units(CARD) == {CLASS: (4, 4)}
+    assert nova.cycle(writes(writer, ours={CARD: CLASS})) == set()
+    assert nova.cycle(writes(writer, capacity(), ours={CARD: CLASS})) == {CARD}
+    assert nova.units(CARD) == {CLASS: (4, 0)}
+
+
+def test_a_provider_that_somebody_has_removed_does_not_come_back(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.known.remove(CARD)
+    assert nova.cycle(writes(writer, ours={CARD: CLASS})) == set()
+
+
+def test_a_provider_of_ours_without_our_class_is_left_alone(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(Service(), ours={CARD: OTHER_CLASS})) == set()
+
+
+def test_a_class_that_a_provider_had_stays_and_nothing_of_it_is_free(nova, writer):
+    """Something of it may be allocated: then Nova could not remove it."""
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    assert nova.units(CARD) == {CLASS: (4, 4), OTHER_CLASS: (4, 0)}
+    assert nova.cycle(writes(writer, of_class(OTHER_CLASS))) == set()
+    nova.cycle(writes(writer, capacity()))
+    assert nova.units(CARD) == {CLASS: (4, 0), OTHER_CLASS: (4, 4)}
+
+
+def test_it_stays_when_nothing_but_leases_is_left(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    nova.cycle(writes(writer, leftover(CARD, 1, OTHER_CLASS)))
+    assert nova.units(CARD) == {CLASS: (4, 4), OTHER_CLASS: (1, 0)}
+
+
+def test_it_stays_when_the_provider_is_not_offered(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    for each in (writer, Service(writer.ledger)):
+        nova.cycle(writes(each, ours={CARD: OTHER_CLASS}))
+        assert nova.units(CARD) == {CLASS: (4, 4), OTHER_CLASS: (4, 4)}
+
+
+def test_a_class_that_somebody_has_removed_does_not_come_back(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.cycle(writes(writer, of_class(OTHER_CLASS)))
+    there = nova.known.data(CARD).inventory
+    nova.known.update_inventory(CARD, {OTHER_CLASS: there[OTHER_CLASS]})
+    assert nova.cycle(writes(writer, of_class(OTHER_CLASS))) == set()
+
+
+def test_a_class_that_novas_provider_configuration_adds_is_novas_to_keep(nova, writer):
+    """Nova adds it after us, each time, and refuses to find it there before."""
+    nova.cycle(writes(writer, capacity()))
+    inventory = nova.known.data(CARD).inventory
+    nova.known.update_inventory(CARD, inventory | {"CUSTOM_MORE": {"total": 1}})
+    nova.cycle(writes(writer, capacity()))
+    assert nova.known.data(CARD).inventory == inventory
+
+
+# -- traits ----------------------------------------------------------------------
+
+
+def test_traits_that_others_have_added_stay(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.known.add_traits(CARD, "CUSTOM_GOLD", "OWNER_NOVA")
+    assert nova.cycle(writes(writer, capacity())) == set()
+    assert nova.cycle(writes(writer, capacity(traits=()))) == {CARD}
+    assert nova.known.data(CARD).traits == {"CUSTOM_GOLD", "OWNER_NOVA"}
+
+
+def test_a_trait_that_does_not_hold_any_more_goes_until_it_has_gone(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    # Nova could not pass it on: the next tree has it again.
+    for _ in range(2):
+        nova.known.add_traits(CARD, "CUSTOM_FAST")
+        nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
+        assert nova.known.data(CARD).traits == {"CUSTOM_SLOW"}
+    for _ in range(2):
+        nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",))))
+    # From now on it is an operator's.
+    nova.known.add_traits(CARD, "CUSTOM_FAST")
+    assert nova.cycle(writes(writer, capacity(traits=("CUSTOM_SLOW",)))) == set()
+
+
+def test_a_standard_trait_is_taken_away_if_it_is_ours(nova, writer):
+    nova.cycle(writes(writer, capacity(traits=("HW_NIC_SRIOV",))))
+    nova.known.add_traits(CARD, "HW_NIC_SRIOV_MULTIQUEUE")
+    nova.cycle(writes(writer, capacity(traits=())))
+    assert nova.known.data(CARD).traits == {"HW_NIC_SRIOV_MULTIQUEUE"}
+
+
+def test_a_restart_forgets_neither_whose_a_trait_is_nor_that_it_has_to_go(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    nova.known.add_traits(CARD, "CUSTOM_GOLD")
+    nova.cycle(writes(Service(writer.ledger), capacity(traits=())))
+    assert nova.known.data(CARD).traits == {"CUSTOM_GOLD"}
+
+
+def test_without_its_record_every_trait_may_be_somebodys(nova, writer):
+    nova.cycle(writes(writer, capacity()))
+    assert nova.cycle(writes(Service(), capacity(traits=()))) == set()
+
+
+def test_without_its_record_a_region_holds_what_it_holds(nova, writer):
+    before, now = (
+        Capacity(CARD, capacity_examples.region(1, uuid_of(holds)), {CLASS: Units(1)})
+        for holds in (71, 72)
+    )
+    nova.cycle(writes(writer, before))
+    others = {"CUSTOM_GOLD", "CUSTOM_FPGA_XILINX_FUNCTION_1"}
+    nova.known.add_traits(CARD, *others)
+    after = Service()
+    assert nova.cycle(writes(after, now)) == {CARD}
+    assert nova.known.data(CARD).traits == now.provider.device.traits | others
+    assert nova.cycle(writes(after, now)) == set()
+
+
+# -- cards -----------------------------------------------------------------------
+
+
+def region(number, card=CARD_ABOVE):
+    """One of the regions of a card."""
+    found = capacity(number)
+    provider = dataclasses.replace(found.provider, card=card)
+    return dataclasses.replace(found, provider=provider)
+
+
+def parents(nova):
+    """The name of what each of our providers stands below, by its own name."""
+    known = nova.known
+    return {
+        name: known.data(known.data(uuid).parent_uuid).name
+        for name, uuid in nova.ours().items()
+    }
+
+
+def test_the_regions_of_a_card_are_below_it(nova, writer):
+    nova.cycle(writes(writer, region(1), region(2), capacity(3)))
+    assert parents(nova) == {
+        "node1_accel_card_1": "node1",
+        "node1_accel_1": "node1_accel_card_1",
+        "node1_accel_2": "node1_accel_card_1",
+        "node1_accel_3": "node1",
+    }
+    found = nova.known.data(CARD_ABOVE.uuid)
+    assert (found.inventory, found.traits) == ({}, set())
+    assert nova.cycle(writes(writer, region(1), region(2), capacity(3))) == set()
+
+
+def test_a_region_from_before_there_were_cards_stays_where_it_is(nova, writer):
+    """Nova's tree cannot move a provider, and its allocations stand on it."""
+    nova.cycle(writes(writer, capacity(1)))
+    assert nova.cycle(writes(writer, region(1))) == set()
+    assert parents(nova) == {"node1_accel_1": "node1"}
+
+
+def test_a_card_whose_name_somebody_else_has_keeps_no_region(nova, writer):
+    nova.known.new_child(CARD_ABOVE.name, NODE, uuid=LOST)
+    nova.cycle(writes(writer, region(1)))
+    assert parents(nova) == {"node1_accel_1": "node1", CARD_ABOVE.name: "node1"}
+
+
+# -- names -----------------------------------------------------------------------
+
+
+def test_a_name_that_somebody_elses_provider_has_is_left_to_it(nova, writer, caplog):
+    """Placement takes each name once, and Nova passes on all or nothing."""
+    nova.known.new_child("node1_accel_1", NEIGHBOUR, uuid=LOST)
+    for _ in range(2):
+        changed = nova.cycle(writes(writer, capacity(1), capacity(2)))
+    assert changed == set()
+    assert nova.ours() == {"node1_accel_1": LOST, "node1_accel_2": uuid_of(2)}
+    (told,) = caplog.messages
+    assert "node1_accel_1 is the name of" in told
+
+
+def test_a_node_that_the_tree_does_not_have_is_told(nova, writer):
+    tree = nova.known
+    error = is_told(
+        lambda: writer.write(tree, "elsewhere", [capacity()], {}),
+        exception.NodeNotFound,
+        "elsewhere",
+    )
+    assert error.hint
+    assert nova.ours() == {}
+
+
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_what_is_no_tree_is_told(writer, value, shown):
+    is_told(lambda: writer.write(value, "node1", [], {}), exception.InvalidInput, shown)
+
+
+@pytest.mark.parametrize(("value", "shown"), WRONG)
+def test_what_is_no_node_is_told(nova, writer, value, shown):
+    is_told(
+        lambda: writer.write(nova.known, value, [], {}), exception.InvalidInput, shown
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodename", "told"),
+    [("node1", 0), ("node1.example.org", 0), ("node2", 1), ("node2.node1", 1)],
+)
+def test_another_name_for_this_node_is_told_once(writer, caplog, nodename, told):
+    caplog.set_level(logging.WARNING)
+    nova = Nova(nodename)
+    for _ in range(2):
+        nova.cycle(writes(writer, capacity()))
+    assert nova.known.data(CARD).parent_uuid == NODE
+    assert len(caplog.messages) == told
+    assert all("node_name is 'node1'" in text for text in caplog.messages)
+
+
+# -- several at once -------------------------------------------------------------
+
+
+@pytest.fixture
+def restless():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_threads_may_write_into_one_tree(writer, caplog):
+    tree = provider_tree.ProviderTree()
+    tree.new_root("node1", NODE)
+    wanted = [capacity(number) for number in range(1, 32)]
+    failed, together = [], threading.Barrier(8)
+
+    def write():
+        together.wait()
+        try:
+            writer.write(tree, "node1", wanted, {})
+        except ValueError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert caplog.messages == []
+    assert len(tree.get_provider_uuids()) == 32

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Two ways to tell Placement in one process: what one strikes out, both forget."""
+
+from __future__ import annotations
+
+from os_acc.objects.published import NOTHING, Kind, Name, Told
+from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.provider_tree import TreeWriter
+from os_acc.placement.published import Memory
+from os_acc.placement.sync import Publisher
+from tests.unit.placement import capacity_examples
+from tests.unit.placement.capacity_examples import CLASS, Ledger
+from tests.unit.placement.nova_side import Nova
+
+FAST = "CUSTOM_FAST"
+
+
+def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():
+    nova, ledger, memory = Nova(), Ledger(), Memory(NOTHING)
+    writer = TreeWriter(nova.name, memory)
+    before = capacity_examples.provider(1, capacity_examples.handle(1))
+    after = capacity_examples.provider(1, capacity_examples.handle(1), traits=())
+
+    def cycle(provider):
+        memory.tell([provider], ledger)
+        wanted = [Capacity(provider.uuid, provider, {CLASS: Units(1, 0)})]
+        nova.cycle(lambda tree, name: writer.write(tree, name, wanted, {}))
+
+    cycle(before)
+    gone = Told({before.uuid: frozenset({Name(Kind.TRAIT, FAST)})})
+    memory.above(ledger).change_told(NOTHING, gone)
+    # An operator's, who has put it there again.
+    nova.known.add_traits(before.uuid, FAST)
+    cycle(after)
+    assert FAST in nova.known.data(before.uuid).traits
+
+
+def test_what_is_published_is_known_to_whoever_writes_into_novas_tree(bench, double):
+    manager = bench.manager
+    manager.publisher = Publisher(double.config(), "node1")
+    assert manager.publish().done
+    assert manager.offering.memory.told == manager.store.told()
+    assert manager.store.told().made

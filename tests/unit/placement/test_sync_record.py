@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a service that publishes has on record, and what it does without it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.published import NOTHING, Kind, Name, Told
+from os_acc.placement import sync
+from os_acc.placement.capacity import Capacity, Units
+from os_acc.placement.sync import Published
+from tests.unit.bench import uuid_of
+from tests.unit.placement import capacity_examples
+from tests.unit.placement.capacity_examples import CLASS
+from tests.unit.placement.placement_double import NODE
+from tests.unit.placement.publishing import ONE, TWO, Service, capacity
+
+
+def test_it_is_on_record_before_it_is_told(double, service):
+    seen = []
+    keep = service.ledger.change_told
+
+    def change(more, gone=NOTHING):
+        seen.append((bool(more.given), list(double.writes())))
+        keep(more, gone)
+
+    service.ledger.change_told = change
+    service.sync(ONE)
+    assert seen[0] == (True, [])
+    trait = Name(Kind.TRAIT, "CUSTOM_FAST")
+    assert trait in service.ledger.told().of(ONE.uuid)
+    assert trait in service.ledger.told().made
+
+
+def test_what_has_gone_is_struck_out(double, service):
+    service.sync(ONE, TWO)
+    service.sync(capacity(1, traits=()))
+    assert service.ledger.told() == Told(
+        {ONE.uuid: frozenset({Name(Kind.RESOURCE_CLASS, CLASS)})},
+        frozenset({Name(Kind.RESOURCE_CLASS, CLASS)}),
+    )
+    service.sync()
+    assert not service.ledger.told()
+    assert double.providers.keys() == {NODE}
+    assert (CLASS in double.classes, "CUSTOM_FAST" in double.traits) == (False, False)
+
+
+@pytest.mark.parametrize("mine", [CLASS, "FPGA", "CUSTOM_MINE"])
+def test_after_the_loss_of_the_record_others_classes_of_a_device_stay(double, mine):
+    double.classes |= {"FPGA", "CUSTOM_NET"}
+    Service(double).sync(capacity(1, name=mine))
+    theirs = {"total": 7, "reserved": 0}
+    double.providers[ONE.uuid].inventories["CUSTOM_NET"] = theirs
+    after = Service(double, named={"CUSTOM_MINE"})
+    found = after.sync()
+    assert [str(each) for each in found.done] == [
+        f"set inventory of {ONE.provider.name}: {mine} total 4 reserved 4 "
+        "(was total 4 reserved 0)"
+    ]
+    assert double.providers[ONE.uuid].inventories["CUSTOM_NET"] == theirs
+    assert after.sync().writes == 0
+
+
+HELD, BEFORE = uuid_of(71), uuid_of(72)
+
+
+def region(holds):
+    """A provider that is a region, and what os_acc says of it now."""
+    return dataclasses.replace(ONE, provider=capacity_examples.region(1, holds))
+
+
+def test_after_the_loss_of_the_record_a_region_holds_what_it_holds(double):
+    before, now = region(BEFORE), region(HELD)
+    Service(double).sync(before)
+    others = {"CUSTOM_GOLD", "CUSTOM_FPGA_XILINX_FUNCTION_1", "CUSTOM_FPGA_FUNCTION_A"}
+    double.traits |= others
+    double.providers[ONE.uuid].traits |= others
+    after = Service(double)
+    assert after.sync(now).refused == ()
+    assert double.providers[ONE.uuid].traits == now.provider.device.traits | others
+    assert after.sync(now).writes == 0
+
+
+def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
+    """The service goes before it is made; and then somebody else makes it."""
+    double.trouble("PUT", "/traits/CUSTOM_FAST", times=99)
+    with pytest.raises(exception.PlacementUnavailable):
+        service.sync(ONE)
+    double._troubles.clear()
+    double.traits.add("CUSTOM_FAST")
+    after = Service(double, service.ledger)
+    assert after.sync(ONE).refused == ()
+    after.sync()
+    assert "CUSTOM_FAST" in double.traits
+    assert CLASS not in double.classes
+
+
+def test_a_name_that_was_made_is_on_record_whatever_comes_next(double, service):
+    double.trouble("POST", "/resource_providers", times=99)
+    with pytest.raises(exception.PlacementUnavailable):
+        service.sync(ONE)
+    double._troubles.clear()
+    Service(double, service.ledger).sync()
+    assert "CUSTOM_FAST" not in double.traits
+    assert CLASS not in double.classes
+
+
+def test_a_name_that_is_there_already_is_not_of_our_making(double, service):
+    double.traits.add("CUSTOM_FAST")
+    service.sync(ONE)
+    service.sync()
+    assert "CUSTOM_FAST" in double.traits
+
+
+def test_a_lease_keeps_what_is_left_of_a_device(double, service):
+    service.sync(ONE)
+    left = Capacity(ONE.uuid, None, {CLASS: Units(1)})
+    service.sync(left)
+    assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 1
+    assert double.providers[ONE.uuid].traits == {"CUSTOM_FAST"}
+    assert service.sync(left).writes == 0
+
+
+def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
+    double, service, clock
+):
+    service.sync(ONE, TWO)
+    double.providers[NODE].traits.add("CUSTOM_FAST")
+    without = capacity(1, traits=()), capacity(2, traits=())
+    service.sync(*without)
+    assert "CUSTOM_FAST" in double.traits
+    # The next one, and the next command, know that from the record.
+    for each in (service, Service(double, service.ledger)):
+        each.sync(*without)
+        assert each.sync(*without) == Published((), (), reads=1, writes=0)
+        assert each.plan(*without).steps == ()
+    double.providers[NODE].traits.clear()
+    assert service.sync(*without).writes == 0
+    clock.pass_by(sync.KEPT_SECONDS)
+    found = Service(double, service.ledger).sync(*without)
+    assert [str(each) for each in found.done] == [
+        "delete trait CUSTOM_FAST, unless others use it"
+    ]
+    assert "CUSTOM_FAST" not in double.traits
+    assert service.ledger.told().kept == {}
+
+
+def test_a_name_that_others_go_on_using_costs_one_write_in_a_while(
+    double, service, clock
+):
+    service.sync(ONE)
+    double.providers[NODE].traits.add("CUSTOM_FAST")
+    writes = []
+    for _ in range(6):
+        writes.append(service.sync(capacity(1, traits=())).writes)
+        clock.pass_by(sync.KEPT_SECONDS / 2)
+    # At first, the trait is taken off the provider as well.
+    assert writes == [2, 0, 1, 0, 1, 0]
+
+
+def test_a_clock_that_is_put_back_keeps_no_name(double, service, clock):
+    service.sync(ONE)
+    double.providers[NODE].traits.add("CUSTOM_FAST")
+    service.sync(capacity(1, traits=()))
+    double.providers[NODE].traits.clear()
+    clock.pass_by(-10.0 * sync.KEPT_SECONDS)
+    service.sync(capacity(1, traits=()))
+    assert "CUSTOM_FAST" not in double.traits
+
+
+def test_a_name_that_comes_and_goes_is_made_each_time_it_comes(double, service):
+    service.sync(ONE)
+    for _ in range(2):
+        assert service.sync(capacity(1, traits=())).writes == 2
+        assert "CUSTOM_FAST" not in double.traits
+        # The trait, and then the provider's traits.
+        assert service.sync(ONE).writes == 2
+        assert double.providers[ONE.uuid].traits == {"CUSTOM_FAST"}
+
+
+def test_a_standard_trait_is_asked_for_again_in_a_while(double, service, clock):
+    young = capacity(1, traits=("HW_YOUNGER",))
+    service.sync(young)
+    double.traits.add("HW_YOUNGER")
+    assert len(service.sync(young).refused) == 1
+    clock.pass_by(sync.KEPT_SECONDS)
+    assert service.sync(young).refused == ()
+    assert double.providers[young.uuid].traits == {"HW_YOUNGER"}

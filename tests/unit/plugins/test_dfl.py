@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which cards the DFL plugin knows, and what it lets nobody else offer."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.objects.device import Refusal
+from os_acc.objects.pci import PciAddress
+from os_acc.testing import FunctionSpec, HostSpec, bitstreams, hosts
+from os_acc.testing.dfl_specs import payload
+from os_acc.testing.specs import netdev
+from tests.unit.bench import uuid_of
+from tests.unit.fpga import (
+    CARD,
+    CRYPTO,
+    GZIP,
+    INTERFACE,
+    POWER_ON,
+    FpgaBench,
+    function_trait,
+    is_unknown,
+    traits,
+)
+
+
+def offered(bench: FpgaBench) -> set[str]:
+    return {
+        str(handle.address)
+        for provider in bench.manager.providers()
+        for handle in provider.device.handles
+    }
+
+
+def card(**changed: object) -> HostSpec:
+    return HostSpec((dataclasses.replace(hosts.dfl("0000:3b"), **changed),))
+
+
+# -- cards that dfl-pci does not have ------------------------------------------
+
+
+def test_a_failed_region_is_not_given_out_for_having_no_driver(fpgas):
+    fpgas.upload()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingFailed):
+        fpgas.ask(1, function_id=GZIP)
+    fpgas.to_driver(CARD, "")
+    fpgas.restart()
+    refused = fpgas.refused(CARD)
+    assert refused.reason is Refusal.UNSEEN_REGION
+    assert refused.detail == "it has no driver"
+    fpgas.to_driver(CARD, "dfl-pci")
+    fpgas.ask(2, function_id=GZIP)
+    assert fpgas.held() == GZIP
+
+
+def test_a_card_that_another_driver_has_is_offered_by_nobody(make_fpgas):
+    bench = make_fpgas(card(driver="uio_pci_generic", dfl=None))
+    assert bench.refused(CARD).detail == "bound to uio_pci_generic"
+
+
+def test_a_card_that_the_operator_gave_to_vfio_is_offered_by_nobody(make_fpgas):
+    tags = '{"address": "*:*:*.*", "prebound": true}'
+    bench = make_fpgas(card(driver="vfio-pci", dfl=None), device_spec=[tags])
+    assert bench.refused(CARD).reason is Refusal.UNSEEN_REGION
+
+
+def test_a_card_that_was_adopted_stays_a_provider(fpgas):
+    fpgas.to_driver(CARD, "vfio-pci")
+    assert fpgas.refused(CARD).reason is Refusal.UNKNOWN_STATE
+    place = PciAddress.parse(CARD)
+    operations.adopt_device(fpgas.manager, place, uuid_of(1), "dfl-pci")
+    provider = fpgas.provider(CARD)
+    assert provider.device.resource_class == "CUSTOM_ACCELERATOR_FPGA"
+    assert provider.device.region is None
+    assert fpgas.unplug(1) == 1
+    assert function_trait(POWER_ON) in traits(fpgas)
+
+
+def test_what_only_shares_an_id_with_a_card_is_somebody_elses(make_fpgas):
+    """0x1000 is Silicom's N5010, and an old disk controller of Broadcom's."""
+    other = card(vendor=0x1000, product=0x1000, driver="", dfl=None)
+    assert make_fpgas(other).provider(CARD).device.plugin == "pci"
+
+
+@pytest.mark.parametrize(("subsystem", "is_known"), [(0x1771, True), (0x0001, False)])
+def test_of_the_generic_id_the_subsystem_tells(make_fpgas, subsystem, is_known):
+    """The kernel takes 8086:bcce with the subsystems that its table has."""
+    bare = card(product=0xBCCE, subsystem_product=subsystem, driver="", dfl=None)
+    bench = make_fpgas(bare)
+    offered = {provider.device.plugin for provider in bench.manager.providers()}
+    assert offered == (set() if is_known else {"pci"})
+
+
+def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
+    """It is in reset after a failure, of which nothing is recorded any more."""
+    fpgas.upload()
+    fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
+    with pytest.raises(exception.ProgrammingFailed):
+        fpgas.ask(1, function_id=GZIP)
+    for file in Path(fpgas.state_path).glob("*.sqlite*"):
+        file.unlink()
+    fpgas.restart()
+    assert not is_unknown(fpgas)
+    assert fpgas.provider(CARD).device.region.function_id is None
+    with pytest.raises(exception.RegionUnknown):
+        fpgas.ask(2)
+    fpgas.ask(2, function_id=GZIP)
+    assert fpgas.held() == GZIP
+
+
+# -- what is written to one ----------------------------------------------------
+
+
+@pytest.mark.parametrize("tail", [0, 1, 3])
+def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
+    """Its head would go along, whatever region it says to be built for."""
+    rest = payload(GZIP, 64) + b"x" * tail
+    content = bitstreams.xclbin(INTERFACE, rest, own_id=GZIP)
+    image = fpgas.put("adder", content)
+    with pytest.raises(exception.ImageMismatch, match="is an xclbin"):
+        fpgas.ask(1, bitstream_id=image)
+    assert fpgas.programmings() == []
+    assert not is_unknown(fpgas)
+    assert fpgas.held() == POWER_ON
+
+
+# -- a smart NIC ---------------------------------------------------------------
+
+
+def smart_nic() -> HostSpec:
+    """As Silicom's N5010: ports for the network, and an FPGA for the host.
+
+    The FPGA is a function of its own, by its class a NIC as the others.
+    """
+    fpga = dataclasses.replace(
+        hosts.dfl("0000:3b"),
+        vendor=0x1C2C,
+        product=0x1000,
+        subsystem_vendor=0x1C2C,
+        subsystem_product=0,
+        class_code=0x020000,
+    )
+    port = FunctionSpec(
+        "0000:3b:00.1",
+        0x1C2C,
+        0x1002,
+        0x020000,
+        "ice",
+        devices=(netdev("ens1f1", up=True),),
+    )
+    return HostSpec((fpga, port))
+
+
+def test_a_smart_nic_that_shows_its_fpga_is_an_fpga(make_fpgas):
+    nic = make_fpgas(smart_nic())
+    nic.upload()
+    nic.upload("crypto", CRYPTO)
+    device = nic.provider(CARD).device
+    assert (device.plugin, device.resource_class) == ("dfl", "CUSTOM_ACCELERATOR_FPGA")
+    assert "CUSTOM_PROGRAMMABLE" in device.traits
+    (entry,) = nic.ask(1, function_id=GZIP)
+    assert entry["pci_id"] == CARD
+    assert nic.held() == GZIP
+    # What the host itself is on the network with stays where it is.
+    assert nic.refused("0000:3b:00.1").reason is Refusal.HOST_USES
+    assert nic.drivers("0000:3b:00.1") == ["ice"]
+    assert nic.unplug(1) == 1
+    nic.ask(2, function_name="crypto")
+    assert nic.held() == CRYPTO
+
+
+def test_the_network_ports_of_a_smart_nic_can_be_given_away_on_their_own(make_fpgas):
+    fpga, port = smart_nic().functions
+    idle = dataclasses.replace(port, devices=(netdev("ens1f1"),))
+    nic = make_fpgas(HostSpec((fpga, idle)))
+    nic.upload()
+    assert nic.provider(idle.address).device.resource_class == "CUSTOM_ACCELERATOR_NIC"
+    nic.plug(1, idle.address)
+    nic.ask(2, function_id=GZIP)
+    assert nic.drivers(idle.address, CARD) == ["vfio-pci", "vfio-pci"]
+    assert nic.held() == GZIP
+
+
+# -- a card that cannot be read ------------------------------------------------
+
+
+def test_a_card_that_cannot_be_read_is_offered_as_nothing_else(fpgas):
+    """What gives a card away as a whole would know nothing of its region."""
+    (ports,) = Path(fpgas.root).glob(f"sys/bus/pci/devices/{CARD}/**/ports_num")
+    said = ports.read_text()
+    ports.write_text("many\n")
+    fpgas.restart()
+    assert fpgas.refused(CARD).reason is Refusal.UNREADABLE
+    assert "many" in fpgas.refused(CARD).detail
+    assert CARD not in offered(fpgas)
+    ports.write_text(said)
+    assert CARD in offered(fpgas)
+    assert fpgas.provider(CARD).device.region is not None

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Plugins are loaded from entry points; a bad one is set aside and told."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib.metadata import EntryPoint
+
+import pytest
+from stevedore import ExtensionManager
+
+from os_acc import conf, exception, plugins
+from os_acc.objects.device import Refusal
+from os_acc.objects.lease import LeaseState
+from os_acc.testing import hosts
+from tests.unit import acme
+from tests.unit.bench import instance, request, uuid_of
+
+CARDS = ["0000:5e:00.0", "0000:e3:00.0"]
+GPU = "0000:17:00.0"
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Install plugins beside the generic one: name to what it refers to."""
+
+    def as_entry_points(**names: str) -> None:
+        found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}
+        monkeypatch.setitem(
+            ExtensionManager.ENTRY_POINT_CACHE,
+            plugins.NAMESPACE,
+            [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
+        )
+
+    return as_entry_points
+
+
+def set_aside(manager) -> dict[str, str]:
+    return {each["name"]: each["reason"] for each in manager.host_info()["set_aside"]}
+
+
+def offered(manager) -> dict[str, str]:
+    """Who offers which address."""
+    return {
+        str(handle.address): provider.device.plugin
+        for provider in manager.providers()
+        for handle in provider.device.handles
+    }
+
+
+def test_a_vendor_chooses_before_the_generic_plugin(make_bench, install):
+    install(zacme="tests.unit.acme:Acme")
+    bench = make_bench()
+    info = bench.manager.host_info()
+    assert [each["name"] for each in info["plugins"]] == ["zacme", "pci"]
+    assert info["set_aside"] == []
+    assert info["contract"] == [1, 2]
+    found = offered(bench.manager)
+    assert {found[card] for card in CARDS} == {"zacme"}
+    assert found[GPU] == "pci"
+
+
+def test_of_two_vendors_the_first_by_name_gets_a_device(make_bench, install):
+    install(beta="tests.unit.acme:Rival", alpha="tests.unit.acme:Acme")
+    bench = make_bench()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"alpha"}
+
+
+def test_a_plugin_has_options_of_its_own(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    config = bench.config()
+    loaded = plugins.load(config, ())
+    (plugin,) = [each for each in loaded.loaded if each.name == "acme"]
+    assert plugin.conf.vendor == acme.XILINX
+    config.set_override("vendor", 0x10DE, group="os_acc_acme")
+    assert plugin.conf.vendor == 0x10DE
+    # Loading them anew, as initialize(reset=True) does, is no conflict.
+    assert len(plugins.load(config, ()).loaded) == 2
+
+
+def test_options_are_in_the_sample_configuration(install):
+    install(acme="tests.unit.acme:Acme")
+    groups = {
+        group if isinstance(group, str) else group.name: options
+        for group, options in conf.list_opts()
+    }
+    assert [option.name for option in groups["os_acc_acme"]] == ["vendor"]
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("tests.unit.acme:Missing", "does not import"),
+        ("tests.unit.no_such_module:Acme", "does not import"),
+        ("tests.unit.acme_without_hardware:Acme", "no hardware"),
+        ("tests.unit.acme:Other", "written for version (2, 0)"),
+        ("tests.unit.acme:Newer", "written for version (1, 3)"),
+        ("tests.unit.acme:Untold", "written for version 1.0"),
+        ("tests.unit.acme:XILINX", "written for version None"),
+        ("tests.unit.acme:FailsToStart", "no licence"),
+        ("tests.unit.acme:Abstract", "abstract"),
+        ("tests.unit.acme:NoPlugin", "PluginBase"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_set_aside(
+    make_bench, install, caplog, where, reason
+):
+    install(bad=where)
+    bench = make_bench()
+    assert reason in set_aside(bench.manager)["bad"]
+    assert "without the plugin bad" in caplog.text
+    # Everything is served by those that are left.
+    assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
+    bench.plug(1, CARDS[0])
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("FailsToDiscover", "firmware is too old"),
+        ("Leaves", "no licence server"),
+        ("Junk", "a device"),
+        ("Nothing", "NoneType"),
+        ("Greedy", "0000:04:00.0"),
+        ("Masked", "pci"),
+        ("Twice", "twice"),
+        ("Nameless", "an accelerator"),
+        ("ClassUnheardOf", "'ACCELERATOR_ACME', neither standard"),
+        ("TraitUnheardOf", "'ACME_FAST', neither standard"),
+    ],
+)
+def test_a_plugin_that_cannot_discover_is_set_aside_for_the_others(
+    make_bench, install, where, why
+):
+    install(bad=f"tests.unit.acme:{where}")
+    bench = make_bench()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
+    assert why in set_aside(bench.manager)["bad"]
+    bench.plug(1, *CARDS)
+    assert bench.unplug(1) == 2
+
+
+def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(make_bench, install):
+    install(bad="tests.unit.acme:FailsToDiscover")
+    bench = make_bench(enabled_plugins=["bad"])
+    refused = bench.refused(CARDS[0])
+    assert refused.reason is Refusal.PLUGIN_FAILED
+    assert "firmware is too old" in refused.detail
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("tests.unit.acme:FailsToDiscover", "firmware is too old"),
+        ("tests.unit.acme:FailsToStart", "no licence"),
+        ("tests.unit.no_such_module:Acme", "does not import"),
+    ],
+)
+def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
+    make_bench, install, where, why
+):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    bench.plug(1, CARDS[0])
+    before = {each.uuid for each in bench.manager.providers()}
+    another = bench.provider(CARDS[1])
+
+    install(acme=where)
+    bench.restart()
+    for card in CARDS:
+        refused = bench.refused(card)
+        assert refused.reason is Refusal.PLUGIN_FAILED
+        assert why in refused.detail
+    # What it never offered goes on.
+    assert offered(bench.manager)[GPU] == "pci"
+    with pytest.raises(exception.DeviceGone):
+        bench.manager.plug(instance(2), *request(another))
+
+    install(acme="tests.unit.acme:Acme")
+    bench.restart()
+    assert {each.uuid for each in bench.manager.providers()} == before
+    assert {offered(bench.manager)[card] for card in CARDS} == {"acme"}
+    assert bench.unplug(1) == 1
+
+
+def test_what_a_plugin_has_offered_is_the_others_once_it_is_gone(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"acme"}
+    install()
+    bench.restart()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
+    # The generic plugin has offered them since.
+    install(acme="tests.unit.acme:FailsToDiscover")
+    bench.restart()
+    assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
+
+
+def test_another_card_in_the_place_waits_for_nobody(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    assert offered(bench.manager)[CARDS[0]] == "acme"
+    install(acme="tests.unit.acme:FailsToDiscover")
+    bench.kernel.hot_unplug(CARDS[0])
+    bench.kernel.hot_plug(dataclasses.replace(hosts.fpga("0000:5e"), product=0x5004))
+    bench.restart()
+    assert offered(bench.manager)[CARDS[0]] == "pci"
+    assert bench.refused(CARDS[1]).reason is Refusal.PLUGIN_FAILED
+
+
+def test_what_no_plugin_knows_is_refused(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench(enabled_plugins=["acme"])
+    assert bench.refused(GPU).reason is Refusal.NO_PLUGIN
+    assert set(offered(bench.manager)) == set(CARDS)
+
+
+def test_a_plugin_that_is_not_enabled_is_left_alone(make_bench, install):
+    install(bad="tests.unit.no_such_module:Acme")
+    bench = make_bench(enabled_plugins=["pci"])
+    assert set_aside(bench.manager) == {}
+
+
+def test_a_plugin_that_is_enabled_has_to_be_installed(make_bench):
+    bench = make_bench(enabled_plugins=["acmee"])
+    with pytest.raises(exception.InvalidConfiguration, match="acmee") as caught:
+        bench.restart()
+    assert "pci" in caught.value.hint
+
+
+def test_a_plugin_takes_part_in_plug_and_unplug(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    bench.plug(1, CARDS[0])
+    plugin = bench.manager.plugins.get("acme")
+    assert isinstance(plugin, acme.Acme)
+    ((step, handle),) = plugin.calls
+    assert step == "prepare"
+    assert str(handle.address) == CARDS[0]
+    bench.unplug(1)
+    assert plugin.calls == [("prepare", handle), ("release", handle)]
+
+
+def test_a_plugin_that_fails_to_prepare_costs_nothing(make_bench, install):
+    install(bad="tests.unit.acme:FailsToPrepare")
+    bench = make_bench()
+    before, writes = bench.kernel.snapshot(), bench.kernel.writes()
+    with pytest.raises(exception.PluginFailed, match="cannot prepare") as caught:
+        bench.plug(1, CARDS[0])
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert (bench.kernel.snapshot(), bench.kernel.writes()) == (before, writes)
+    assert bench.manager.store.leases() == ()
+    plugin = bench.manager.plugins.get("bad")
+    assert isinstance(plugin, acme.Acme)
+    assert [step for step, _ in plugin.calls] == ["prepare", "release"]
+    bench.plug(1, GPU)
+
+
+def test_a_plugin_that_fails_to_release_costs_one_device(make_bench, install):
+    install(bad="tests.unit.acme:FailsToRelease")
+    bench = make_bench()
+    before = bench.kernel.snapshot()
+    bench.plug(1, CARDS[0], GPU)
+    with pytest.raises(exception.DevicesUnreleased, match="cannot release") as caught:
+        bench.unplug(1)
+    assert caught.value.released == (GPU,)
+    ((address, why),) = caught.value.unreleased
+    assert address == CARDS[0]
+    assert isinstance(why, exception.PluginFailed)
+    (lease,) = bench.manager.store.leases(uuid_of(1))
+    assert lease.state is LeaseState.QUARANTINED
+    assert "cannot release" in lease.reason
+    # The host has its device back all the same.
+    assert bench.kernel.snapshot() == before
+
+
+def test_a_lease_is_given_back_without_the_plugin_that_offered_it(make_bench, install):
+    install(acme="tests.unit.acme:Acme")
+    bench = make_bench()
+    before = bench.kernel.snapshot()
+    bench.plug(1, CARDS[0])
+    install()
+    bench.restart()
+    assert bench.unplug(1) == 1
+    assert bench.kernel.snapshot() == before

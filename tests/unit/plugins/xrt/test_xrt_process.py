@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""XRT's tools are run by a helper of its own process, as in service."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from os_acc import privsep
+from os_acc.bitstreams import formats
+from os_acc.bitstreams.options import DIRECTORY
+from os_acc.helper.client import Helper
+from os_acc.host import xrt
+from os_acc.objects.image import Bitstream, Image
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.region import Region
+from os_acc.testing import bitstreams, helper
+from tests.unit.bench import privileged_here
+from tests.unit.plugins.xrt.xrt_bench import (
+    ADDER,
+    INTERFACE,
+    MANAGEMENT,
+    XrtBench,
+    two_cards,
+)
+
+_CONFIG = """\
+[os_acc]
+state_path = {state}
+[os_acc_image]
+helper_command = {command}
+[os_acc_xrt]
+tools = {tools}
+"""
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Iterator[XrtBench]:
+    cards = XrtBench(tmp_path, two_cards())
+    path = tmp_path / "os-acc.conf"
+    command = helper.command(cards.root, str(path))
+    path.write_text(
+        _CONFIG.format(state=cards.state_path, command=command, tools=cards.tools)
+    )
+    cfg.CONF([], default_config_files=[str(path)], default_config_dirs=[])
+    with privileged_here(), cards.kernel.installed():
+        privsep.image.set_client_mode(True)
+        yield cards
+        cards.end()
+        privsep.image.stop()
+    cfg.CONF.clear()
+
+
+def cached(cards: XrtBench) -> Bitstream:
+    """An xclbin in the cache, as the library has verified it."""
+    content = bitstreams.xclbin(INTERFACE)
+    digest = hashlib.sha512(content).hexdigest()
+    place = Path(cards.state_path, DIRECTORY)
+    place.mkdir(parents=True)
+    path = place / f"sha512-{digest}"
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        header = formats.read_header(file, len(content))
+    image = Image(
+        id="3a7f8f6c-0a1b-4c5d-9e8f-001122334455",
+        name="adder",
+        status="active",
+        visibility="public",
+        hidden=False,
+        owner="",
+        size=len(content),
+        disk_format="raw",
+        container_format="bare",
+        hash_algo="sha512",
+        hash_value=digest,
+        tags=frozenset(),
+        properties={},
+    )
+    return Bitstream(image, str(path), len(content), header)
+
+
+def test_the_helper_finds_file_and_tools_by_its_own_configuration(cards: XrtBench):
+    card = xrt.read_management(cards.root, PciAddress.parse(MANAGEMENT))
+    assert card is not None
+    function = card.function
+    region = Region(function.address, function.identity, 1, card.interface_id, None)
+    deadline = time.monotonic() + 120
+    assert Helper(60).load_xclbin(region, cached(cards), 1, deadline) == ADDER
+    assert cards.ran() == ["xbmgmt works", "xbutil works", "xocl taken over"]
+    for run in cards.runs()[:2]:
+        assert int(run["capabilities"], 16) == 0
+        # Nothing of the helper's: neither its channel nor its files.
+        assert len(run["files"]) == 5, run["files"]

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Root's configuration of a fake host, and the calls of a helper that it limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from os_acc.objects.pci import PciAddress
+from os_acc.privsep import (
+    binding,
+    functions,
+    rootconf,
+    sriov,
+)
+from os_acc.privsep.outcome import Outcome, Result
+from os_acc.testing import FakeKernel
+
+LEASE = "11111111-1111-4111-8111-111111111111"
+OTHERS = "22222222-2222-4222-8222-222222222222"
+GPU, AUDIO = PciAddress(0, 0x17, 0, 0), PciAddress(0, 0x17, 0, 1)
+NIC, UP = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0xAF, 0, 0)
+DISK = PciAddress(0, 4, 0, 0)
+FPGA = PciAddress(0, 0x5E, 0, 0)
+#: A GPU, its audio function and a NIC, all of one IOMMU group.
+SHARED = (PciAddress(0, 1, 0, 0), PciAddress(0, 1, 0, 1), PciAddress(0, 2, 0, 0))
+OK = Result(Outcome.OK)
+DENIED = Outcome.DENIED
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(fake: FakeKernel) -> Write:
+    """``write(*device_spec, ...)`` writes root's configuration of the fake host."""
+
+    def write(*device_spec: str, more: str = "", mode: int = 0o644) -> Path:
+        path = Path(fake.root, *rootconf.PATH)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"device_spec = {value}\n" for value in device_spec]
+        path.write_text("[os_acc]\n" + "".join(lines) + more)
+        path.chmod(mode)
+        return path
+
+    return write
+
+
+def named(address: PciAddress, more: str = "") -> str:
+    return f'{{"address": "{address}"{more}}}'
+
+
+def targets(*places: PciAddress, more: tuple[str, ...] = ()):
+    return tuple((place.parts, functions.identity(place), *more) for place in places)
+
+
+def take(*places: PciAddress, lease: str = LEASE) -> list[str]:
+    group = functions.group(places[0])
+    answers = binding.take(group, targets(*places), 1, 30_000, lease)
+    return [Result(*answer).outcome for answer in answers]
+
+
+def give_back(
+    place: PciAddress = GPU, driver: str = "nouveau", override: str = ""
+) -> Result:
+    told = targets(place, more=(driver, override))
+    (answer,) = binding.give_back(functions.group(place), told, 1, 30_000, True, LEASE)
+    return Result(*answer)
+
+
+def make_vfs(count: int, place: PciAddress = NIC) -> Result:
+    identity = functions.identity(place)
+    return Result(*sriov.set_num_vfs(place.parts, identity, count, 1, 30_000))

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A catalogue of device profiles in files."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+
+from os_acc import deadlines, exception
+from os_acc.objects.profile import DeviceProfile
+from os_acc.profiles import parser
+from os_acc.profiles.files import Catalogue
+from tests.unit.profiles.profile_examples import profile
+
+FOREVER = math.inf
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "profiles.yaml"
+
+
+def write(place, *profiles):
+    place.write_text(
+        yaml.safe_dump({"device_profiles": list(profiles)}, sort_keys=False)
+    )
+
+
+def results(path):
+    """(name, None) or (None, what is wrong) of each entry."""
+    return [
+        (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
+        for _where, each in Catalogue(str(path)).judged(FOREVER)
+    ]
+
+
+def test_a_profile_is_found_by_name_and_by_uuid(place):
+    uuid = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
+    write(place, profile(uuid=uuid), profile("another"))
+    catalogue = Catalogue(str(place))
+    assert catalogue.profile("fpga-dp1", FOREVER) == parser.read(profile(uuid=uuid))
+    assert catalogue.profile(uuid, FOREVER).name == "fpga-dp1"
+
+
+def test_what_cyborg_answers_can_be_saved_as_it_is(place):
+    place.write_text(json.dumps({"device_profiles": [profile()]}))
+    assert results(place) == [("fpga-dp1", None)]
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_json_is_read_as_json(place, indent):
+    told = "a fast \U0001f680 card"
+    answered = {"device_profiles": [profile(description=told)]}
+    place.write_text(json.dumps(answered, indent=indent))
+    assert "\\ud83d" in place.read_text()
+    assert Catalogue(str(place)).profile("fpga-dp1", FOREVER).description == told
+
+
+def test_a_key_that_is_there_twice_in_json_is_told(place):
+    place.write_text('[{\t"name": "a", "groups": [], "name": "b"}]')
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "profiles.yaml: found the key 'name' a second time" in wrong
+
+
+def test_a_description_that_cannot_be_written_hides_no_other(place):
+    text = json.dumps([profile("a", description="half \ud83d"), profile("b")])
+    place.write_text(text)
+    (_name, wrong), good = results(place)
+    assert "device profile a: its description" in wrong
+    wrong.encode()
+    assert good == ("b", None)
+
+
+def test_a_list_alone_is_a_catalogue(place):
+    place.write_text(yaml.safe_dump([profile()]))
+    assert results(place) == [("fpga-dp1", None)]
+
+
+def test_a_change_is_seen_at_once(place):
+    write(place, profile())
+    catalogue = Catalogue(str(place))
+    with pytest.raises(exception.ProfileNotFound):
+        catalogue.profile("new", FOREVER)
+    write(place, profile("new"))
+    assert catalogue.profile("new", FOREVER).name == "new"
+
+
+def test_a_directory_has_several_files(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    write(tmp_path / "b.yaml", profile("b"))
+    (tmp_path / "b.yaml~").write_text("an editor's")
+    assert results(tmp_path) == [("a", None), ("b", None)]
+
+
+def test_a_wrong_profile_hides_none_of_the_others(place):
+    write(place, profile("good"), {"name": "bad"}, "neither")
+    catalogue = Catalogue(str(place))
+    assert catalogue.profile("good", FOREVER).name == "good"
+    with pytest.raises(exception.InvalidProfile, match="device profile bad"):
+        catalogue.profile("bad", FOREVER)
+    assert [name for name, _wrong in results(place)] == ["good", None, None]
+
+
+def test_a_wrong_file_hides_none_of_the_others(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    (tmp_path / "b.yaml").write_text("device_profiles: [")
+    catalogue = Catalogue(str(tmp_path))
+    assert catalogue.profile("a", FOREVER).name == "a"
+    with pytest.raises(exception.InvalidProfile, match="not YAML"):
+        # It may stand in there.
+        catalogue.profile("b", FOREVER)
+
+
+def test_two_of_one_name_are_none(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    write(tmp_path / "b.yaml", profile("a"), profile("b"))
+    with pytest.raises(exception.InvalidProfile, match=r"a\.yaml.*b\.yaml"):
+        Catalogue(str(tmp_path)).profile("a", FOREVER)
+    wrong = [told for _name, told in results(tmp_path)]
+    assert [told is not None for told in wrong] == [True, True, False]
+
+
+def test_two_of_one_uuid_are_none(place):
+    uuid = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
+    write(place, profile("a", uuid=uuid), profile("b", uuid=uuid), profile("c"))
+    with pytest.raises(exception.InvalidProfile, match="2 device profiles"):
+        Catalogue(str(place)).profile(uuid, FOREVER)
+    two = f"there are 2 device profiles {uuid}"
+    assert results(place) == [(None, two), (None, two), ("c", None)]
+
+
+def test_thousands_of_one_name_are_told_in_one_line(place):
+    place.write_text(json.dumps([profile("a", groups=[{"resources:FPGA": 1}])] * 3000))
+    with pytest.raises(exception.InvalidProfile) as caught:
+        Catalogue(str(place)).profile("a", FOREVER)
+    assert caught.value.message == f"there are 3000 device profiles a: in {place}"
+
+
+@pytest.mark.parametrize("name", [["a"], {"a": 1}, 7, None, "", "\ud800"])
+def test_a_name_that_is_none_hides_none_of_the_others(place, name):
+    write(place, profile(name), profile("good"))
+    assert [name for name, _wrong in results(place)] == [None, "good"]
+    assert Catalogue(str(place)).profile("good", FOREVER).name == "good"
+
+
+def test_a_key_that_is_there_twice_is_told(place):
+    place.write_text(
+        "- name: a\n  groups:\n  - resources:FPGA: 1\n    resources:FPGA: 2\n"
+    )
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "'resources:FPGA' a second time" in wrong
+    assert "line 4" in wrong
+
+
+def test_groups_may_share_what_yaml_can_share(place):
+    place.write_text(
+        "- name: a\n"
+        "  groups:\n"
+        "  - &one {resources:FPGA: 1, trait:CUSTOM_A: required}\n"
+        "  - &two\n"
+        "    <<: *one\n"
+        "    trait:CUSTOM_A: forbidden\n"
+        "- <<: {groups: [*two]}\n"
+        "  name: b\n"
+    )
+    assert results(place) == [("a", None), ("b", None)]
+    groups = Catalogue(str(place)).profile("a", FOREVER).groups
+    assert [each.request.required for each in groups] == [{"CUSTOM_A"}, frozenset()]
+    assert [each.request.forbidden for each in groups] == [frozenset(), {"CUSTOM_A"}]
+
+
+def test_merges_of_merges_are_told_before_they_fill_the_host(place):
+    """Of 9 to the power of 20 pairs."""
+    levels = [
+        f"- &l{n} {{<<: [{', '.join(9 * [f'*l{n - 1}'])}]}}" for n in range(1, 20)
+    ]
+    place.write_text("\n".join(["- &l0 {a: 1}", *levels]))
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "its aliases stand for more than 262144 nodes" in wrong
+
+
+def aliases(size):
+    """One profile, and nothing but references to it."""
+    rest = "".join(f", 'trait:CUSTOM_{n}': required" for n in range(size // 60))
+    first = f"- &a {{name: a, groups: [{{'resources:FPGA': 1{rest}}}]}}\n"
+    return first + "- *a\n" * ((size - len(first)) // 5)
+
+
+def profiles(size):
+    return "".join(
+        f"- name: p{n}\n  groups:\n  - resources:FPGA: 1\n" for n in range(size // 42)
+    )
+
+
+def lists(size):
+    return "- [" + "[]," * (size // 3) + "]\n"
+
+
+def groups(size):
+    each = "  - resources:FPGA: 1\n"
+    return "- name: a\n  groups:\n" + each * (size // len(each))
+
+
+def traits(size):
+    lines = (f"    trait:CUSTOM_T{n}: required\n" for n in range(size // 30))
+    return "- name: a\n  groups:\n  - resources:FPGA: 1\n" + "".join(lines)
+
+
+def merges(size):
+    rest = ", ".join(f"k{n}: 1" for n in range(size // 40))
+    return f"- &a {{{rest}}}\n" + "- {<<: *a}\n" * (size // 22)
+
+
+def names(size):
+    return "- {name: a, groups: [{'resources:FPGA': 1}]}\n" * (size // 46)
+
+
+def calls_of(place, text):
+    """How many functions are called to read everything in a file."""
+    place.write_text(text)
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        list(Catalogue(str(place)).judged(FOREVER))
+        with contextlib.suppress(exception.OsAccError):
+            Catalogue(str(place)).profile("a", FOREVER)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        *((profiles, 2**12), (lists, 2**12), (groups, 2**12), (traits, 2**12)),
+        (names, 2**12),
+        # From here on they stand for more than a file may.
+        *((aliases, 2**14), (merges, 2**14)),
+    ],
+)
+def test_reading_costs_in_proportion_to_the_size(place, shape, size):
+    once, twice = (calls_of(place, shape(each)) for each in (size, 2 * size))
+    assert twice < 2.5 * once
+
+
+def test_aliases_that_multiply_a_file_are_told(place):
+    """13,000 references to a profile of 1,000 traits."""
+    place.write_text(aliases(2**17))
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "its aliases stand for more than 262144 nodes" in wrong
+
+
+def test_an_alias_inside_of_what_it_stands_for_is_told(place):
+    place.write_text("- &a [*a]\n")
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert "an alias inside of what it stands for" in wrong
+
+
+def test_a_deadline_holds_within_a_file(place, monkeypatch):
+    place.write_text(lists(2**16))
+    looks = itertools.count(1)
+
+    def left(deadline):
+        if next(looks) == 100:
+            raise exception.DeviceStuck("no time is left")
+        return deadline
+
+    monkeypatch.setattr(deadlines, "left", left)
+    with pytest.raises(exception.DeviceStuck):
+        Catalogue(str(place)).profile("a", FOREVER)
+    assert next(looks) < 110
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("? [1, 2]\n: 3", "line 1: found unhashable key"),
+        ("", "no list of device profiles"),
+        ("7", "no list of device profiles"),
+        ("profiles: []", "begins with 'device_profiles:'"),
+        ("a: b: c", "not YAML"),
+        ("!!python/object/apply:os.system ['false']", "could not determine"),
+        ("\x00", "not YAML"),
+        ("[" * 5000, "not YAML"),
+    ],
+)
+def test_what_is_no_catalogue_is_told(place, text, told):
+    place.write_text(text)
+    ((name, wrong),) = results(place)
+    assert name is None
+    assert told in wrong
+
+
+def test_a_file_that_is_too_large_is_not_read(place, monkeypatch):
+    monkeypatch.setattr("os_acc.profiles.files._LARGEST", 10)
+    write(place, profile())
+    ((_name, wrong),) = results(place)
+    assert "more than 10 bytes" in wrong
+
+
+def test_a_file_of_256_kib_is_read(place):
+    text = json.dumps([profile()])
+    place.write_text(text.ljust(2**18))
+    assert results(place) == [("fpga-dp1", None)]
+    place.write_text(text.ljust(2**18 + 1))
+    ((_name, wrong),) = results(place)
+    assert "more than 262144 bytes" in wrong
+
+
+def fifo(place):
+    os.mkfifo(place)
+
+
+def device(place):
+    place.symlink_to("/dev/zero")
+
+
+def directory(place):
+    place.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [(fifo, "no file"), (device, "no file"), (directory, "Is a directory")],
+)
+def test_what_is_no_file_is_not_waited_for(tmp_path, made, told):
+    write(tmp_path / "a.yaml", profile("a"))
+    made(tmp_path / "b.yaml")
+    catalogue = Catalogue(str(tmp_path))
+    found = []
+    # A daemon: should it wait, the test fails, and the run goes on.
+    reader = threading.Thread(
+        target=lambda: found.extend(catalogue.judged(FOREVER)), daemon=True
+    )
+    reader.start()
+    reader.join(30)
+    assert not reader.is_alive()
+    (_, good), (where, wrong) = found
+    assert good.name == "a"
+    assert where == str(tmp_path / "b.yaml")
+    assert isinstance(wrong, exception.ProfilesUnavailable)
+    assert told in str(wrong)
+
+
+def test_a_file_may_be_a_link(tmp_path, place):
+    write(tmp_path / "elsewhere", profile("a"))
+    place.symlink_to("elsewhere")
+    assert results(place) == [("a", None)]
+
+
+def test_no_file_at_all_may_be_there_later(place):
+    with pytest.raises(exception.ProfilesUnavailable) as caught:
+        Catalogue(str(place)).profile("a", FOREVER)
+    assert caught.value.retryable
+
+
+def test_a_deadline_holds(tmp_path):
+    write(tmp_path / "a.yaml", profile("a"))
+    with pytest.raises(exception.DeviceStuck):
+        Catalogue(str(tmp_path)).profile("a", time.monotonic() - 1)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Where device profiles are, and a plug where nobody has said it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.profiles import expansion, lookup, options
+from tests.unit.bench import instance
+from tests.unit.profiles.profile_examples import profile
+
+GPU, GPUS = "0000:17:00.0", "CUSTOM_ACCELERATOR_GPU"
+CYBORGS = "cccccccc-0000-4000-8000-000000000001"
+NAMED = {expansion.KEY: "fpga-dp1"}
+OWN = {f"resources1:{GPUS}": "1", **NAMED}
+#: With a key for a group of the profile: nobody reads that without it.
+FLAVOR = {"resources1:FPGA": "1", "os_accdevice_profile_0:attach_target": "VM", **NAMED}
+OTHERS = {"resources:VCPU": "2", **NAMED}
+
+
+@pytest.fixture
+def default(tmp_path, monkeypatch):
+    """Where the catalogue is, as long as nobody says anything else."""
+    place = tmp_path / "etc" / "device_profiles.yaml"
+    (option,) = (each for each in options.OPTIONS if each.name == "catalogue")
+    monkeypatch.setattr(option, "default", str(place))
+    return place
+
+
+def fold(**given):
+    conf = cfg.ConfigOpts()
+    conf([], default_config_files=[], default_config_dirs=[])
+    options.register(conf)
+    for name, value in given.items():
+        conf.set_override(name, value, group=options.GROUP.name)
+    return lookup.Profiles(conf).folded(NAMED, math.inf)
+
+
+# -- where they are -----------------------------------------------------------------
+
+
+def test_where_nobody_has_said_it_a_profile_is_left_unread(default):
+    assert fold() == expansion.Folded(NAMED, unread="fpga-dp1")
+
+
+def test_a_catalogue_in_the_default_place_is_read(default):
+    default.parent.mkdir()
+    default.write_text(yaml.safe_dump([profile()]))
+    assert fold().profile == "fpga-dp1"
+
+
+def test_a_catalogue_that_is_set_has_to_be_there(default, tmp_path):
+    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+        fold(catalogue=str(tmp_path / "none.yaml"))
+
+
+def test_the_default_place_that_is_set_has_to_be_there_too(default):
+    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+        fold(catalogue=str(default))
+
+
+def test_a_default_place_that_cannot_be_looked_at_is_not_empty(default):
+    default.parent.write_text("no directory")
+    with pytest.raises(exception.ProfilesUnavailable, match="Not a directory"):
+        fold()
+
+
+def test_a_link_to_a_catalogue_that_is_away_is_not_nothing(default, tmp_path):
+    default.parent.mkdir()
+    default.symlink_to(tmp_path / "away.yaml")
+    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+        fold()
+
+
+# -- a plug -------------------------------------------------------------------------
+
+
+def allocated(bench, group, theirs="device_profile_0"):
+    """A GPU for this group, and for the other one what Cyborg has."""
+    gpu = bench.provider(GPU).uuid
+    return {
+        "allocations": {
+            gpu: {"resources": {GPUS: 1}},
+            CYBORGS: {"resources": {"FPGA": 1}},
+        },
+        "mappings": {group: [gpu], theirs: [CYBORGS]},
+    }
+
+
+def without_mappings(selected):
+    return {"allocations": selected["allocations"]}
+
+
+@pytest.mark.parametrize("specs", [NAMED, OTHERS])
+@pytest.mark.parametrize("how", [dict, without_mappings])
+def test_what_is_for_a_profile_that_nobody_has_read_is_refused(
+    bench, default, specs, how
+):
+    selected = how(allocated(bench, "device_profile_0", "device_profile_1"))
+    with pytest.raises(exception.ProfilesUnavailable, match="'fpga-dp1'") as caught:
+        bench.manager.plug(instance(1), selected, specs)
+    assert "[os_acc_profiles]" in caught.value.hint
+    assert bench.plugged(1) == []
+
+
+def test_one_provider_for_all_is_for_the_profile_too(bench, default):
+    with pytest.raises(exception.ProfilesUnavailable, match="'fpga-dp1'"):
+        bench.manager.plug(instance(1), {"uuid": bench.provider(GPU).uuid}, OWN)
+    assert bench.plugged(1) == []
+
+
+@pytest.mark.parametrize("how", [dict, without_mappings])
+def test_the_flavors_own_groups_are_served_beside_a_profile_of_cyborgs(
+    bench, default, how
+):
+    selected = how(allocated(bench, "1"))
+    (entry,) = bench.manager.plug(instance(1), selected, OWN)
+    assert (entry["pci_id"], entry["request_group"]) == (GPU, "1")
+    assert bench.manager.requests_accelerators(OWN)
+
+
+def test_a_profile_of_which_nothing_is_allocated_here_is_cyborgs(bench, default):
+    selected = {"allocations": {CYBORGS: {"resources": {"FPGA": 1}}}}
+    assert bench.manager.plug(instance(1), selected, NAMED) == []
+    assert not bench.manager.requests_accelerators(NAMED)
+
+
+def test_a_guest_that_has_its_devices_keeps_them(bench, default):
+    selected = allocated(bench, "device_profile_0", "device_profile_1")
+    # As it was before profiles had to be read.
+    given = bench.manager.plug(instance(1), selected, None)
+    assert bench.manager.plug(instance(1), selected, NAMED) == given
+    bench.restart()
+    assert bench.manager.plug(instance(1), selected, NAMED) == given
+
+
+def test_it_is_not_told_to_give_up_what_a_profile_may_ask_for(bench, default):
+    """Without mappings, nobody can tell whether this is what it has."""
+    selected = allocated(bench, "device_profile_0", "device_profile_1")
+    bench.manager.plug(instance(1), selected, None)
+    with pytest.raises(exception.ProfilesUnavailable, match="'fpga-dp1'"):
+        bench.manager.plug(instance(1), without_mappings(selected), NAMED)
+    assert bench.plugged(1) == [GPU]
+
+
+@pytest.fixture
+def catalogue(bench, tmp_path):
+    """The catalogue, and what a guest got by it; then the host was rebooted."""
+    place = tmp_path / "profiles.yaml"
+    bench.catalogue = str(place)
+    groups = [{f"resources:{GPUS}": "1", "accel:attach_target": "VM"}]
+    place.write_text(yaml.safe_dump([{"name": "fpga-dp1", "groups": groups}]))
+    selected = allocated(bench, "device_profile_0", "1")
+    given = bench.manager.plug(instance(1), selected, FLAVOR)
+    bench.kernel.reboot()
+    bench.restart()
+    return place, given
+
+
+@pytest.mark.parametrize("text", ["{ no YAML", "[]", None])
+def test_what_is_recorded_needs_no_profile(bench, catalogue, text):
+    place, given = catalogue
+    if text is None:
+        place.unlink()
+    else:
+        place.write_text(text)
+    assert bench.manager.plug(instance(1), None, FLAVOR) == given
+    assert bench.drivers(GPU) == ["vfio-pci"]
+
+
+def test_cyborg_is_not_asked_for_what_is_recorded(bench, catalogue, monkeypatch):
+    def ask(*_):
+        raise AssertionError("it is not up yet")
+
+    _place, given = catalogue
+    monkeypatch.setattr(bench.manager.profiles.source, "profile", ask)
+    assert bench.manager.plug(instance(1), None, FLAVOR) == given
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"hw:pci_numa_affinity_policy": "near"}, exception.InvalidNUMAPolicy),
+        ({"accel1:bitstream": "x"}, exception.InvalidExtraSpec),
+    ],
+)
+def test_what_a_flavor_says_itself_is_judged_with_what_is_recorded(
+    bench, catalogue, wrong, told
+):
+    with pytest.raises(told):
+        bench.manager.plug(instance(1), None, FLAVOR | wrong)
+
+
+def test_a_catalogue_that_is_away_is_told_and_nothing_is_given(bench, tmp_path):
+    bench.catalogue = str(tmp_path / "away.yaml")
+    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+        bench.manager.plug(instance(1), allocated(bench, "device_profile_0"), NAMED)
+    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+        bench.manager.requests_accelerators(NAMED)
+    assert bench.plugged(1) == []

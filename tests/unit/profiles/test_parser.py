@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a device profile may say, and what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from os_acc.profiles import parser
+from tests.unit.profiles.profile_examples import BITSTREAM, FPGA, GPU, of_group, profile
+
+# The one of Cyborg's documentation, "User Requests".
+DOCUMENTED = {
+    "name": "fpga-dp1",
+    "uuid": "5518a925-1c2c-49a2-a8bf-0927d9456f3e",
+    "description": "",
+    "groups": [
+        {
+            "trait:CUSTOM_FPGA_TRAITS": "required",
+            "resources:FPGA": "1",
+            "accel:bitstream_id": BITSTREAM,
+        }
+    ],
+    "created_at": "2020-03-10 03:52:15+00:00",
+    "updated_at": None,
+    "links": [{"href": "http://192.0.2.7/accelerator/v2", "rel": "self"}],
+}
+
+
+def test_the_profile_of_the_documentation_is_read():
+    read = parser.read(DOCUMENTED)
+    assert (read.name, read.uuid) == ("fpga-dp1", DOCUMENTED["uuid"])
+    (group,) = read.groups
+    assert group.request.resources == (("FPGA", 1),)
+    assert group.request.required == {"CUSTOM_FPGA_TRAITS"}
+    assert str(group.request.wish) == f"bitstream_id {BITSTREAM}"
+
+
+def test_groups_keep_their_order_and_are_called_as_nova_calls_them():
+    read = parser.read(profile())
+    assert [group.index for group in read.groups] == [0, 1]
+    assert [group.request.suffix for group in read.groups] == [
+        "device_profile_0",
+        "device_profile_1",
+    ]
+    assert [dict(group.request.resources) for group in read.groups] == [
+        {FPGA: 1},
+        {GPU: 2},
+    ]
+
+
+def test_there_are_as_many_requests_as_accelerators_in_all_groups():
+    assert parser.read(profile()).accelerators == 3
+    groups = [{f"resources:{GPU}": "4"} for _ in range(3)]
+    assert parser.read({"name": "many", "groups": groups}).accelerators == 12
+
+
+def test_a_number_need_not_be_quoted():
+    read = parser.read(of_group(resources__FPGA=2))
+    assert read.groups[0].request.resources == (("FPGA", 2),)
+
+
+def test_one_without_a_uuid_has_the_same_one_every_time():
+    first, again = parser.read(profile()), parser.read(profile())
+    assert first.uuid == again.uuid
+    assert first.uuid != parser.read(profile("another")).uuid
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (None, "None is no device profile"),
+        ([], "is no device profile"),
+        ({"groups": []}, "None is no name"),
+        (profile("a b"), "'a b' is no name"),
+        (profile(""), "'' is no name"),
+        (profile(7), "7 is no name"),
+        (profile(uuid="x"), "'x' is no uuid"),
+        (profile(description=["x"]), "no text"),
+        (profile(gruops=[]), "did you mean 'groups'?"),
+        (profile(groups=None), "its groups are None"),
+        (profile(groups=[]), "at least one group"),
+        (profile(groups={"resources:FPGA": "1"}), "its groups are"),
+        (profile(groups=["resources:FPGA"]), "group 0 is 'resources:FPGA'"),
+    ],
+)
+def test_what_is_no_profile_is_refused_by_name(wrong, told):
+    with pytest.raises(exception.InvalidProfile) as caught:
+        parser.read(wrong)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        ({}, "asks for no accelerator"),
+        ({"trait:CUSTOM_A": "required"}, "no resources"),
+        ({"resources:FPGA": "0"}, "resources:FPGA"),
+        ({"resources:FPGA": "-1"}, "resources:FPGA"),
+        ({"resources:FPGA": "one"}, "resources:FPGA"),
+        ({"resources:FPGA": True}, "True, not text"),
+        ({"resources:FPGA": 1.0}, "1.0, not text"),
+        ({"resources:fpga": "1"}, "resources:fpga"),
+        ({"resources:FPGA": "1", "resources:WIDGET": "1"}, "resources:WIDGET"),
+        ({"resources:VCPU": "2"}, "resources:VCPU is no accelerator"),
+        ({"resources:FPGA": "1", "resources:MEMORY_MB": "0"}, "resources:MEMORY_MB"),
+        ({"resources:FPGA": "1", "trait:CUSTOM_A": "Required"}, "'Required'"),
+        ({"resources:FPGA": "1", "trait:custom": "required"}, "custom"),
+        ({"resources1:FPGA": "1"}, "'resources1:FPGA' is no key"),
+        ({"resources": "1"}, "'resources' is no key"),
+        ({"resources:": "1"}, "'resources:' is no key"),
+        ({7: "1"}, "7 is no key"),
+        ({"resources:\ud800": "1"}, r"'resources:\ud800' is no key"),
+        ({"accel:\x1b[31m": "1"}, r"'accel:\x1b[31m' is no key"),
+        ({"os_acc:bitstream_id": BITSTREAM}, "no key of a group"),
+        ({"resources:FPGA": "1", "accel:bitstream": BITSTREAM}, "did you mean"),
+        ({"resources:FPGA": "1", "accel:device_profile": "x"}, "no key of a device"),
+        ({"resources:FPGA": "1", "accel:bitstream_id": "x"}, "'x'"),
+        (
+            {
+                "resources:FPGA": "1",
+                "accel:bitstream_id": BITSTREAM,
+                "accel:function_id": BITSTREAM,
+            },
+            "as well",
+        ),
+    ],
+)
+def test_what_no_group_can_ask_for_is_refused_by_name(group, told):
+    with pytest.raises(exception.InvalidProfile) as caught:
+        parser.read({"name": "one", "groups": [group]})
+    assert told in str(caught.value)
+    assert "device profile one, group 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("amount", ["0", "1"])
+def test_a_group_asks_for_one_class_as_one_provider_serves_it(amount):
+    group = {f"resources:{GPU}": "1", f"resources:{FPGA}": amount}
+    with pytest.raises(exception.InvalidProfile) as caught:
+        parser.read({"name": "one", "groups": [group]})
+    both = f"resources:{FPGA} and resources:{GPU}"
+    assert f"device profile one, group 0 asks for {both}" in str(caught.value)
+    assert caught.value.hint == "write 2 groups"
+
+
+@pytest.mark.parametrize("name", ["FPGA", "PGPU", "VGPU", "CUSTOM_NIC"])
+def test_a_profile_asks_for_what_cyborg_has_too(name):
+    read = parser.read(of_group(**{f"resources__{name}": 1}))
+    assert read.groups[0].request.resources == ((name, 1),)
+
+
+@pytest.mark.parametrize("amounts", [[2147483647], [200, 57], [1] * 257])
+def test_a_profile_of_more_requests_than_anybody_serves_is_refused(amounts):
+    groups = [{"resources:FPGA": amount} for amount in amounts]
+    with pytest.raises(exception.InvalidProfile) as caught:
+        parser.read({"name": "one", "groups": groups})
+    assert f"one asks for {sum(amounts)} accelerators" in str(caught.value)
+    assert "at most 256" in caught.value.hint
+
+
+def test_a_profile_of_256_accelerators_is_read():
+    groups = [{"resources:FPGA": 128}, {"resources:FPGA": 128}]
+    assert parser.read({"name": "one", "groups": groups}).accelerators == 256

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Accelerator requests that several ask something of, or that something befalls.
+
+What Cyborg 17 does in the same cases is told with each: its double binds and
+its leaks are why these are here.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent import futures
+
+import pytest
+
+from os_acc import exception
+from os_acc.host import vfio
+from os_acc.objects.accelerator_request import Action, RequestState
+from tests.unit.bench import instance, uuid_of
+from tests.unit.forked_processes import Child
+from tests.unit.placement.nova_side import Nova
+from tests.unit.requests.request_states import FPGA, GPU, GPUS, bind, binding, states
+from tests.unit.store.store_files import execute, file_in
+
+
+def outcome(call):
+    try:
+        return call()
+    except exception.OsAccError as error:
+        return type(error).__name__
+
+
+def leases(bench):
+    """(address, consumer, uuid) of each lease: no device has two."""
+    found = bench.manager.store.leases()
+    assert len({each.address for each in found}) == len(found)
+    return [(str(each.address), each.consumer, each.uuid) for each in found]
+
+
+# -- two at once --------------------------------------------------------------------
+
+
+def test_one_of_many_threads_binds_a_request(bench, book, one):
+    """Cyborg gives each of them a device, and loses all but one."""
+    asked = [{one.uuid: binding(bench, GPU, number)} for number in range(1, 7)]
+    with futures.ThreadPoolExecutor(6) as pool:
+        ended = list(pool.map(lambda each: outcome(lambda: book.bind(each)), asked))
+    won = [number for number, each in enumerate(ended, 1) if each != "RequestConflict"]
+    assert len(won) == 1
+    assert leases(bench) == [(GPU, uuid_of(won[0]), one.uuid)]
+
+
+def test_one_of_two_processes_binds_a_request(bench, book, one):
+    def child(number):
+        asked = {one.uuid: binding(bench, GPU, number)}
+
+        def run(pause):
+            pause()
+            return book.bind(asked)[0].state.value
+
+        return Child(run)
+
+    both = [child(1), child(2)]
+    assert [each.hears() for each in both] == ["paused", "paused"]
+    with futures.ThreadPoolExecutor(2) as pool:
+        ended = sorted(pool.map(Child.goes_on, both))
+    assert ended == ["Bound", "RequestConflict"]
+    assert len(leases(bench)) == 1
+
+
+def test_threads_that_bind_the_same_alike_all_succeed(bench, book, one):
+    asked = {one.uuid: binding(bench, GPU)}
+    with futures.ThreadPoolExecutor(4) as pool:
+        bound = list(pool.map(lambda _: book.bind(asked)[0].state, range(4)))
+    assert bound == [RequestState.BOUND] * 4
+    assert len(leases(bench)) == 1
+
+
+def test_binding_and_unbinding_at_once_ends_with_one_or_the_other(bench, book, one):
+    with futures.ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            both = [
+                pool.submit(outcome, lambda: bind(bench, book, one)),
+                pool.submit(outcome, lambda: book.unbind([one.uuid])),
+            ]
+            futures.wait(both)
+            assert [type(each.result()) for each in both] == [tuple, int]
+            bound = states(book) == [RequestState.BOUND]
+            assert len(leases(bench)) == bound
+            book.unbind([one.uuid])
+
+
+def test_a_bind_and_a_plug_of_one_instance_do_not_both_win(bench, book, one):
+    with futures.ThreadPoolExecutor(2) as pool:
+        both = [
+            pool.submit(outcome, lambda: bind(bench, book, one)),
+            pool.submit(outcome, lambda: bench.plug(1, FPGA)),
+        ]
+        ended = [each.result() for each in both]
+    assert ended.count("ConsumerConflict") == 1
+    assert len(leases(bench)) == 1
+
+
+def test_a_request_that_has_become_anothers_is_not_unbound_with_the_first(
+    bench, book, one, monkeypatch
+):
+    """Whoever deletes an instance's requests waits for their locks meanwhile."""
+    bind(bench, book, one)
+    hold = bench.manager.locks.hold
+    rebound = threading.Event()
+
+    def late(names, deadline):
+        if not rebound.is_set():
+            rebound.set()
+            book.unbind([one.uuid])
+            bind(bench, book, one, number=2)
+        return hold(names, deadline)
+
+    monkeypatch.setattr(bench.manager.locks, "hold", late)
+    assert book.delete_of(uuid_of(1)) == 0
+    assert leases(bench) == [(GPU, uuid_of(2), one.uuid)]
+
+
+# -- while the kernel is at it --------------------------------------------------------
+
+
+@pytest.fixture
+def pool(bench):
+    """Two threads; what hangs in the kernel does so no longer than the test."""
+    with futures.ThreadPoolExecutor(2) as threads:
+        yield threads
+        bench.kernel.lift()
+
+
+@pytest.fixture
+def hanging(bench, pool):
+    """What hangs in the kernel, for a thread that is given an action."""
+
+    def begin(action):
+        bench.kernel.hang(GPU, "driver_override")
+        future = pool.submit(outcome, action)
+        bench.kernel.wait_until_blocked()
+        return future
+
+    return begin
+
+
+@pytest.fixture
+def waiting(bench, pool, monkeypatch):
+    """What waits for somebody's locks, for a thread that is given an action."""
+
+    def begin(action):
+        hold, asked = bench.manager.locks.hold, queue.Queue()
+
+        def noted(names, deadline):
+            with bench.manager.locks.try_hold(names) as free:
+                asked.put(free)
+            return hold(names, deadline)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.manager.locks, "hold", noted)
+            future = pool.submit(outcome, action)
+            assert not asked.get(timeout=60.0), "nobody has the locks"
+        assert not future.done()
+        return future
+
+    return begin
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, waiting, action):
+    future = hanging(lambda: bind(bench, book, one))
+    assert states(book) == [RequestState.BIND_STARTED]
+    assert states(book, bind_state="resolved") == []
+    assert book.events([one.uuid]) == {"events": []}
+    calls = {
+        Action.BIND: lambda: bind(bench, book, one, number=2),
+        Action.UNBIND: lambda: book.unbind([one.uuid]),
+        Action.DELETE: lambda: book.delete([one.uuid]),
+    }
+    second = waiting(calls[action])
+    bench.kernel.lift()
+    assert future.result()[0].state is RequestState.BOUND
+    told = second.result()
+    if action is Action.UNBIND:
+        assert told == 1
+        assert states(book) == [RequestState.UNBOUND]
+    else:
+        assert told == "RequestConflict"
+        assert leases(bench) == [(GPU, uuid_of(1), one.uuid)]
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_what_is_being_unbound_is_waited_for(
+    bench, book, one, hanging, waiting, action
+):
+    bind(bench, book, one)
+    future = hanging(lambda: book.unbind([one.uuid]))
+    assert states(book, bind_state="resolved") == [RequestState.DELETING]
+    calls = {
+        Action.BIND: lambda: bind(bench, book, one, number=2)[0].state,
+        Action.UNBIND: lambda: book.unbind([one.uuid]),
+        Action.DELETE: lambda: book.delete([one.uuid]),
+    }
+    second = waiting(calls[action])
+    bench.kernel.lift()
+    assert future.result() == 1
+    told = second.result()
+    expected = {Action.BIND: RequestState.BOUND, Action.UNBIND: 0, Action.DELETE: 1}
+    assert told == expected[action]
+
+
+# -- what has befallen Cyborg -----------------------------------------------------
+
+
+def test_the_reason_of_a_failed_unbind_is_told_and_the_others_are_free(bench, book):
+    """Cyborg: KeyError('UnbindFailed'), and a handle that nobody gets again."""
+    first, second = book.create("two")
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    bench.kernel.fail(GPU, "driver_override", times=1000)
+    with pytest.raises(exception.DevicesUnreleased, match=GPU):
+        book.delete_of(uuid_of(1))
+    assert states(book) == [RequestState.UNBIND_FAILED, RequestState.UNBOUND]
+    bench.plug(2, FPGA)
+    bench.kernel.lift()
+    assert book.delete_of(uuid_of(1)) == 2
+    assert bench.plugged(1) == []
+
+
+def test_who_still_has_something_is_named_and_nobody_else(bench, book):
+    _gpu, fpga = book.create("two")
+    (gpu,) = book.create("one")
+    bind(bench, book, fpga, number=2, place=FPGA)
+    bind(bench, book, gpu, number=1)
+    bench.kernel.fail(GPU, "driver_override", times=None)
+    with pytest.raises(exception.DevicesUnreleased) as error:
+        book.unbind([fpga.uuid, gpu.uuid])
+    assert uuid_of(1) in error.value.message
+    assert uuid_of(2) not in error.value.message
+
+
+def test_what_a_bind_leaves_in_quarantine_is_reserved_at_once(bench, book, one):
+    nova, gpu = Nova(), bench.provider(GPU)
+    bench.kernel.fail(GPU, "drivers_probe", times=None)
+    with pytest.raises(exception.HostError):
+        bind(bench, book, one)
+    assert states(book) == [RequestState.UNBIND_FAILED]
+    nova.cycle(bench.manager.update_provider_tree)
+    assert nova.units(gpu.uuid) == {GPUS: (1, 1)}
+
+
+def test_requests_are_bound_together_or_none_has_anything(bench, book):
+    """Cyborg: the third of three fails, the first two stay bound."""
+    first, second = book.create("two")
+    before = bench.kernel.snapshot()
+    bench.kernel.fail(GPU, "drivers_probe", times=1000)
+    bench.kernel.fail(GPU, "driver_override", times=1000, nth=1)
+    with pytest.raises(exception.OsAccError):
+        book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    bench.kernel.lift()
+    assert set(states(book)) <= {RequestState.BIND_FAILED, RequestState.UNBIND_FAILED}
+    book.unbind([first.uuid, second.uuid])
+    assert leases(bench) == []
+    assert bench.kernel.snapshot() == before
+
+
+@pytest.mark.parametrize("table", ["leases", "requests"])
+def test_one_damaged_record_keeps_nobody_from_his_requests(bench, book, one, table):
+    """Cyborg: one ARQ without its handle's row, and no list is answered."""
+    (other,) = (each for each in book.create("two") if each.group == 1)
+    bind(bench, book, one)
+    book.bind({other.uuid: binding(bench, FPGA, 2)})
+    execute(
+        file_in(bench.state_path),
+        f"UPDATE {table} SET payload = 'x' || payload WHERE uuid = '{one.uuid}'",
+    )
+    assert other.uuid in {each.uuid for each in book.find(uuid_of(2))}
+    assert book.delete_of(uuid_of(2)) == 1
+    # Whose record of a lease is whole can be freed all the same.
+    book.delete_of(uuid_of(1))
+    held = [each.consumer for each in bench.manager.store.leases()]
+    assert held == []
+    book.create("one")
+    assert one.uuid not in {each.uuid for each in book.find()}
+
+
+def test_an_instance_leaves_a_dead_host_without_asking_it(bench, book, one):
+    """Cyborg asks the dead host to unbind, and fails."""
+    bind(bench, book, one)
+    bench.kernel.reboot()
+    bench.restart()
+    # It has come back, and its instance is elsewhere.
+    assert book.delete_of(uuid_of(1)) == 1
+    assert leases(bench) == []
+    assert book.find() == ()
+
+
+# -- what else happens to an instance ---------------------------------------------
+
+
+def test_requests_follow_their_instance_when_it_is_rekeyed(bench, book, one):
+    bind(bench, book, one)
+    assert bench.manager.rekey(uuid_of(1), uuid_of(2)) == 1
+    assert states(book, instance=uuid_of(1)) == []
+    (found,) = book.find(uuid_of(2))
+    assert (found.uuid, found.state) == (one.uuid, RequestState.BOUND)
+    assert book.delete_of(uuid_of(1)) == 0
+    assert book.delete_of(uuid_of(2)) == 1
+    assert leases(bench) == []
+
+
+def test_the_same_binding_of_what_is_left_of_an_instance_confirms(bench, book):
+    first, second = book.create("two")
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    book.unbind([second.uuid])
+    (found,) = bind(bench, book, first)
+    assert found.state is RequestState.BOUND
+
+
+def test_what_a_plug_has_given_goes_with_the_instances_requests(bench, book):
+    bench.plug(1, GPU)
+    assert book.delete_of(uuid_of(1)) == 1
+    assert leases(bench) == []
+
+
+def test_requests_of_which_one_does_not_exist_are_none_of_them_bound(bench, book, one):
+    asked = {one.uuid: binding(bench, GPU, 1), uuid_of(7): binding(bench, FPGA, 2)}
+    with pytest.raises(exception.RequestNotFound, match=uuid_of(7)):
+        book.bind(asked)
+    assert states(book) == [RequestState.INITIAL]
+
+
+def test_vfio_is_needed_where_a_guest_is_given_something(bench, book, monkeypatch):
+    _first, second = book.create("two")
+    (one,) = book.create("one")
+
+    def missing(_root):
+        raise exception.VfioUnavailable("there is no VFIO")
+
+    monkeypatch.setattr(vfio, "vfio_ready", missing)
+    (bound,) = book.bind({second.uuid: binding(bench, FPGA)})
+    assert bound.state is RequestState.BOUND
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["attach_handle_type"] == "NONE"
+    with pytest.raises(exception.VfioUnavailable):
+        bind(bench, book, one, number=2)

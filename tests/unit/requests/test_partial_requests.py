@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is left where a part of an instance's requests is given back."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from os_acc import exception
+from os_acc.attach import operations
+from os_acc.objects.accelerator_request import RequestState
+from os_acc.objects.lease import LeaseState
+from tests.unit.bench import instance, uuid_of
+from tests.unit.requests.request_states import FPGA, FPGAS, GPU, GPUS, binding, states
+from tests.unit.store.store_files import execute, file_in
+
+NIC, NICS = "0000:3b:00.0", "CUSTOM_ACCELERATOR_NIC"
+
+
+def create(book, tmp_path, *classes):
+    """Requests of a profile with a group for each of these."""
+    groups = [{f"resources:{each}": "1"} for each in classes]
+    catalogue = [{"name": "both", "groups": groups}]
+    (tmp_path / "profiles.yaml").write_text(yaml.safe_dump(catalogue))
+    return book.create("both")
+
+
+@pytest.fixture
+def both(bench, book, tmp_path):
+    """Two groups for one guest, both bound."""
+    first, second = create(book, tmp_path, GPUS, NICS)
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, NIC)})
+    return first, second
+
+
+def is_whole(bench, book, first):
+    """The guest is started again with what it has, and the same bind confirms."""
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["uuid"] == first.uuid
+    (again,) = book.bind({first.uuid: binding(bench, GPU)})
+    assert again.state is RequestState.BOUND
+    bench.restart()
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["uuid"] == first.uuid
+
+
+def test_a_part_that_is_given_back_after_all_leaves_the_rest_whole(bench, book, both):
+    """The guest has let go of it, and the next start finishes that."""
+    first, second = both
+    bench.kernel.hold(NIC, 4711)
+    with pytest.raises(exception.DevicesUnreleased):
+        book.unbind([second.uuid])
+    bench.kernel.let_go(NIC)
+    bench.restart()
+    assert states(book) == [RequestState.BOUND, RequestState.UNBOUND]
+    is_whole(bench, book, first)
+
+
+def test_a_part_that_an_operator_releases_leaves_the_rest_whole(bench, book, both):
+    first, second = both
+    bench.kernel.fail(NIC, "driver_override", times=1000)
+    with pytest.raises(exception.DevicesUnreleased):
+        book.unbind([second.uuid])
+    bench.kernel.lift()
+    (waiting,) = (
+        lease
+        for lease in bench.manager.store.leases()
+        if lease.state is LeaseState.QUARANTINED
+    )
+    operations.release_device(bench.manager, waiting.address, None)
+    assert states(book) == [RequestState.BOUND, RequestState.UNBOUND]
+    is_whole(bench, book, first)
+
+
+def test_what_was_asked_for_and_never_bound_is_no_part(bench, book, both, monkeypatch):
+    """The service was killed between the intent of a bind and the bind."""
+    first, second = both
+    book.unbind([first.uuid, second.uuid])
+    (third,) = book.create("both")[:1]
+    with monkeypatch.context() as killed:
+        killed.setattr(type(bench.manager), "bind", lambda *_args: None)
+        (found,) = book.bind({third.uuid: binding(bench, GPU)})
+    assert (found.state, found.instance) == (RequestState.INITIAL, uuid_of(1))
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, NIC)})
+    assert book.unbind([second.uuid]) == 1
+    is_whole(bench, book, first)
+
+
+def test_what_is_plugged_is_never_less_than_whole(bench, book):
+    """A part of what a plug has given is no guest's."""
+    bench.plug(1, GPU, FPGA)
+    store = bench.manager.store
+    (lease,) = (each for each in store.leases() if str(each.address) == FPGA)
+    store.delete([lease])
+    with pytest.raises(exception.LeaseNotFound, match="1 of 2"):
+        bench.manager.plug(instance(1), None, None)
+
+
+# -- what is bound together ----------------------------------------------------------
+
+
+def test_requests_of_two_versions_of_a_profile_are_not_one_group(bench, book, tmp_path):
+    def catalogue(**more):
+        groups = [{f"resources:{GPUS}": "2", **more}]
+        text = yaml.safe_dump([{"name": "pair", "groups": groups}])
+        (tmp_path / "profiles.yaml").write_text(text)
+        return book.create("pair")
+
+    old = catalogue(**{"accel:attach_target": "none"})
+    new = catalogue()
+    asked = binding(bench, GPU)
+    for pair in ((old[0], new[1]), (new[0], old[1])):
+        with pytest.raises(exception.InvalidInput, match="made together"):
+            book.bind({each.uuid: asked for each in pair})
+    assert set(states(book)) == {RequestState.INITIAL}
+
+
+def test_a_request_is_named_once_however_it_is_spelt(bench, book, one):
+    asked = {
+        each: binding(bench, GPU, number)
+        for number, each in enumerate((one.uuid, one.uuid.upper()), start=1)
+    }
+    with pytest.raises(exception.InvalidInput, match="twice"):
+        book.bind(asked)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [("node1.a.example", "node1.b.example"), ("node1", "node2"), ("node1", "")],
+)
+def test_a_host_of_another_full_name_is_another_host(bench, book, one, mine, theirs):
+    bench.restart(node_name=mine)
+    with pytest.raises(exception.InvalidInput, match="is to be bound to"):
+        book.bind({one.uuid: binding(bench, GPU, host=theirs)})
+
+
+@pytest.mark.parametrize("mine", ["node1", "node1.a.example"])
+def test_a_host_is_the_same_by_its_short_and_its_full_name(bench, book, one, mine):
+    bench.restart(node_name=mine)
+    for theirs in ("node1", "node1.a.example", "node1"):
+        (bound,) = book.bind({one.uuid: binding(bench, GPU, host=theirs)})
+        assert bound.state is RequestState.BOUND
+
+
+# -- what else is there of the same guest --------------------------------------------
+
+
+def test_a_part_whose_record_is_damaged_was_not_given_back(bench, book, tmp_path):
+    """The guest was promised it: it does not start without."""
+    made = create(book, tmp_path, GPUS, NICS, FPGAS)
+    asked = zip(made, (GPU, NIC, FPGA), strict=True)
+    book.bind({each.uuid: binding(bench, place) for each, place in asked})
+    execute(
+        file_in(bench.state_path),
+        f"UPDATE leases SET digest = 'wrong' WHERE uuid = '{made[2].uuid}'",
+    )
+    bench.restart()
+    assert book.unbind([made[1].uuid]) == 1
+    with pytest.raises(exception.LeaseNotFound, match="1 of 2"):
+        bench.manager.plug(instance(1), None, None)
+
+
+def test_what_waits_in_quarantine_of_before_is_no_part_of_what_is_bound_since(
+    bench, book, both, tmp_path
+):
+    first, second = both
+    bench.kernel.fail(NIC, "driver_override", times=1000)
+    with pytest.raises(exception.DevicesUnreleased):
+        book.unbind([first.uuid, second.uuid])
+    bench.kernel.lift()
+    (waiting,) = bench.manager.store.leases()
+    third, fourth = create(book, tmp_path, GPUS, FPGAS)
+    book.bind({third.uuid: binding(bench, GPU), fourth.uuid: binding(bench, FPGA)})
+    assert book.unbind([fourth.uuid]) == 1
+    is_whole(bench, book, third)
+    operations.release_device(bench.manager, waiting.address, None)
+    is_whole(bench, book, third)

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Accelerator requests: their states, and what may be asked of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from os_acc import exception
+from os_acc.attach import serialize
+from os_acc.objects.accelerator_request import RequestState
+from tests.unit.bench import instance, request, uuid_of
+from tests.unit.requests.request_states import (
+    FPGA,
+    FPGAS,
+    GPU,
+    GPUS,
+    bind,
+    binding,
+    reach,
+    states,
+)
+
+STATES = (
+    RequestState.INITIAL,
+    RequestState.BOUND,
+    RequestState.BIND_FAILED,
+    RequestState.UNBOUND,
+)
+
+
+# -- making ---------------------------------------------------------------------
+
+
+def test_n_groups_of_m_accelerators_are_n_times_m_requests(book):
+    made = book.create("many")
+    assert [each.group for each in made] == [0] * 4 + [1] * 4 + [2] * 4
+    assert len({each.uuid for each in made}) == 12
+    assert {each.state for each in made} == {RequestState.INITIAL}
+
+
+def test_requests_are_there_after_a_restart(bench, book):
+    made = book.create("two")
+    bench.restart()
+    assert book.find() == made
+
+
+def test_a_profile_that_nobody_has_makes_none(book):
+    with pytest.raises(exception.ProfileNotFound):
+        book.create("other")
+    assert book.find() == ()
+
+
+@pytest.mark.parametrize("wrong", [None, 7, ["one"]])
+def test_a_profile_is_asked_for_by_name(book, wrong):
+    with pytest.raises(exception.InvalidInput):
+        book.create(wrong)
+
+
+# -- every transition -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_can_be_bound(state, bench, book, one):
+    reach(state, bench, book, one)
+    if state is RequestState.BIND_FAILED:
+        with pytest.raises(exception.RequestConflict, match="BindFailed"):
+            bind(bench, book, one)
+        assert states(book) == [state]
+        return
+    (bound,) = bind(bench, book, one)
+    assert bound.state is RequestState.BOUND
+    assert bench.plugged(1) == [GPU]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_everything_can_be_unbound_and_bound_again(state, bench, book, one):
+    reach(state, bench, book, one)
+    had = int(state is RequestState.BOUND)
+    assert book.unbind([one.uuid]) == had
+    assert states(book) == [RequestState.UNBOUND]
+    assert bench.plugged(1) == []
+    (again,) = bind(bench, book, one)
+    assert again.state is RequestState.BOUND
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_has_nothing_can_be_deleted(state, bench, book, one):
+    reach(state, bench, book, one)
+    if state is RequestState.BOUND:
+        with pytest.raises(exception.RequestConflict, match="unbind it first"):
+            book.delete([one.uuid])
+        assert bench.plugged(1) == [GPU]
+        return
+    assert book.delete([one.uuid]) == 1
+    assert book.find() == ()
+
+
+def test_what_cannot_be_given_back_has_failed_to_be_unbound(bench, book, one):
+    bind(bench, book, one)
+    bench.kernel.fail(GPU, "driver_override", times=1000)
+    with pytest.raises(exception.DevicesUnreleased):
+        book.unbind([one.uuid])
+    assert states(book) == [RequestState.UNBIND_FAILED]
+    with pytest.raises(exception.RequestConflict, match="UnbindFailed"):
+        bind(bench, book, one)
+    with pytest.raises(exception.RequestConflict, match="UnbindFailed"):
+        book.delete([one.uuid])
+    bench.kernel.lift()
+    assert book.unbind([one.uuid]) == 1
+    assert states(book) == [RequestState.UNBOUND]
+
+
+def test_what_is_held_stays_until_its_guest_lets_go(bench, book, one):
+    bind(bench, book, one)
+    bench.kernel.hold(GPU)
+    with pytest.raises(exception.DevicesUnreleased):
+        book.unbind([one.uuid])
+    assert states(book) == [RequestState.DELETING]
+    with pytest.raises(exception.RequestConflict, match="Deleting"):
+        bind(bench, book, one)
+    with pytest.raises(exception.RequestConflict, match="Deleting"):
+        book.delete([one.uuid])
+    assert states(book) == [RequestState.DELETING]
+    bench.kernel.let_go(GPU)
+    assert book.unbind([one.uuid]) == 1
+    assert states(book) == [RequestState.UNBOUND]
+
+
+# -- binding ----------------------------------------------------------------------
+
+
+def test_a_bound_request_is_what_a_plug_returns(bench, book, one):
+    (bound,) = bind(bench, book, one)
+    entry = serialize.of_request(bound)
+    (attached,) = bench.manager.attached(instance(1))[uuid_of(1)]
+    assert entry["uuid"] == attached["uuid"] == one.uuid
+    assert entry["pci_id"] == GPU
+    assert entry["hostname"] == "node1"
+    assert (entry["device_profile_name"], entry["device_profile_group_id"]) == (
+        "one",
+        0,
+    )
+    assert attached.items() <= entry.items()
+
+
+def test_the_same_binding_again_confirms(bench, book, one):
+    first = bind(bench, book, one)
+    writes = bench.kernel.writes()
+    assert bind(bench, book, one) == first
+    assert bench.kernel.writes() == writes
+
+
+def test_another_binding_of_what_is_bound_is_a_conflict(bench, book, one):
+    bind(bench, book, one)
+    with pytest.raises(exception.RequestConflict, match="Bound"):
+        bind(bench, book, one, number=2)
+    assert bench.plugged(1) == [GPU]
+    assert bench.plugged(2) == []
+
+
+def test_all_requests_of_an_instance_are_bound_or_none(bench, book):
+    first, second = book.create("two")
+    bench.plug(9, FPGA)
+    with pytest.raises(exception.NoDeviceAvailable):
+        book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    assert states(book, instance=uuid_of(1)) == [RequestState.BIND_FAILED] * 2
+    assert bench.plugged(1) == []
+    failed = book.find(uuid_of(1))
+    assert all("no free device" in each.reason for each in failed)
+
+
+def test_each_group_is_bound_to_a_provider_of_its_own(bench, book):
+    first, second = book.create("two")
+    bound = book.bind(
+        {first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)}
+    )
+    kinds = {
+        each.group: serialize.of_request(each)["attach_handle_type"] for each in bound
+    }
+    assert kinds == {0: "PCI", 1: "NONE"}
+
+
+def test_an_instance_with_other_accelerators_is_a_conflict(bench, book, one):
+    bench.plug(1, FPGA)
+    with pytest.raises(exception.ConsumerConflict):
+        bind(bench, book, one)
+    assert states(book, bind_state="resolved")[0] is RequestState.BIND_FAILED
+    assert bench.plugged(1) == [FPGA]
+
+
+def test_what_a_plug_has_is_no_request_to_be_bound_over(bench, book, one):
+    bench.plug(1, GPU)
+    with pytest.raises(exception.ConsumerConflict):
+        bind(bench, book, one)
+    assert bench.plugged(1) == [GPU]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (None, "bindings are None"),
+        ({}, "bindings are {}"),
+        ({"x": {}}, "'x' is no uuid"),
+        ({uuid_of(1): None}, "is None"),
+        ({uuid_of(1): {"hostname": "node1"}}, "device_rp_uuid"),
+    ],
+)
+def test_what_is_no_binding_is_refused(book, wrong, told):
+    with pytest.raises(exception.InvalidInput) as caught:
+        book.bind(wrong)
+    assert told in str(caught.value)
+
+
+def test_another_hosts_requests_are_not_bound_here(bench, book, one):
+    with pytest.raises(exception.InvalidInput, match="node2"):
+        book.bind({one.uuid: binding(bench, GPU, host="node2")})
+    assert states(book) == [RequestState.INITIAL]
+    (bound,) = book.bind({one.uuid: binding(bench, GPU, host="node1.example.org")})
+    assert bound.state is RequestState.BOUND
+
+
+def test_a_provider_that_is_not_this_hosts_is_told(bench, book, one):
+    theirs = {**binding(bench, GPU), "device_rp_uuid": uuid_of(77)}
+    with pytest.raises(exception.ProviderNotFound, match=uuid_of(77)):
+        book.bind({one.uuid: theirs})
+    (failed,) = book.find()
+    assert failed.state is RequestState.BIND_FAILED
+    assert "none of this host's accelerators" in failed.reason
+
+
+def test_nothing_is_bound_where_one_provider_is_not_this_hosts(bench, book):
+    first, second = book.create("two")
+    theirs = {**binding(bench, FPGA), "device_rp_uuid": uuid_of(77)}
+    with pytest.raises(exception.ProviderNotFound):
+        book.bind({first.uuid: binding(bench, GPU), second.uuid: theirs})
+    assert states(book) == [RequestState.BIND_FAILED] * 2
+    assert bench.plugged(1) == []
+
+
+def test_a_part_of_a_group_is_not_bound(bench, book):
+    first, *_others = book.create("many")
+    with pytest.raises(exception.InvalidInput, match="asks for 4"):
+        bind(bench, book, first)
+    assert set(states(book)) == {RequestState.INITIAL}
+
+
+def test_requests_of_two_profiles_are_not_bound_together(bench, book, one):
+    (other,) = (each for each in book.create("two") if each.group == 1)
+    with pytest.raises(exception.InvalidInput, match="one device profile"):
+        book.bind({one.uuid: binding(bench, GPU), other.uuid: binding(bench, FPGA)})
+
+
+def test_a_request_that_nobody_made_is_not_found(bench, book):
+    for call in (
+        lambda: book.bind({uuid_of(5): binding(bench, GPU)}),
+        lambda: book.unbind([uuid_of(5)]),
+        lambda: book.delete([uuid_of(5)]),
+        lambda: book.events([uuid_of(5)]),
+    ):
+        with pytest.raises(exception.RequestNotFound, match=uuid_of(5)):
+            call()
+
+
+# -- plug and unplug --------------------------------------------------------------
+
+
+def test_a_guest_that_is_started_again_has_what_its_requests_have(bench, book, one):
+    bind(bench, book, one)
+    bench.kernel.reboot()
+    bench.restart()
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert (entry["uuid"], entry["pci_id"]) == (one.uuid, GPU)
+
+
+def test_unplug_unbinds_the_requests_of_an_instance(bench, book, one):
+    bind(bench, book, one)
+    assert bench.unplug(1) == 1
+    assert states(book) == [RequestState.UNBOUND]
+    assert bind(bench, book, one, number=2)[0].state is RequestState.BOUND
+
+
+def test_what_was_plugged_is_listed_as_bound(bench, book):
+    bench.plug(1, GPU)
+    (found,) = book.find(uuid_of(1), "resolved")
+    assert (found.state, found.profile) == (RequestState.BOUND, "")
+    assert serialize.of_request(found)["pci_id"] == GPU
+
+
+def test_a_part_that_is_unbound_leaves_the_rest_whole(bench, book):
+    first, second = book.create("two")
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    assert book.unbind([second.uuid]) == 1
+    bench.restart()
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["uuid"] == first.uuid
+
+
+def test_an_instance_that_is_deleted_leaves_no_request(bench, book):
+    first, second = book.create("two")
+    book.create("one")
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    assert book.delete_of(uuid_of(1)) == 2
+    assert bench.plugged(1) == []
+    assert [each.profile for each in book.find()] == ["one"]
+    assert book.delete_of(uuid_of(1)) == 0
+
+
+# -- listing and telling ------------------------------------------------------------
+
+
+def test_requests_are_listed_by_instance_and_by_what_is_resolved(bench, book, one):
+    book.create("one")
+    bind(bench, book, one)
+    assert [each.uuid for each in book.find(uuid_of(1))] == [one.uuid]
+    assert [each.uuid for each in book.find(bind_state="resolved")] == [one.uuid]
+    assert book.find(uuid_of(2)) == ()
+    assert len(book.find()) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"instance": "x"}, {"bind_state": "bound"}])
+def test_a_list_is_asked_for_in_words_that_there_are(book, wrong):
+    with pytest.raises(exception.InvalidInput):
+        book.find(**wrong)
+
+
+def test_nova_is_told_what_has_become_of_each(bench, book, one):
+    (other,) = book.create("one")
+    bind(bench, book, one)
+    with pytest.raises(exception.NoDeviceAvailable):
+        bind(bench, book, other, number=2)
+    (waiting,) = book.create("one")
+    told = book.events([one.uuid, other.uuid, waiting.uuid])
+    assert told == {
+        "events": [
+            {
+                "name": "accelerator-request-bound",
+                "tag": uuid,
+                "server_uuid": uuid_of(number),
+                "status": status,
+            }
+            for uuid, number, status in (
+                (one.uuid, 1, "completed"),
+                (other.uuid, 2, "failed"),
+            )
+        ]
+    }
+
+
+def test_a_flavor_that_names_a_profile_is_plugged_as_its_groups(bench, book):
+    provider = bench.provider(GPU)
+    selected, _specs = request(provider)
+    selected["mappings"] = {"device_profile_0": [provider.uuid]}
+    specs = {"accel:device_profile": "one"}
+    (entry,) = bench.manager.plug(instance(1), selected, specs)
+    assert (entry["pci_id"], entry["request_group"]) == (GPU, "device_profile_0")
+    assert bench.manager.requests_accelerators(specs)
+
+
+def plug_two(bench, **more):
+    """Plug a flavor that names the profile "two", and has a group of its own."""
+    gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
+    selected = {
+        "allocations": {
+            gpu.uuid: {"resources": {GPUS: 1}},
+            fpga.uuid: {"resources": {FPGAS: 1}},
+        },
+        "mappings": {"device_profile_0": [gpu.uuid], "device_profile_1": [fpga.uuid]},
+    }
+    specs = {"accel:device_profile": "two", **more}
+    return bench.manager.plug(instance(1), selected, specs)
+
+
+def groups(book):
+    return sorted((each.profile, each.group) for each in book.find(uuid_of(1)))
+
+
+def test_what_a_flavor_with_a_profile_has_is_listed_with_profile_and_index(bench, book):
+    plug_two(bench)
+    bench.restart()
+    assert groups(book) == [("two", 0), ("two", 1)]
+    shown = [serialize.of_request(each) for each in book.find(uuid_of(1))]
+    assert {
+        (each["device_profile_name"], each["device_profile_group_id"]) for each in shown
+    } == {("two", 0), ("two", 1)}
+    # It goes with the instance, and is no request that could be bound again.
+    assert book.delete_of(uuid_of(1)) == 2
+    assert book.find() == ()
+
+
+def test_a_group_of_the_flavors_own_is_of_no_profile(bench, book):
+    gpu, fpga = bench.provider(GPU), bench.provider(FPGA)
+    selected = {
+        "allocations": {
+            gpu.uuid: {"resources": {GPUS: 1}},
+            fpga.uuid: {"resources": {FPGAS: 1}},
+        },
+        "mappings": {"device_profile_0": [gpu.uuid], "1": [fpga.uuid]},
+    }
+    specs = {"accel:device_profile": "one", f"resources1:{FPGAS}": "1"}
+    bench.manager.plug(instance(1), selected, specs)
+    assert sorted(
+        (each.profile, each.group, str(each.lease.address))
+        for each in book.find(uuid_of(1))
+    ) == [("", None, FPGA), ("one", 0, GPU)]
+
+
+def test_a_flavor_that_names_the_profile_confirms_what_its_requests_have(bench, book):
+    first, second = book.create("two")
+    book.bind({first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)})
+    found = plug_two(bench)
+    assert {each["uuid"] for each in found} == {first.uuid, second.uuid}
+    assert groups(book) == [("two", 0), ("two", 1)]
+
+
+def test_a_flavor_that_has_the_groups_itself_is_another_request(bench, book, one):
+    bind(bench, book, one)
+    provider = bench.provider(GPU)
+    selected, _specs = request(provider)
+    selected["mappings"] = {"_one_0": [provider.uuid]}
+    applied = {f"resources_one_0:{GPUS}": "1"}
+    with pytest.raises(exception.ConsumerConflict):
+        bench.manager.plug(instance(1), selected, applied)
+    (entry,) = bench.manager.plug(instance(1), None, None)
+    assert entry["uuid"] == one.uuid

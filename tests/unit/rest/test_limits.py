@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""How much a service can answer: a hostile one fills no memory."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import io
+import itertools
+import json
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.bitstreams.glance import options as glance
+from os_acc.bitstreams.glance.source import Glance
+from os_acc.placement import options as placement
+from os_acc.placement.client import Client
+from os_acc.profiles import cyborg, flavors
+from os_acc.profiles.cyborg import Cyborg
+from os_acc.profiles.flavors import Flavors
+from os_acc.rest import transport
+from os_acc.rest.service import Service
+from tests.unit import keystone_double
+from tests.unit.bitstreams.glance_double import received
+from tests.unit.bitstreams.image_examples import image
+from tests.unit.keystone_double import soon
+from tests.unit.placement.placement_double import NODE
+
+MEBIBYTE = 1 << 20
+IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
+UNAVAILABLE = {
+    "Glance": exception.ImageServiceUnavailable,
+    "Placement": exception.PlacementUnavailable,
+    "Cyborg": exception.ProfilesUnavailable,
+    "Nova": exception.FlavorsUnavailable,
+    "Keystone": exception.ProfilesUnavailable,
+}
+
+#: Writes an answer, all of it.
+Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers everything with one answer.
+
+    :ivar sent: bytes of endless answers that were sent.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.answer: Answer = of(b"{}")
+        self.codings: list[str | None] = []
+        self.sent = 0
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that have left."""
+
+    def conf(self, service: Service, **told: object) -> cfg.ConfigOpts:
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[], default_config_dirs=[])
+        service.register(conf)
+        group = service.group.name
+        conf.register_opts(loading.get_auth_plugin_conf_options("password"), group)
+        given = {
+            "auth_type": "none",
+            "endpoint_override": self.url,
+            "connect_retries": 0,
+            **told,
+        }
+        for name, value in given.items():
+            conf.set_override(name, value, group)
+        return conf
+
+    def ask(self, name: str) -> Any:
+        """Ask one of the services something."""
+        if name == "Glance":
+            return Glance(self.conf(glance.SERVICE)).image(IMAGE, soon())
+        if name == "Placement":
+            return Client(self.conf(placement.SERVICE)).tree(NODE, soon())
+        if name == "Nova":
+            return Flavors(self.conf(flavors.SERVICE)).apply("7", {}, "_", soon())
+        told = {}
+        if name == "Keystone":
+            told = keystone_double.credentials(self.url, "x")
+        return list(Cyborg(self.conf(cyborg.SERVICE, **told)).judged(soon()))
+
+
+class _Handler(keystone_double.Handler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.codings.append(self.headers.get("Accept-Encoding"))
+        self.close_connection = True
+        self.server.answer(self)
+
+    do_POST = do_GET
+
+
+def of(body: bytes, status: int = 200, **fields: str) -> Answer:
+    """An answer with this body."""
+    named = {name.replace("_", "-"): value for name, value in fields.items()}
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        named.setdefault("Content-Type", "application/json")
+        framing = {"Content-Length": str(len(body)), "Connection": "close"}
+        for name, value in (named | framing).items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def raw(begin: bytes, again: bytes) -> Answer:
+    """An answer that begins like this, and goes on like that without end."""
+
+    def answer(handler: Any) -> None:
+        handler.wfile.write(begin)
+        # A client that reads all of it fails the test instead of the host.
+        while handler.server.sent < 256 * MEBIBYTE:
+            handler.wfile.write(again)
+            handler.server.sent += len(again)
+
+    return answer
+
+
+def bomb(size: int) -> bytes:
+    """A thousandth of so many bytes, which they are unpacked to."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb") as file:
+        for _ in range(size // MEBIBYTE):
+            file.write(b" " * MEBIBYTE)
+    return packed.getvalue()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    with keystone_double.serving(made, threading.Event()):
+        yield made
+
+
+@pytest.fixture
+def peak() -> Iterator[Callable[[], int]]:
+    """The most bytes that Python had in memory so far."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+def test_an_answer_that_unpacks_to_more_than_it_may_is_not_read(
+    server: Server, name: str, peak: Callable[[], int]
+) -> None:
+    server.answer = of(bomb(192 * MEBIBYTE), Content_Encoding="gzip")
+    before = peak()
+    with pytest.raises(UNAVAILABLE[name], match="more than 16777216 bytes"):
+        server.ask(name)
+    assert peak() - before < 80 * MEBIBYTE
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+def test_an_answer_without_end_is_not_read(server: Server, name: str) -> None:
+    server.answer = raw(b"HTTP/1.1 200 OK\r\n\r\n", b" " * MEBIBYTE)
+    with pytest.raises(UNAVAILABLE[name], match="more than 16777216 bytes"):
+        server.ask(name)
+    assert server.sent < 64 * MEBIBYTE
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+def test_an_answer_of_millions_of_values_is_not_read(
+    server: Server, name: str, peak: Callable[[], int]
+) -> None:
+    server.answer = of(b"[" + b"[]," * (5 * MEBIBYTE) + b"[]]")
+    with pytest.raises(UNAVAILABLE[name], match="more than 1048576 values"):
+        server.ask(name)
+    assert peak() < 80 * MEBIBYTE
+
+
+@pytest.mark.parametrize("coding", ["gzip, gzip", "br", "zstd", "deflate", "x"])
+def test_an_answer_in_another_coding_is_not_read(server: Server, coding: str) -> None:
+    server.answer = of(gzip.compress(bomb(MEBIBYTE)), Content_Encoding=coding)
+    with pytest.raises(exception.ProfilesUnavailable, match="it is encoded"):
+        server.ask("Cyborg")
+
+
+def test_no_coding_is_asked_for_and_gzip_is_understood(server: Server) -> None:
+    """A proxy may encode an answer without a request for it."""
+    packed = gzip.compress(json.dumps({"device_profiles": []}).encode())
+    server.answer = of(packed, Content_Encoding="gzip")
+    assert server.ask("Cyborg") == []
+    assert server.codings == ["identity"]
+
+
+def test_json_is_utf_8_whatever_a_server_says(server: Server) -> None:
+    """Some of Python's codecs take a time that grows with the square of the size."""
+    told = "application/json; charset=punycode"
+    server.answer = of(b'{"device_profiles": []}', Content_Type=told)
+    assert server.ask("Cyborg") == []
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 4096),
+        (b"HTTP/1.1 200 ", b"x" * 4096),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0" * 4096),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;", b"x" * 4096),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX:",
+            b"x" * 4096,
+        ),
+    ],
+    ids=["header", "status", "headers", "chunk", "extension", "trailer"],
+)
+def test_a_line_without_end_is_not_read(
+    server: Server, name: str, begin: bytes, again: bytes
+) -> None:
+    server.answer = raw(begin, again)
+    with pytest.raises(exception.OsAccError):
+        server.ask(name)
+    assert server.sent < 64 * MEBIBYTE
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 1_000_000, '{"a":' * 1_000_000, "9" * 1_000_000, "", "\ufeff", '"\\ud800"'],
+    ids=lambda text: text[:4],
+)
+def test_what_python_does_not_read_is_told(
+    server: Server, name: str, text: str
+) -> None:
+    server.answer = of(text.encode())
+    with pytest.raises(exception.OsAccError) as caught:
+        server.ask(name)
+    assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+def test_a_refusal_of_megabytes_is_told_in_a_line(server: Server, name: str) -> None:
+    text = "no " * MEBIBYTE
+    for body in (
+        {"errors": [{"code": "x", "detail": text, "title": text}]},
+        {"error": {"message": text}},
+    ):
+        for status in (400, 403, 404, 409, 500):
+            server.answer = of(json.dumps(body).encode(), status)
+            with pytest.raises(exception.OsAccError) as caught:
+                server.ask(name)
+            assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize("status", [200, 206, 400, 404, 500])
+def test_the_data_of_an_image_are_not_unpacked(
+    server: Server, status: int, peak: Callable[[], int]
+) -> None:
+    server.answer = of(bomb(192 * MEBIBYTE), status, Content_Encoding="gzip")
+    source = Glance(server.conf(glance.SERVICE))
+    with pytest.raises(exception.OsAccError):
+        received(source, image())
+    assert peak() < 80 * MEBIBYTE
+
+
+def test_a_listing_of_images_has_an_end(server: Server) -> None:
+    numbers = itertools.count()
+
+    def page(handler: http.server.BaseHTTPRequestHandler) -> None:
+        ids = [f"{next(numbers):08x}{IMAGE[8:]}" for _ in range(200)]
+        body = {"images": [{"id": each} for each in ids], "next": "/v2/images"}
+        of(json.dumps(body).encode())(handler)
+
+    server.answer = page
+    with pytest.raises(exception.ImageServiceUnavailable, match="more than 10000"):
+        list(Glance(server.conf(glance.SERVICE)).images({}, soon()))
+
+
+def test_what_a_large_cloud_answers_is_read() -> None:
+    """With half of the room to spare, each number ten times the usual."""
+    links = [{"rel": "r" * 12, "href": "x" * 80}] * 7
+    provider = {"uuid": NODE, "name": "n" * 60, "generation": 9, "links": links}
+    answers = [
+        {"resource_providers": [provider] * 5_000},
+        {
+            "device_profiles": [{"groups": [{"x" * 60: "1"}] * 4, "links": links}]
+            * 5_000
+        },
+        {"images": [{f"property{n}": "x" * 255 for n in range(100)}] * 200},
+    ]
+    for answer in answers:
+        text = json.dumps(answer)
+        assert len(text) < transport.MOST_BYTES / 2
+        assert sum(map(text.count, ",[{")) < transport.MOST_VALUES / 2

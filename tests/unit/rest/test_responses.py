@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Answers of services whose values have another type than they should."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.rest import responses
+from os_acc.rest.errors import Malformed
+from os_acc.rest.responses import Value
+from tests.service_doubles import CALLS, IMAGE, Answer, Cloud, right
+from tests.unit.placement.placement_double import NODE
+from tests.unit.placement.publishing import ONE, TWO
+
+READERS: tuple[Callable[[Value], object], ...] = (
+    *(Value.text, Value.uuid, Value.integer, Value.boolean, Value.number),
+    *(lambda value: dict(value.items()), list, lambda value: value["x"].text()),
+    lambda value: value.optional(),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    made = Cloud()
+    made.reset()
+    with made.reached():
+        yield made
+
+
+def answered(cloud: Cloud, path: str, body: Any) -> None:
+    """Let the cloud answer this to requests for a path that ends so."""
+
+    def change(number: int, asked: str, status: int, is_right: Any) -> Answer:
+        found = body if asked.partition("?")[0].endswith(path) else is_right
+        return right(number, asked, status, found)
+
+    cloud.change = change
+
+
+@given(JSON)
+def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
+    for read in READERS:
+        told = "some.path"
+        try:
+            read(Value(found, "some.path"))
+        except Malformed as error:
+            told = str(error)
+        assert "some.path" in told
+        assert len(told) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("read", "found", "told"),
+    [
+        (Value.integer, "abc", "'a.b' is 'abc', not an integer"),
+        (Value.integer, True, "'a.b' is True, not an integer"),
+        (Value.integer, 1.0, "'a.b' is 1.0, not an integer"),
+        (Value.integer, -1, "'a.b' is -1, not an integer from 0"),
+        (Value.integer, 2**63, "not an integer from 0 to 2**63 - 1"),
+        (Value.integer, 10**5000, "an integer of 16610 bits, not an integer"),
+        (Value.number, float("nan"), "'a.b' is nan, not a finite number"),
+        (Value.number, float("inf"), "'a.b' is inf, not a finite number"),
+        (Value.number, 10**400, "not a finite number"),
+        (Value.number, False, "'a.b' is False, not a finite number"),
+        (Value.text, None, "'a.b' is None, not a text"),
+        (Value.text, "\ud800", r"'a.b' is '\ud800', not a text"),
+        (Value.uuid, "../../traits", "'a.b' is '../../traits', not a UUID"),
+        (Value.boolean, 1, "'a.b' is 1, not a boolean"),
+        (list, {}, "'a.b' is {}, not a list"),
+        (lambda value: list(value.items()), [], "'a.b' is [], not an object"),
+        (lambda value: list(value.items()), {"\ud800": 1}, r"has a field '\ud800'"),
+        (lambda value: value["c"], {}, "'a.b' has no field 'c'"),
+        (lambda value: value["c"].text(), {"c": 1}, "'a.b.c' is 1, not a text"),
+        (lambda value: next(iter(value)).text(), [1], "'a.b[0]' is 1, not a text"),
+    ],
+    # Of itself, pytest writes out integers of any size.
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_of_another_type_is_told_with_its_path(
+    read: Callable[[Value], object], found: object, told: str
+) -> None:
+    with pytest.raises(Malformed) as caught:
+        read(Value(found, "a.b"))
+    assert told in str(caught.value)
+
+
+def test_a_path_is_as_short_as_a_message_needs_it() -> None:
+    value = Value({"x" * 10**6: {"y" * 10**6: 1}})
+    (((_, outer),)) = value.items()
+    (((_, inner),)) = outer.items()
+    with pytest.raises(Malformed) as caught:
+        inner.text()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"error": {"message": "one\n two"}}, "one two (HTTP 409)"),
+        ({"errors": [{"detail": "one"}, {"detail": "two"}]}, "one (HTTP 409)"),
+        ({"errors": []}, "HTTP 409"),
+        ({"errors": [["detail"]]}, "HTTP 409"),
+        ({"error": {"message": ["x"]}}, "HTTP 409"),
+        ([1], "HTTP 409"),
+        ("text", "HTTP 409"),
+    ],
+)
+def test_a_refusal_says_what_the_service_says(body: object, told: str) -> None:
+    answer = requests.Response()
+    answer.status_code, answer._content = 409, json.dumps(body).encode()
+    assert responses.refusal(answer) == told
+
+
+# -- what services answered, and what came of it ----------------------------------
+
+
+def provider(**fields: object) -> dict[str, object]:
+    usual = {"uuid": NODE, "name": "node1", "generation": 1}
+    return {**usual, "parent_provider_uuid": None, **fields}
+
+
+RECORD = {"total": 4, "reserved": 0}
+
+
+@pytest.mark.parametrize(
+    ("call", "path", "body", "told"),
+    [
+        ("tree", "/resource_providers", {"resource_providers": {}}, "not a list"),
+        (
+            *("tree", "/resource_providers", {"resource_providers": [[]]}),
+            "'resource_providers[0]' is [], not an object",
+        ),
+        (
+            *("tree", "/resource_providers"),
+            {"resource_providers": [provider(uuid=["x"])]},
+            "'resource_providers[0].uuid' is ['x'], not a text",
+        ),
+        (
+            *("tree", "/resource_providers"),
+            {"resource_providers": [provider(uuid="../x")]},
+            "'../x', not a UUID",
+        ),
+        (
+            *("tree", "/resource_providers"),
+            {"resource_providers": [provider(generation="7")]},
+            "'resource_providers[0].generation' is '7', not an integer",
+        ),
+        (
+            *("tree", "/resource_providers"),
+            {"resource_providers": [provider(parent_provider_uuid=NODE)]},
+            f"'resource_providers' has provider {NODE} below itself",
+        ),
+        (
+            *("tree", "/resource_providers"),
+            {
+                "resource_providers": [
+                    provider(uuid=ONE.uuid, parent_provider_uuid=TWO.uuid),
+                    provider(uuid=TWO.uuid, parent_provider_uuid=ONE.uuid),
+                ]
+            },
+            "below itself",
+        ),
+        (
+            *("inventories", "/inventories"),
+            {
+                "resource_provider_generation": 1,
+                "inventories": {"CUSTOM_X": {**RECORD, "total": "abc"}},
+            },
+            "'inventories.CUSTOM_X.total' is 'abc', not an integer",
+        ),
+        (
+            *("inventories", "/inventories"),
+            {"resource_provider_generation": 1, "inventories": [["A", RECORD]]},
+            "'inventories' is ",
+        ),
+        (
+            *("inventories", "/inventories"),
+            {"resource_provider_generation": 1, "inventories": {"A": {"total": 1}}},
+            "'inventories.A' has no field 'reserved'",
+        ),
+        (
+            *("inventories", "/inventories"),
+            {
+                "resource_provider_generation": 1,
+                "inventories": {"A": {**RECORD, "allocation_ratio": float("nan")}},
+            },
+            "'inventories.A.allocation_ratio' is nan",
+        ),
+        (
+            *("traits", "/traits"),
+            {"resource_provider_generation": 1, "traits": "CUSTOM_X"},
+            "'traits' is 'CUSTOM_X', not a list",
+        ),
+        (
+            *("traits", "/traits"),
+            {"resource_provider_generation": 1, "traits": ["\ud800"]},
+            "'traits[0]'",
+        ),
+        ("allocated", "/allocations", {"allocations": []}, "not an object"),
+        ("aggregates", "/aggregates", {"aggregates": [[]]}, "'aggregates[0]' is []"),
+        ("version", "/placement/", {"versions": [[]]}, "'versions[0]'"),
+        (
+            *("version", "/placement/", {"versions": [{"max_version": "1.x"}]}),
+            "'versions[0].max_version' is '1.x', no microversion",
+        ),
+        (
+            *("version", "/placement/"),
+            {"versions": [{"max_version": "1." + "9" * 5000}]},
+            "no microversion",
+        ),
+        ("image", f"/{IMAGE}", [], "the answer is [], not an object"),
+        ("images", "/images", {"images": [{"id": "x"}]}, "'images[0].id' is 'x'"),
+        ("images", "/images", {"images": [7]}, "'images[0]' is 7, not an object"),
+        ("profiles", "/device_profiles", {"device_profiles": 7}, "is 7, not a list"),
+        ("flavor", "/flavors", {"flavors": [{"id": 7}]}, "'flavors[0].id' is 7"),
+        (
+            *("flavor", "/os-extra_specs", {"extra_specs": {"a": 1}}),
+            "'extra_specs.a' is 1, not a text",
+        ),
+        ("profiles", "/auth/tokens", {"token": []}, "not Cyborg"),
+        ("profiles", "/auth/tokens", {"token": {"expires_at": []}}, "not Cyborg"),
+        ("profiles", "/auth/tokens", [], "list the device profiles"),
+    ],
+)
+def test_a_malformed_answer_is_told(
+    cloud: Cloud, call: str, path: str, body: object, told: str
+) -> None:
+    answered(cloud, path, body)
+    with pytest.raises(exception.InvalidConfiguration) as caught:
+        CALLS[call](cloud)
+    assert told in caught.value.message
+
+
+def test_a_number_of_thousands_of_digits_is_a_value_of_another_type() -> None:
+    digits = b"1" * 5000
+    answer = requests.Response()
+    answer._content = b'{"a": [7, %s, -%s], "b": %s}' % (digits, digits, 900 * b"1")
+    value = responses.document(answer)
+    first, *rest = value["a"]
+    assert first.integer() == 7
+    for each, signs in zip(rest, (0, 1), strict=True):
+        for read in (Value.integer, Value.number, Value.text):
+            with pytest.raises(Malformed) as caught:
+                read(each)
+            number = f"<a number of {5000 + signs} characters>"
+            assert f"{each.path!r} is {number}, not" in str(caught.value)
+    with pytest.raises(Malformed, match="'b' is an integer of 2987 bits, not"):
+        value["b"].integer()
+
+
+def test_another_image_than_was_asked_for_is_refused(cloud: Cloud) -> None:
+    answered(cloud, f"/{IMAGE}", {"id": NODE})
+    with pytest.raises(exception.InvalidConfiguration, match="of another image"):
+        CALLS["image"](cloud)
+
+
+def test_pages_that_repeat_have_an_end(cloud: Cloud) -> None:
+    """Two flavors that take turns at the end of a page."""
+
+    def change(number: int, path: str, status: int, body: Any) -> Answer:
+        if "/flavors?" in path:
+            body = {"flavors": [{"id": str(number % 2), "name": "x"}]}
+        return right(number, path, status, body)
+
+    cloud.change = change
+    with pytest.raises(exception.FlavorNotFound):
+        CALLS["flavor"](cloud)
+
+
+def test_one_profile_that_is_none_hides_no_other(cloud: Cloud) -> None:
+    listed = [7, None, [], {"name": []}, {"name": "a", "groups": {}}]
+    good = {"name": "other", "groups": [{"resources:FPGA": "1"}]}
+    answered(cloud, "/device_profiles", {"device_profiles": [*listed, good]})
+    assert CALLS["profile"](cloud).name == "other"
+    kinds = [type(each).__name__ for _where, each in CALLS["profiles"](cloud)]
+    assert kinds == ["InvalidProfile"] * 5 + ["DeviceProfile"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"name": %s}',
+        '{"name": "a", "groups": [{"resources:FPGA": %s}]}',
+        '{"name": "a", "groups": [{"resources:FPGA": "1"}], "description": %s}',
+        "%s",
+    ],
+)
+@pytest.mark.parametrize("number", [5000 * "1", "-" + 60_000 * "1", "1e999", "NaN"])
+def test_one_number_that_cannot_be_used_hides_no_other(
+    cloud: Cloud, wrong: str, number: str
+) -> None:
+    good = '{"name": "other", "groups": [{"resources:FPGA": "1"}]}'
+    body = f'{{"device_profiles": [{wrong % number}, {good}]}}'.encode()
+
+    def change(asked: int, path: str, status: int, is_right: Any) -> Answer:
+        status, data, headers = right(asked, path, status, is_right)
+        return status, body if "/device_profiles" in path else data, headers
+
+    cloud.change = change
+    assert CALLS["profile"](cloud).name == "other"
+    kinds = [type(each).__name__ for _where, each in CALLS["profiles"](cloud)]
+    assert kinds == ["InvalidProfile", "DeviceProfile"]

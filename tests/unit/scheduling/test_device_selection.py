@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which free devices a guest gets, by where it is and what it asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.numa.affinity import Guest
+from os_acc.numa.policies import Policies
+from os_acc.objects.device import Handle, Provider
+from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
+from os_acc.objects.pci import PciAddress
+from os_acc.objects.selection import Wanted
+from os_acc.scheduling.device_selection import ANYWHERE, Chooser, Chosen
+from tests.unit.placement import capacity_examples
+
+#: Two sockets of two cells each.
+HOST = NUMATopology(tuple(NUMACell(id=cell, socket=cell // 2) for cell in range(4)))
+NODELESS = None
+#: What nova.pci.stats answers for a guest in these cells that wants so many
+#: devices where there are some of these nodes: required, legacy, preferred,
+#: socket (Nova 34, run).
+NOVAS_ANSWERS = (
+    ((0,), (0,), 1, "yes yes yes yes"),
+    ((0,), (1,), 1, "no no yes yes"),
+    ((0,), (2,), 1, "no no yes no"),
+    ((0,), (NODELESS,), 1, "no yes yes no"),
+    ((0,), (NODELESS, 2, 2), 2, "no no yes no"),
+    ((0,), (0, NODELESS), 2, "no yes yes no"),
+    ((0, 2), (2,), 1, "yes yes yes yes"),
+)
+IN_ORDER = (
+    NUMAPolicy.REQUIRED,
+    NUMAPolicy.LEGACY,
+    NUMAPolicy.PREFERRED,
+    NUMAPolicy.SOCKET,
+)
+
+
+def card(
+    *nodes: int | None, number: int = 1, policy: NUMAPolicy | None = None
+) -> Provider:
+    """A card whose functions have these nodes."""
+    handles = [
+        capacity_examples.handle(number * 8 + place) for place in range(len(nodes))
+    ]
+    return capacity_examples.provider(
+        number,
+        *(
+            dataclasses.replace(handle, numa_node=node, numa_policy=policy)
+            for handle, node in zip(handles, nodes, strict=True)
+        ),
+    )
+
+
+def want(
+    provider: Provider,
+    amount: int = 1,
+    policy: NUMAPolicy | None = None,
+    group: str = "1",
+) -> Wanted:
+    return Wanted(
+        group, provider.uuid, capacity_examples.CLASS, amount, numa_policy=policy
+    )
+
+
+def choose(
+    wanted: Sequence[Wanted],
+    *providers: Provider,
+    cells: tuple[int, ...] = (0,),
+    topology: NUMATopology = HOST,
+    taken: frozenset[PciAddress] = frozenset(),
+    policies: Policies | None = None,
+) -> tuple[Chosen, ...]:
+    chooser = Chooser(Guest(topology, cells), policies or Policies())
+    return chooser.choose(wanted, {each.uuid: each for each in providers}, taken)
+
+
+def nodes(chosen: Sequence[Chosen]) -> list[int | None]:
+    return [each.handle.numa_node for each in chosen]
+
+
+@pytest.mark.parametrize(
+    ("cells", "there", "amount", "policy", "answer"),
+    [
+        (cells, there, amount, policy, answer)
+        for cells, there, amount, answers in NOVAS_ANSWERS
+        for policy, answer in zip(IN_ORDER, answers.split(), strict=True)
+    ],
+)
+def test_a_policy_chooses_and_refuses_as_novas(
+    cells: tuple[int, ...],
+    there: tuple[int | None, ...],
+    amount: int,
+    policy: NUMAPolicy,
+    answer: str,
+) -> None:
+    provider = card(*there)
+    wanted = [want(provider, amount, policy)]
+    if answer == "yes":
+        assert len(choose(wanted, provider, cells=cells)) == amount
+        return
+    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+        choose(wanted, provider, cells=cells)
+    assert policy.value in str(caught.value)
+    for handle in provider.device.handles:
+        assert str(handle.address) in str(caught.value)
+
+
+def test_without_a_word_of_anybody_it_is_legacy() -> None:
+    provider = card(2, NODELESS)
+    assert nodes(choose([want(provider)], provider)) == [NODELESS]
+    with pytest.raises(exception.NUMAPolicyUnmet, match="legacy"):
+        choose([want(provider, 2)], provider)
+
+
+@pytest.mark.parametrize("amount", range(1, 5))
+def test_preferred_goes_as_far_as_it_has_to(amount: int) -> None:
+    provider = card(3, 1, NODELESS, 0)
+    chosen = choose([want(provider, amount, NUMAPolicy.PREFERRED)], provider)
+    nearest = [0, NODELESS, 1, 3]
+    assert set(nodes(chosen)) == set(nearest[:amount])
+
+
+def test_how_far_each_is_away_is_said() -> None:
+    provider = card(3, 1, NODELESS, 0)
+    chosen = choose([want(provider, 4, NUMAPolicy.PREFERRED)], provider)
+    assert {each.handle.numa_node: each.affinity for each in chosen} == {
+        0: Affinity.LOCAL,
+        NODELESS: Affinity.UNKNOWN,
+        1: Affinity.SAME_SOCKET,
+        3: Affinity.REMOTE,
+    }
+
+
+def test_of_a_guest_anywhere_nothing_is_said_and_no_policy_counts() -> None:
+    provider = card(3, NODELESS)
+    wanted = [want(provider, 2, NUMAPolicy.REQUIRED)]
+    chosen = choose(wanted, provider, cells=())
+    assert [each.affinity for each in chosen] == [None, None]
+    assert nodes(chosen) == [3, NODELESS]
+    assert Chooser().guest is ANYWHERE
+
+
+def test_a_greedy_group_leaves_another_what_only_it_can_have() -> None:
+    provider = card(0, 3)
+    anything = want(provider, 1, NUMAPolicy.PREFERRED, "1")
+    only_local = want(provider, 1, NUMAPolicy.REQUIRED, "2")
+    assert nodes(choose([anything, only_local], provider)) == [3, 0]
+
+
+def test_several_are_spread_over_the_guests_cells() -> None:
+    one, other = card(0, 0, 1, number=1), card(0, 0, number=2)
+    wanted = [want(one, 1, group="1"), want(other, 1, group="2")]
+    assert nodes(choose(wanted, one, other, cells=(0, 1))) == [1, 0]
+
+
+def test_where_one_cell_has_no_socket_no_socket_is_shared() -> None:
+    odd = NUMATopology((*HOST.cells, NUMACell(id=4)))
+    provider = card(1)
+    with pytest.raises(exception.NUMAPolicyUnmet, match="socket"):
+        choose([want(provider, 1, NUMAPolicy.SOCKET)], provider, topology=odd)
+
+
+def test_a_device_has_a_policy_where_the_request_has_none() -> None:
+    strict = card(2, policy=NUMAPolicy.REQUIRED)
+    with pytest.raises(exception.NUMAPolicyUnmet, match="required"):
+        choose([want(strict)], strict)
+    lenient = card(2, policy=NUMAPolicy.PREFERRED)
+    assert nodes(choose([want(lenient)], lenient)) == [2]
+    with pytest.raises(exception.NUMAPolicyUnmet, match="required"):
+        choose([want(lenient)], lenient, policies=Policies(guest=NUMAPolicy.REQUIRED))
+
+
+def test_too_few_are_too_few_whatever_the_policy() -> None:
+    provider = card(0, 0)
+    taken = frozenset(provider.device.handles[0].members)
+    with pytest.raises(exception.NoDeviceAvailable) as caught:
+        choose([want(provider, 2)], provider, taken=taken)
+    assert not isinstance(caught.value, exception.NUMAPolicyUnmet)
+
+
+def test_the_first_of_those_that_are_as_near() -> None:
+    provider = card(1, 0, 0, 0)
+    first, second = choose([want(provider, 2)], provider)
+    assert [first.handle, second.handle] == list(provider.device.handles[1:3])
+
+
+def test_the_error_says_what_other_groups_have_got_of_what_would_do() -> None:
+    provider = card(0, 2)
+    wanted = [
+        want(provider, 1, NUMAPolicy.REQUIRED, "1"),
+        want(provider, 1, NUMAPolicy.REQUIRED, "2"),
+    ]
+    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+        choose(wanted, provider)
+    assert "1 wanted, 0 there (1 of 1 go to other groups)" in str(caught.value)
+
+
+def test_the_error_of_a_card_with_many_vfs_can_be_read() -> None:
+    provider = card(*[2] * 20, NODELESS)
+    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+        choose([want(provider, 2)], provider)
+    assert "20 in cell 2 (remote): " in str(caught.value)
+    assert "and 16 more; 1 in no known cell: " in str(caught.value)
+    assert str(caught.value).count("0000:3b:") == 5
+
+
+# -- whatever there is -------------------------------------------------------
+
+policies = st.none() | st.sampled_from(NUMAPolicy)
+places = st.none() | st.sampled_from(range(4))
+#: With and without a cell whose CPUs are on no socket of their own.
+topologies = st.sampled_from((HOST, NUMATopology((*HOST.cells, NUMACell(id=4)))))
+
+
+@st.composite
+def cards(draw: st.DrawFn) -> tuple[Provider, ...]:
+    """One or two cards of a few functions."""
+    return tuple(
+        card(
+            *draw(st.lists(places, min_size=1, max_size=4)),
+            number=number,
+            policy=draw(policies),
+        )
+        for number in range(1, draw(st.integers(2, 3)))
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn, there: tuple[Provider, ...]) -> list[Wanted]:
+    """One to three groups that want no more than there is."""
+    left = {each.uuid: len(each.device.handles) for each in there}
+    wanted = []
+    for group in range(1, draw(st.integers(2, 4))):
+        some = [each for each in there if left[each.uuid]]
+        if not some:
+            break
+        provider = draw(st.sampled_from(some))
+        amount = draw(st.integers(1, left[provider.uuid]))
+        left[provider.uuid] -= amount
+        wanted.append(want(provider, amount, draw(policies), str(group)))
+    return wanted
+
+
+#: Of what the specification says, and Nova: nothing of it is os_acc's.
+def may_have(
+    policy: NUMAPolicy, node: int | None, cells: tuple[int, ...], host: NUMATopology
+) -> bool:
+    if node in cells or policy is NUMAPolicy.PREFERRED:
+        return True
+    if policy is NUMAPolicy.LEGACY:
+        return node is None
+    sockets = {cell.id: cell.socket for cell in host.cells}
+    return (
+        policy is NUMAPolicy.SOCKET
+        and node is not None
+        and None not in sockets.values()
+        and sockets[node] in {sockets[cell] for cell in cells}
+    )
+
+
+def can_be_served(
+    wanted: list[Wanted],
+    there: tuple[Provider, ...],
+    cells: tuple[int, ...],
+    host: NUMATopology,
+    guest: NUMAPolicy | None,
+) -> bool:
+    """Whether there is any way, by trying all."""
+    units = [
+        [
+            handle
+            for provider in there
+            if provider.uuid == each.provider_uuid
+            for handle in provider.device.handles
+            if may_have(effective(each, handle, guest), handle.numa_node, cells, host)
+        ]
+        for each in wanted
+        for _ in range(each.amount)
+    ]
+    taken: dict[PciAddress, int] = {}
+
+    def seat(unit: int, seen: set[PciAddress]) -> bool:
+        for handle in units[unit]:
+            if handle.address in seen:
+                continue
+            seen.add(handle.address)
+            if handle.address not in taken or seat(taken[handle.address], seen):
+                taken[handle.address] = unit
+                return True
+        return False
+
+    return all(seat(unit, set()) for unit in range(len(units)))
+
+
+def effective(wanted: Wanted, handle: Handle, guest: NUMAPolicy | None) -> NUMAPolicy:
+    return wanted.numa_policy or guest or handle.numa_policy or NUMAPolicy.LEGACY
+
+
+@given(
+    st.data(),
+    cards(),
+    st.lists(st.sampled_from(range(4)), min_size=1, max_size=3, unique=True),
+    topologies,
+    policies,
+)
+def test_no_policy_is_broken_and_none_refused_that_can_be_met(
+    data: st.DataObject,
+    there: tuple[Provider, ...],
+    cells: list[int],
+    host: NUMATopology,
+    guest: NUMAPolicy | None,
+) -> None:
+    wanted = data.draw(requests(there))
+    at = tuple(cells)
+    possible = can_be_served(wanted, there, at, host, guest)
+    try:
+        chosen = choose(
+            wanted, *there, cells=at, topology=host, policies=Policies(guest=guest)
+        )
+    except exception.NUMAPolicyUnmet:
+        assert not possible
+        return
+    assert possible
+    assert len({each.handle.address for each in chosen}) == sum(
+        each.amount for each in wanted
+    )
+    for each in chosen:
+        policy = effective(each.wanted, each.handle, guest)
+        assert may_have(policy, each.handle.numa_node, at, host)
+        assert each.handle in each.provider.device.handles
+        assert each.provider.uuid == each.wanted.provider_uuid
+
+
+@given(st.data(), cards(), st.sampled_from([(0,), (0, 2), (3, 1)]))
+def test_what_was_not_chosen_does_not_matter(
+    data: st.DataObject, there: tuple[Provider, ...], cells: tuple[int, ...]
+) -> None:
+    wanted = data.draw(requests(there))
+    try:
+        chosen = choose(wanted, *there, cells=cells)
+    except exception.NUMAPolicyUnmet:
+        return
+    used = {each.handle.address for each in chosen}
+    free = {each.address for card in there for each in card.device.handles} - used
+    gone = data.draw(st.sets(st.sampled_from(sorted(free)))) if free else set()
+    again = choose(wanted, *there, cells=cells, taken=frozenset(gone))
+    assert far(again, cells) == far(chosen, cells)
+    assert choose(wanted, *reversed(there), cells=cells) == chosen
+
+
+def far(chosen: Sequence[Chosen], cells: tuple[int, ...]) -> list[tuple[str, int]]:
+    """How far what each group has is away, whichever of the same it is."""
+    guest = Guest(HOST, cells)
+    return sorted(
+        (str(each.affinity), guest.distance(each.handle.numa_node)) for each in chosen
+    )

@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A flavor's extra specs become request groups, or are refused by name."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from os_acc import exception
+from os_acc.objects.image import Wish
+from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.request import (
+    AttachTarget,
+    FlavorRequest,
+    GroupPolicy,
+    RequestGroup,
+)
+from os_acc.scheduling import extra_specs
+
+GPU = "CUSTOM_ACCELERATOR_GPU"
+FPGA = "CUSTOM_ACCELERATOR_FPGA"
+
+names = st.text("ABCXYZ019_", min_size=1, max_size=12).map("CUSTOM_{}".format)
+suffixes = st.text("abzAZ019_-", max_size=64)
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+keys = st.builds(
+    "{}{}:{}".format,
+    st.sampled_from(("resources", "trait", "accel", "os_acc", "bitstream", "hw")),
+    st.text("19a_.", max_size=2),
+    names | st.text(max_size=8) | st.sampled_from(("VCPU", "bitstream_id")),
+)
+
+
+@st.composite
+def groups(draw: st.DrawFn, suffix: str) -> RequestGroup:
+    resources = draw(st.dictionaries(names, st.integers(1, 9), min_size=1))
+    required = draw(st.frozensets(names))
+    return RequestGroup(
+        suffix=suffix,
+        resources=tuple(sorted(resources.items())),
+        required=required,
+        forbidden=draw(st.frozensets(names)) - required,
+    )
+
+
+@st.composite
+def flavor_requests(draw: st.DrawFn) -> FlavorRequest:
+    chosen = sorted(draw(st.sets(suffixes, max_size=4)))
+    return FlavorRequest(
+        groups=tuple(draw(groups(suffix)) for suffix in chosen),
+        policy=draw(st.sampled_from(GroupPolicy)),
+    )
+
+
+def as_extra_specs(request: FlavorRequest) -> dict[str, str]:
+    specs = {}
+    if request.policy is not None:
+        specs["group_policy"] = request.policy.value
+    for group in request.groups:
+        for name, amount in group.resources:
+            specs[f"resources{group.suffix}:{name}"] = str(amount)
+        for name in group.required:
+            specs[f"trait{group.suffix}:{name}"] = "required"
+        for name in group.forbidden:
+            specs[f"trait{group.suffix}:{name}"] = "forbidden"
+    return specs
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"hw:cpu_policy": "dedicated"}])
+def test_a_flavor_without_granular_keys_has_no_groups(nothing: object) -> None:
+    assert extra_specs.parse(nothing) == FlavorRequest()
+
+
+def test_the_specification_s_example_gives_its_groups() -> None:
+    request = extra_specs.parse(
+        {
+            "resources:VCPU": "2",
+            "trait:HW_CPU_X86_AVX": "required",
+            "resources1:SRIOV_NET_VF": "1",
+            "resources1:CUSTOM_BANDWIDTH": "10000",
+            "trait1:CUSTOM_PHYSNET_NET1": "required",
+            "resources2:SRIOV_NET_VF": "1",
+            "trait2:CUSTOM_PHYSNET_NET2": "required",
+            "trait2:HW_NIC_ACCEL_SSL": "forbidden",
+            "group_policy": "isolate",
+        }
+    )
+    assert request == FlavorRequest(
+        groups=(
+            RequestGroup("", (("VCPU", 2),), frozenset({"HW_CPU_X86_AVX"})),
+            RequestGroup(
+                "1",
+                (("CUSTOM_BANDWIDTH", 10000), ("SRIOV_NET_VF", 1)),
+                frozenset({"CUSTOM_PHYSNET_NET1"}),
+            ),
+            RequestGroup(
+                "2",
+                (("SRIOV_NET_VF", 1),),
+                frozenset({"CUSTOM_PHYSNET_NET2"}),
+                frozenset({"HW_NIC_ACCEL_SSL"}),
+            ),
+        ),
+        policy=GroupPolicy.ISOLATE,
+    )
+
+
+@given(flavor_requests())
+def test_every_request_survives_the_way_through_a_flavor(
+    request_: FlavorRequest,
+) -> None:
+    assert extra_specs.parse(as_extra_specs(request_)) == request_
+
+
+@given(flavor_requests(), st.randoms())
+def test_the_order_of_the_keys_does_not_matter(request_: FlavorRequest, random) -> None:
+    items = list(as_extra_specs(request_).items())
+    random.shuffle(items)
+    assert extra_specs.parse(dict(items)) == request_
+
+
+@pytest.mark.parametrize("amount", ["2", 2, " 2 ", "+2"])
+def test_amounts_are_read_as_nova_reads_them(amount: object) -> None:
+    (group,) = extra_specs.parse({f"resources1:{GPU}": amount}).groups
+    assert group.amount(GPU) == 2
+    assert group.amount(FPGA) == 0
+
+
+@pytest.mark.parametrize("key", [f"resources{'a' * 65}:{GPU}", f"resources.1:{GPU}"])
+def test_a_suffix_that_placement_cannot_have_makes_a_foreign_key(key: str) -> None:
+    assert extra_specs.parse({key: "1"}) == FlavorRequest()
+
+
+@pytest.mark.parametrize(
+    ("dropped", "warning"),
+    [
+        (
+            {"resources1:NO_SUCH_CLASS": "1"},
+            "Received an invalid ResourceClass 'NO_SUCH_CLASS' in extra_specs.",
+        ),
+        (
+            {f"resources1:{FPGA}": "-1"},
+            "Resource amounts must be nonnegative integers. Received '-1' for key "
+            "resources1.",
+        ),
+        (
+            {f"resources:{FPGA}": "one"},
+            "Resource amounts must be nonnegative integers. Received 'one' for key "
+            "resources.",
+        ),
+        (
+            {"trait1:CUSTOM_X": "preferred"},
+            "Only (required, forbidden) traits are supported. Received 'preferred' "
+            "for key trait1.",
+        ),
+        (
+            {"group_policy": "Isolate"},
+            "Invalid group_policy 'Isolate'. Valid values are 'none' and 'isolate'.",
+        ),
+    ],
+)
+def test_what_nova_drops_with_a_warning_is_dropped_with_it(
+    dropped: dict[str, str], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = {f"resources1:{GPU}": "1"}
+    with caplog.at_level(logging.WARNING):
+        assert extra_specs.parse(kept | dropped) == extra_specs.parse(kept)
+    assert warning in caplog.messages
+
+
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        {"resources:\ud800": "1"},
+        {f"resources:{FPGA}": "\ud800"},
+        {"trait:CUSTOM_X": "\ud800"},
+        {"group_policy": "\ud800"},
+    ],
+)
+def test_a_warning_can_be_written_whatever_it_is_about(
+    dropped: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert extra_specs.parse(dropped) == FlavorRequest()
+    (warning,) = caplog.messages
+    assert r"\ud800" in warning
+    assert warning.encode().decode() == warning
+
+
+def test_an_amount_of_zero_is_stripped_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    request = extra_specs.parse({"resources:VCPU": "0", "resources1:DISK_GB": "0"})
+    assert request == FlavorRequest(zeroed=frozenset({"VCPU", "DISK_GB"}))
+    assert caplog.messages == []
+
+
+def test_traits_of_the_unnumbered_group_need_no_resources() -> None:
+    (group,) = extra_specs.parse({"trait:HW_CPU_X86_AVX": "required"}).groups
+    assert group == RequestGroup("", (), frozenset({"HW_CPU_X86_AVX"}))
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ({"trait1:CUSTOM_X": "required"}, "CUSTOM_X"),
+        ({"trait1:CUSTOM_X": "required", f"resources1:{GPU}": "0"}, "CUSTOM_X"),
+        ({"trait1:CUSTOM_X": "forbidden", f"resources2:{GPU}": "1"}, "'1'"),
+        ({f"resources1:{GPU}": "1", f"resources2:{GPU}": "1"}, "1, 2"),
+        (
+            {f"resources1:{GPU}": "1", "resources2:VCPU": "1", "group_policy": "x"},
+            "group_policy",
+        ),
+        ({"resources:CUSTOM_gpu": "1"}, "CUSTOM_gpu"),
+        ({"trait:": "required"}, "trait:"),
+        ({f"resources:{GPU}": str(2**31)}, str(2**31)),
+        ({f"resources1:{GPU}": "1", f"resources1:{GPU}\n": "2"}, GPU),
+    ],
+)
+def test_what_placement_refuses_is_an_error(specs: dict[str, str], named: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        extra_specs.parse(specs)
+    assert named in str(caught.value)
+
+
+def test_the_unnumbered_group_is_called_that() -> None:
+    specs = {f"resources:{GPU}": "1", f"resources:{GPU}\n": "2"}
+    with pytest.raises(exception.InvalidExtraSpec, match="of the unnumbered group"):
+        extra_specs.parse(specs)
+
+
+def test_a_trait_both_required_and_forbidden_is_an_error() -> None:
+    # Only names that differ as keys and not as names can bring this about.
+    specs = {
+        "resources1:VCPU": "1",
+        "trait1:CUSTOM_X": "required",
+        "trait1:CUSTOM_X\n": "forbidden",
+    }
+    with pytest.raises(exception.InvalidExtraSpec, match="CUSTOM_X"):
+        extra_specs.parse(specs)
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ("resources:VCPU=1", "str"),
+        ([("resources:VCPU", "1")], "list"),
+        ({1: "x"}, "1"),
+        ({None: "x"}, "None"),
+        ({f"resources:{GPU}": None}, "None"),
+        ({f"resources:{GPU}": True}, "True"),
+        ({f"resources:{GPU}": 1.0}, "1.0"),
+        ({"trait:CUSTOM_X": 1}, "trait:CUSTOM_X"),
+        ({"group_policy": None}, "group_policy"),
+    ],
+)
+def test_wrong_types_are_named(specs: object, named: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        extra_specs.parse(specs)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+@pytest.mark.parametrize("policy", list(NUMAPolicy))
+def test_a_group_says_how_near_its_accelerators_have_to_be(
+    namespace: str, policy: NUMAPolicy
+) -> None:
+    specs = {
+        f"resources1:{FPGA}": "1",
+        f"resources2:{FPGA}": "1",
+        f"{namespace}1:numa_policy": policy.value,
+        "group_policy": "none",
+    }
+    first, second = extra_specs.parse(specs).groups
+    assert (first.numa_policy, second.numa_policy) == (policy, None)
+
+
+def test_one_group_has_one_numa_policy() -> None:
+    specs = {
+        f"resources1:{FPGA}": "1",
+        "accel1:numa_policy": "required",
+        "os_acc1:numa_policy": "socket",
+    }
+    with pytest.raises(exception.InvalidExtraSpec, match="numa_policy"):
+        extra_specs.parse(specs)
+
+
+def test_a_numa_policy_needs_an_accelerator() -> None:
+    with pytest.raises(exception.InvalidExtraSpec, match="numa_policy"):
+        extra_specs.parse({"accel1:numa_policy": "required"})
+
+
+@pytest.mark.parametrize("value", ["required", "prefered", 7])
+def test_novas_policy_for_the_whole_guest_is_not_judged_here(value: object) -> None:
+    specs = {extra_specs.PCI_NUMA_POLICY: value}
+    assert extra_specs.parse(specs).pci_numa_policy == value
+
+
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+@pytest.mark.parametrize("target", list(AttachTarget))
+def test_a_group_says_who_is_to_have_its_accelerators(
+    namespace: str, target: AttachTarget
+) -> None:
+    specs = {f"resources1:{FPGA}": "1", f"{namespace}1:attach_target": target.value}
+    (group,) = extra_specs.parse(specs).groups
+    assert group.attach_target is target
+
+
+IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
+
+
+@pytest.mark.parametrize("namespace", ["accel", "os_acc"])
+@pytest.mark.parametrize("suffix", ["", "1", "_fast"])
+@pytest.mark.parametrize(
+    ("name", "value", "wish"),
+    [
+        ("bitstream_id", IMAGE.upper(), Wish(bitstream_id=IMAGE)),
+        ("bitstream_id", IMAGE.replace("-", ""), Wish(bitstream_id=IMAGE)),
+        ("bitstream_name", "gzip v2", Wish(bitstream_name="gzip v2")),
+        ("function_id", IMAGE.upper(), Wish(function_id=IMAGE)),
+        ("function_id", "gzip", Wish(function_id="gzip")),
+        ("function_name", "gzip", Wish(function_name="gzip")),
+    ],
+)
+def test_a_group_says_what_its_region_is_to_hold(
+    namespace: str, suffix: str, name: str, value: str, wish: Wish
+) -> None:
+    specs = {f"resources{suffix}:{FPGA}": "1", f"{namespace}{suffix}:{name}": value}
+    (group,) = extra_specs.parse(specs).groups
+    assert group.wish == wish
+
+
+@pytest.mark.parametrize(
+    ("key", "wish"),
+    [
+        (f"bitstream:{IMAGE}", Wish(bitstream_id=IMAGE)),
+        ("function:gzip", Wish(function_id="gzip")),
+        (
+            "function:CUSTOM_FPGA_INTEL_FUNCTION_D5CA2F1131084426A11CA959987565DF",
+            Wish(function_id=IMAGE),
+        ),
+        (
+            "function:CUSTOM_FPGA_INTEL_FUNCTION_D5CA2F11_3108_4426_A11C_A959987565DF",
+            Wish(function_id=IMAGE),
+        ),
+        (
+            "function:CUSTOM_FPGA_FUNCTION_ID_INTEL_D5CA2F1131084426A11CA959987565DF",
+            Wish(function_id=IMAGE),
+        ),
+        ("function_name:gzip", Wish(function_name="gzip")),
+    ],
+)
+def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
+    key: str, wish: Wish
+) -> None:
+    (group,) = extra_specs.parse({f"resources:{FPGA}": "1", key: "required"}).groups
+    assert group.wish == wish
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ({"accel:bitstream_id": "gzip"}, "'gzip'"),
+        ({"accel:bitstream_name": ""}, "''"),
+        ({"accel:function_name": "a\nb"}, "a"),
+        ({"accel:function_id": "x" * 256}, "xx"),
+        ({"accel:bitstream_id": None}, "NoneType"),
+        ({f"bitstream:{IMAGE}": "forbidden"}, "'forbidden'"),
+        ({"bitstream:": "required"}, "''"),
+        ({"accel:function_id": "a", "accel:function_name": "b"}, "as well"),
+        ({"accel:function_id": "a", "os_acc:function_id": "b"}, "as well"),
+        ({"accel2:function_id": "a"}, "'2'"),
+    ],
+)
+def test_a_bitstream_that_nobody_can_mean_is_refused(
+    specs: dict[str, object], named: str
+) -> None:
+    with pytest.raises(exception.InvalidExtraSpec) as caught:
+        extra_specs.parse({f"resources:{FPGA}": "1", **specs})
+    assert named in str(caught.value)
+
+
+def test_the_target_that_everybody_has_makes_no_group() -> None:
+    assert extra_specs.parse({"accel1:attach_target": "VM"}) == FlavorRequest()
+
+
+def test_the_same_said_twice_is_said_once() -> None:
+    specs = {"accel:function_id": IMAGE, "os_acc:function_id": IMAGE.upper()}
+    (group,) = extra_specs.parse({f"resources:{FPGA}": "1", **specs}).groups
+    assert group.wish == Wish(function_id=IMAGE)
+
+
+@pytest.mark.parametrize(
+    "key", ["os_acc:bitsream_id", "os_acc1:Bitstream_ID", "accel9:bitstream-id"]
+)
+def test_a_misspelt_key_of_ours_gets_a_hint(key: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec, match="did you mean 'bitstream_id'"):
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: "x"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "os_acc:color",
+        "accel:color",
+        "os_acc1:color",
+        "accel9:color",
+        "os_acc:bitstream:",
+        "accel1:device_profile",
+        "accel:accel:device_profile",
+    ],
+)
+def test_an_unknown_key_of_ours_is_an_error(key: str) -> None:
+    with pytest.raises(exception.InvalidExtraSpec, match="is no key of os_acc"):
+        extra_specs.parse({f"resources1:{FPGA}": "1", key: "required"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "accel:device_profile",
+        "accelerator:size",
+        "os_account:size",
+        "bitstream_id",
+        "function",
+        "hw:numa_nodes",
+        "pci_passthrough:alias",
+    ],
+)
+def test_keys_of_others_are_not_judged(key: str) -> None:
+    assert extra_specs.parse({key: None}) == FlavorRequest()
+
+
+def test_keys_that_nova_passes_over_are_pointed_out() -> None:
+    specs = {
+        "resource1:VCPU": "1",
+        f"resources{'a' * 65}:VCPU": "1",
+        "resources.1:VCPU": "1",
+        "trait.1:CUSTOM_X": "required",
+        "required1": "CUSTOM_X",
+        "group-policy": "none",
+        "grouppolicy": "none",
+        "same_subtree": "1,2",
+        "in_tree1": IMAGE,
+        "Resources:VCPU": "1",
+    }
+    read = {
+        "resources1:VCPU": "1",
+        "trait1:CUSTOM_X": "required",
+        "group_policy": "none",
+        "hw:cpu_policy": "dedicated",
+        "accel:device_profile": "x",
+        "os_acc1:function_name": "x",
+    }
+    assert extra_specs.overlooked(specs | read) == tuple(sorted(specs))
+
+
+@given(json_like | st.dictionaries(keys | st.integers(), st.text() | json_like))
+def test_any_input_gives_groups_or_an_invalid_extra_spec(specs: object) -> None:
+    try:
+        request = extra_specs.parse(specs)
+    except exception.InvalidExtraSpec:
+        return
+    assert list(request.groups) == sorted(request.groups, key=lambda g: g.suffix)
+
+
+@given(flavor_requests(), st.frozensets(names))
+def test_accelerators_are_requested_if_any_group_asks_for_an_offered_class(
+    request_: FlavorRequest, others: frozenset[str]
+) -> None:
+    asked = {name for group in request_.groups for name, _amount in group.resources}
+    assume(asked)
+    assert extra_specs.requests_accelerators(request_, others | {min(asked)})
+    assert not extra_specs.requests_accelerators(request_, others - asked)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the host refuses is told before anything is changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import sqlite3
+
+import pytest
+
+from os_acc import exception
+from os_acc.objects.lease import LeaseState
+from os_acc.store import Store, errors, owner_of
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """From now on, no file of SQLite's grows."""
+    connect = sqlite3.connect
+
+    def connect_and_limit(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    return lambda: monkeypatch.setattr(sqlite3, "connect", connect_and_limit)
+
+
+def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
+    added = store.add([make_lease(slot) for slot in range(5)])
+    full_disk()
+    with pytest.raises(exception.StoreFull):
+        store.add([make_lease(slot) for slot in range(5, 32)])
+    # What is recorded can still be read, so that a person can see it.
+    assert store.leases() == added
+    monkeypatch.undo()
+    assert store.leases() == added
+
+
+def test_a_store_that_does_not_fit_is_not_half_made(state_path, full_disk, monkeypatch):
+    full_disk()
+    with pytest.raises(exception.StoreFull):
+        Store.open(state_path, busy_timeout=30)
+    monkeypatch.undo()
+    assert Store.open(state_path, busy_timeout=30).damaged == ()
+
+
+def test_a_damaged_store_stays_until_there_is_space_for_another(
+    store, state_path, make_lease, full_disk, monkeypatch
+):
+    added = store.add([make_lease(1, state=LeaseState.HELD)])
+    file = pathlib.Path(state_path, "os_acc.sqlite")
+    content = file.read_bytes()
+    # A wrong application id.
+    file.write_bytes(content[:68] + b"oops" + content[72:])
+    full_disk()
+    with pytest.raises(exception.StoreFull):
+        Store.open(state_path, busy_timeout=30)
+    monkeypatch.undo()
+    store = Store.open(state_path, busy_timeout=30)
+    assert store.leases() == added
+    assert len(store.damaged) == 1
+
+
+def test_a_directory_without_permission_is_reported(tmp_path, in_child):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+
+    def open_as_somebody() -> None:
+        if not os.geteuid():
+            os.setuid(NOBODY)
+        Store.open(str(locked / "state"), busy_timeout=30)
+
+    assert in_child(open_as_somebody) == "StateUnavailable"
+
+
+def test_a_path_below_a_file_is_reported(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(exception.StateUnavailable, match="own"):
+        Store.open(str(tmp_path / "file" / "state"), busy_timeout=30)
+    with pytest.raises(exception.StateUnavailable):
+        owner_of(str(tmp_path / "file" / "state"))
+
+
+def test_a_file_that_is_a_directory_is_reported(state_path):
+    os.makedirs(f"{state_path}/os_acc.sqlite")
+    with pytest.raises(exception.StateUnavailable):
+        Store.open(state_path, busy_timeout=30)
+
+
+def test_a_path_with_odd_characters_works(tmp_path, make_lease):
+    state_path = str(tmp_path / "a?b=c#d %41[x]*")
+    added = Store.open(state_path, busy_timeout=30).add([make_lease(1)])
+    assert Store.open(state_path, busy_timeout=30).leases() == added
+    pathlib.Path(state_path, "os_acc.sqlite").write_bytes(b"no database")
+    assert len(Store.open(state_path, busy_timeout=30).damaged) == 1
+
+
+def test_the_owner_of_the_state_is_told(store, state_path):
+    assert owner_of(state_path) == (os.geteuid(), os.getegid())
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOSPC, exception.StoreFull),
+        (errno.EDQUOT, exception.StoreFull),
+        (errno.EACCES, exception.StateUnavailable),
+        (errno.EROFS, exception.StateUnavailable),
+    ],
+)
+def test_system_calls_that_fail(number, error):
+    refusal = errors.from_os_error(OSError(number, "refused"), "/state")
+    assert type(refusal) is error
+    assert "/state" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (sqlite3.SQLITE_BUSY, exception.StoreBusy),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, exception.StoreBusy),
+        (sqlite3.SQLITE_FULL, exception.StoreFull),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, exception.StateUnavailable),
+        (sqlite3.SQLITE_CANTOPEN, exception.StateUnavailable),
+        (sqlite3.SQLITE_IOERR_READ, exception.StoreError),
+        (None, exception.StoreError),
+    ],
+)
+def test_operations_of_sqlite_that_fail(tmp_path, code, error):
+    failure = sqlite3.OperationalError("refused")
+    if code is not None:
+        failure.sqlite_errorcode = code
+    refusal = errors.from_sqlite(failure, str(tmp_path / "os_acc.sqlite"))
+    assert type(refusal) is error
+    assert refusal.hint or refusal.retryable
+
+
+def test_an_input_output_error_on_a_full_disk_is_a_full_disk(monkeypatch):
+    state = os.statvfs("/")
+    full = os.statvfs_result((*state[:4], 0, *state[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    refusal = errors.from_sqlite(failure, "/state/os_acc.sqlite")
+    assert isinstance(refusal, exception.StoreFull)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What is wrong with host, state or options is told before anything is changed."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc.attach import verification
+from os_acc.inventory import discovery
+from os_acc.objects.device import Refusal
+from os_acc.testing import hosts
+from tests.unit.bench import instance, request
+from tests.unit.invalid_values import WRONG, is_told
+
+GPU = "0000:17:00.0"
+
+
+# -- the host ----------------------------------------------------------------
+
+
+def test_a_device_that_vanished_before_it_was_plugged(api):
+    provider = api.provider(GPU)
+    selected, specs = request(provider)
+    api.kernel.hot_unplug("0000:17:00.1")
+    api.kernel.hot_unplug(GPU)
+    leases, writes = api.manager.store.leases(), api.kernel.writes()
+    # No guest starts without its device: not even after a restart, and not
+    # where only the allocation says that it was to have one.
+    api.restart()
+    assert os_acc.requests_accelerators(specs)
+    for chosen, flavor in (
+        ({"uuid": provider.uuid}, specs),
+        (selected, specs),
+        (selected, {}),
+        ({"allocations": selected["allocations"]}, specs),
+    ):
+        is_told(
+            lambda chosen=chosen, flavor=flavor: os_acc.plug(
+                instance(2), chosen, flavor
+            ),
+            exception.DeviceGone,
+            provider.uuid,
+        )
+    assert (api.manager.store.leases(), api.kernel.writes()) == (leases, writes)
+
+
+def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
+    provider = api.provider(GPU)
+    selected, specs = request(provider)
+    take_stock = discovery.take_stock
+
+    def and_pull_out(*arguments):
+        stock = take_stock(*arguments)
+        api.kernel.hot_unplug(GPU)
+        return stock
+
+    monkeypatch.setattr(discovery, "take_stock", and_pull_out)
+    leases, writes = api.manager.store.leases(), api.kernel.writes()
+    is_told(
+        lambda: os_acc.plug(instance(2), selected, specs), exception.DeviceGone, GPU
+    )
+    assert (api.manager.store.leases(), api.kernel.writes()) == (leases, writes)
+
+
+def test_a_host_without_iommu_offers_nothing_and_says_why(make_bench):
+    bench = make_bench(hosts.without_iommu())
+    assert bench.manager.providers() == ()
+    assert bench.refused(GPU).reason is Refusal.NO_IOMMU
+    assert bench.kernel.writes() == []
+
+
+def test_a_host_without_vfio_pci_serves_nothing_and_says_why(make_bench):
+    bench = make_bench(hosts.without_vfio())
+    error = is_told(lambda: bench.plug(1, GPU), exception.VfioUnavailable, "vfio-pci")
+    assert "modprobe vfio-pci" in error.hint
+    assert bench.kernel.writes() == []
+    assert bench.manager.store.leases() == ()
+
+
+def test_a_device_on_the_denylist_is_not_offered_and_says_why(make_bench):
+    bench = make_bench(hosts.denylist_host())
+    assert "disable_denylist" in str(bench.refused("0000:3d:00.0"))
+    assert bench.kernel.writes() == []
+
+
+# -- the state ---------------------------------------------------------------
+
+
+def test_no_space_is_told_before_anything_is_changed(api, monkeypatch):
+    selected, specs = request(api.provider(GPU))
+    leases, before = api.manager.store.leases(), api.kernel.snapshot()
+    writes = api.kernel.writes()
+    connect = sqlite3.connect
+
+    def full(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    with monkeypatch.context() as disk:
+        disk.setattr(sqlite3, "connect", full)
+        # What fits into the pages that are there may still be recorded.
+        mine = instance(2) | {"name": "x" * 50_000}
+        error = is_told(
+            lambda: os_acc.plug(mine, selected, specs),
+            exception.StoreFull,
+            api.state_path,
+        )
+    assert "free space" in error.hint
+    assert (api.kernel.writes(), api.kernel.snapshot()) == (writes, before)
+    assert api.manager.store.leases() == leases
+    assert len(os_acc.plug(instance(2), selected, specs)) == 1
+
+
+def test_no_permission_on_the_state_is_told_before_anything_is_changed(
+    api, monkeypatch
+):
+    import os
+
+    selected, specs = request(api.provider(GPU))
+    before = api.kernel.snapshot()
+    makedirs = os.makedirs
+
+    def refuse(name, *arguments, **options):
+        if str(name).startswith(api.state_path):
+            raise PermissionError(13, "Permission denied", name)
+        makedirs(name, *arguments, **options)
+
+    with monkeypatch.context() as user:
+        user.setattr(os, "makedirs", refuse)
+        for call in (
+            lambda: os_acc.plug(instance(2), selected, specs),
+            lambda: os_acc.unplug(instance(1)),
+            os_acc.attached,
+            api.restart,
+        ):
+            error = is_told(call, exception.StateUnavailable, "Permission denied")
+            assert "state_path" in error.hint
+    assert api.kernel.snapshot() == before
+
+
+# -- options -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "shown"),
+    [
+        ({"device_spec": ["{"]}, exception.InvalidDeviceSpec, "'{'"),
+        ({"device_spec": ["7"]}, exception.InvalidDeviceSpec, "'7'"),
+        ({"device_spec": ["{}"]}, exception.InvalidDeviceSpec, "names no device"),
+        (
+            {"device_spec": ['{"adress": "*"}']},
+            exception.InvalidDeviceSpec,
+            "adress",
+        ),
+        (
+            {"device_spec": ['{"address": "0000:zz:00.0"}']},
+            exception.InvalidDeviceSpec,
+            "zz",
+        ),
+        (
+            {"device_spec": ['{"vendor_id": "10000"}']},
+            exception.InvalidDeviceSpec,
+            "10000",
+        ),
+        (
+            {"device_spec": ['{"address": "*", "num_vfs": 0}']},
+            exception.InvalidDeviceSpec,
+            "num_vfs is 0",
+        ),
+        ({"enabled_plugins": ["pcii"]}, exception.InvalidConfiguration, "pcii"),
+        ({"state_path": ""}, exception.InvalidConfiguration, "''"),
+        ({"state_path": "state"}, exception.InvalidConfiguration, "'state'"),
+        ({"state_path": "/\0"}, exception.InvalidConfiguration, "x00"),
+        ({"state_path": "/\ud800"}, exception.InvalidConfiguration, "ud800"),
+        ({"node_name": "\ud800"}, exception.InvalidConfiguration, "ud800"),
+        ({"node_name": "$nothing"}, exception.InvalidConfiguration, "nothing"),
+        ({"plug_timeout": None}, exception.InvalidConfiguration, "None"),
+        ({"write_timeout": math.nan}, exception.InvalidConfiguration, "nan"),
+        (
+            {"device_spec": ['{"address": {"bus": "9-\ud800", "slot": "[9-\ud800"}}']},
+            exception.InvalidDeviceSpec,
+            "ud800",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_meant_stops_the_start(
+    make_bench, tmp_path, monkeypatch, options, kind, shown
+):
+    bench = make_bench()
+    monkeypatch.chdir(tmp_path)
+    before = sorted(each.name for each in tmp_path.iterdir())
+    error = is_told(lambda: bench.restart(**options), kind, shown)
+    assert str(error).encode()
+    assert bench.kernel.writes() == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "initialize_timeout",
+        "plug_timeout",
+        "unplug_timeout",
+        "write_timeout",
+        "helper_start_timeout",
+        "release_retry_interval",
+    ],
+)
+@pytest.mark.parametrize("value", [math.inf, 1e300, 86_401.0])
+def test_no_deadline_is_further_than_the_clock_can_count(make_bench, name, value):
+    with pytest.raises(ValueError, match="less than or equal"):
+        make_bench().config(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [each for each in WRONG if each.id != "bool"]
+)
+def test_a_reset_is_yes_or_no(value, shown):
+    is_told(lambda: os_acc.initialize(value), exception.InvalidInput, shown)
+
+
+def test_a_kernel_that_does_not_answer_a_read_keeps_no_caller(api, monkeypatch):
+    monkeypatch.setattr(verification, "_READ_SECONDS", 0.2)
+    provider = api.provider(GPU)
+    override = f"{api.root}/sys/bus/pci/devices/{GPU}/driver_override"
+    os.unlink(override)
+    # Whoever opens a FIFO without a writer waits, as behind the device's lock.
+    os.mkfifo(override)
+    writes = api.kernel.writes()
+    is_told(
+        lambda: os_acc.plug(instance(2), *request(provider)),
+        exception.DeviceStuck,
+        GPU,
+    )
+    assert api.kernel.writes() == writes
+    os.close(os.open(override, os.O_RDWR | os.O_NONBLOCK))
+    os.unlink(override)
+    Path(override).write_text("(null)\n")
