@@ -14,9 +14,9 @@ from benchmarks import measure
 from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Row
 from os_acc import exception
-from os_acc.objects.selection import Allocations, Wanted
+from os_acc.objects.selection import Allocations, GroupAllocation
 from os_acc.scheduling import extra_specs, selected_rp
-from os_acc.scheduling.assignment.trait_view import Known
+from os_acc.scheduling.assignment.trait_view import TraitView
 from os_acc.scheduling.matching import match_groups
 
 NAME = "assignment"
@@ -38,7 +38,7 @@ class Request:
     specs: dict[str, str]
     selected: dict[str, Any]
     ours: dict[str, str]
-    known: Known
+    known: TraitView
     refused: type[exception.OsAccError] | None = None
 
 
@@ -75,7 +75,7 @@ def _request(
             }
         },
         dict.fromkeys(uuids[:ours], _GPU),
-        Known(own={uuid: known[uuid] for uuid in uuids[:ours]}, heard=known),
+        TraitView(own={uuid: known[uuid] for uuid in uuids[:ours]}, heard=known),
         refused,
     )
 
@@ -174,14 +174,16 @@ def _read(request: Request) -> tuple[Any, Allocations]:
 
 def _assign(
     flavor: Any, selection: Allocations, request: Request
-) -> tuple[Wanted, ...] | exception.OsAccError:
+) -> tuple[GroupAllocation, ...] | exception.OsAccError:
     try:
         return match_groups(flavor, selection, request.ours, request.known)
     except (exception.NoAssignment, exception.AssignmentTooHard) as error:
         return error
 
 
-def _check(request: Request, answer: tuple[Wanted, ...] | exception.OsAccError) -> None:
+def _check(
+    request: Request, answer: tuple[GroupAllocation, ...] | exception.OsAccError
+) -> None:
     if isinstance(answer, exception.OsAccError):
         assert type(answer) is request.refused, str(answer)
         return

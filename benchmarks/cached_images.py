@@ -18,7 +18,7 @@ from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Row
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.cache_files import Entry
+from os_acc.bitstreams.cache_files import CachedImage
 from os_acc.bitstreams.directory import Directory
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
@@ -120,7 +120,7 @@ class _Shelf:
     def look(self) -> tuple[measure.Work[Any], measure.Work[Any]]:
         """All that is there, by the cache and by bare calls."""
 
-        def check(found: tuple[Entry, ...]) -> None:
+        def check(found: tuple[CachedImage, ...]) -> None:
             names = [each.digest.file_name for each in found]
             assert names == self._names, "others, or in another order"
 

@@ -22,7 +22,7 @@ from os_acc import privsep
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.testing import HostSpec, bitstreams, hosts
-from os_acc.testing.writes import Outcome
+from os_acc.testing.writes import WriteOutcome
 from tests.stress.simulated_host import Bench, request
 
 NAME = "cached-plug"
@@ -139,7 +139,7 @@ class _Guests:
     def _programmed(self) -> int:
         return sum(
             each.text.startswith("DFL_FPGA_FME_PORT_PR ")
-            and each.outcome == Outcome.DONE
+            and each.outcome == WriteOutcome.DONE
             for each in self._kernel.writes()
         )
 

@@ -19,7 +19,7 @@ from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.inventory import discovery
 from os_acc.objects import device_spec
-from os_acc.objects.lease import Standing
+from os_acc.objects.lease import RecordedState
 from os_acc.testing import FakeKernel
 
 NAME = "discovery"
@@ -54,7 +54,7 @@ def scanning(root: str, size: int) -> measure.Work[Host]:
 
 
 def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
-    rules = discovery.Rules(
+    rules = discovery.OperatorRules(
         named=device_spec.parse((EVERYTHING,)),
         nova_policies=device_spec.nova_numa_policies(()),
         nova=device_spec.parse(()),
@@ -70,7 +70,8 @@ def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
         assert not found.set_aside, found.set_aside
 
     return measure.Work(
-        lambda: discovery.take_stock(root, rules, loaded, "node", Standing()), check
+        lambda: discovery.take_stock(root, rules, loaded, "node", RecordedState()),
+        check,
     )
 
 

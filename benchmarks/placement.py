@@ -22,7 +22,7 @@ from os_acc.objects import naming
 from os_acc.objects.device import Device, Handle, Provider
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.placement.capacity import Capacity, Units
-from os_acc.placement.sync import Published, Publisher
+from os_acc.placement.sync import Publisher, SyncResult
 from tests.functional.openstack.cloud import Cloud, read
 from tests.functional.openstack.placement import Placement
 from tests.unit.placement.capacity_examples import Ledger
@@ -42,7 +42,7 @@ class Cycle:
 
     about: str
     seconds: float
-    found: tuple[Published, ...]
+    found: tuple[SyncResult, ...]
 
     @property
     def reads(self) -> int:
@@ -74,7 +74,7 @@ class _Host:
         self._publisher = Publisher(conf, name)
         self._wanted = [_capacity(name, number) for number in range(devices)]
 
-    def publish(self) -> Published:
+    def publish(self) -> SyncResult:
         return self._publisher.sync(
             self._wanted, self._ledger, time.monotonic() + _SECONDS
         )

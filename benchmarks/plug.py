@@ -21,7 +21,7 @@ from benchmarks.plan import Benchmark, Plan
 from benchmarks.rows import Row
 from os_acc.attach.manager import Manager
 from os_acc.testing import FakeKernel, FunctionSpec, HostSpec, SriovSpec
-from os_acc.testing.writes import Outcome, Write
+from os_acc.testing.writes import Write, WriteOutcome
 
 NAME, _PHASES = "plug", "plug-phases"
 _FLOOR = "the same writes to the same fake kernel"
@@ -94,7 +94,7 @@ def _script(library: _Library, kernel: FakeKernel, amount: int) -> Script[Write]
     plug = kernel.writes(before)
     library.unplug(guest, amount)
     unplug = kernel.writes(before + len(plug))
-    assert {each.outcome for each in (*plug, *unplug)} == {Outcome.DONE}, "refused"
+    assert {each.outcome for each in (*plug, *unplug)} == {WriteOutcome.DONE}, "refused"
     return Script(tuple(plug), tuple(unplug))
 
 

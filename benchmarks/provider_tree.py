@@ -13,7 +13,7 @@ from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Count, Row
 from os_acc.attach.manager import Manager
 from os_acc.placement import provider_tree as called
-from os_acc.testing.provider_tree import ProviderTree
+from os_acc.testing.provider_tree import FakeProviderTree
 
 NAME = "provider-tree"
 FIRST, AGAIN = "into an empty tree", "into a tree that has it all"
@@ -65,17 +65,17 @@ def _row(plan: Plan, manager: Manager, cards: int, case: str) -> Row:
 
 
 def _work(
-    fresh: Callable[[], ProviderTree],
+    fresh: Callable[[], FakeProviderTree],
     cards: int,
-    write: Callable[[ProviderTree], None],
-) -> measure.Work[ProviderTree]:
-    ready: list[ProviderTree] = []
+    write: Callable[[FakeProviderTree], None],
+) -> measure.Work[FakeProviderTree]:
+    ready: list[FakeProviderTree] = []
 
-    def run() -> ProviderTree:
+    def run() -> FakeProviderTree:
         write(ready[-1])
         return ready.pop()
 
-    def check(tree: ProviderTree) -> None:
+    def check(tree: FakeProviderTree) -> None:
         uuids = tree.get_provider_uuids()[1:]
         assert len(uuids) == cards, f"{len(uuids)} providers"
         totals = [
@@ -91,18 +91,18 @@ def _work(
     return measure.Work(run, check, before)
 
 
-def _plain(tree: ProviderTree) -> ProviderTree:
+def _plain(tree: FakeProviderTree) -> FakeProviderTree:
     """The same tree, that notes nothing any more."""
-    tree.__class__ = ProviderTree
+    tree.__class__ = FakeProviderTree
     return tree
 
 
-def _replay(tree: ProviderTree, calls: tuple[Call, ...]) -> None:
+def _replay(tree: FakeProviderTree, calls: tuple[Call, ...]) -> None:
     for name, args, more in calls:
         getattr(tree, name)(*args, **more)
 
 
-class _Recording(ProviderTree):
+class _Recording(FakeProviderTree):
     """Notes the calls that it gets, not those that it makes itself."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _Recording(ProviderTree):
 
 
 def _noting(name: str) -> Callable[..., Any]:
-    real = getattr(ProviderTree, name)
+    real = getattr(FakeProviderTree, name)
 
     def call(tree: _Recording, *args: Any, **more: Any) -> Any:
         if tree.inside:

@@ -20,7 +20,7 @@ if typing.TYPE_CHECKING:
     from os_acc.objects.accelerator_request import AcceleratorRequest
     from os_acc.objects.device import Provider
     from os_acc.placement.provider_tree import ProviderTree
-    from os_acc.placement.sync import Published
+    from os_acc.placement.sync import SyncResult
 
 __all__ = [
     "attached",
@@ -308,7 +308,7 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     get().update_provider_tree(provider_tree, nodename)
 
 
-def sync_placement() -> Published:
+def sync_placement() -> SyncResult:
     """Make Placement itself hold this host's accelerators.
 
     For a service that wants it so, every minute for example; where the virt

@@ -215,7 +215,7 @@ class FitUndecided(InvalidInput):
     """Whether a guest fits a host's NUMA cells was not found out.
 
     :ivar refusals: which of the guest's cells cannot be on which of the host's,
-        and why: all that is known (:class:`os_acc.numa.Refusal`).
+        and why: all that is known (:class:`os_acc.numa.CellRefusal`).
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.placement import sync
-from os_acc.profiles.lookup import Profiles
+from os_acc.profiles.lookup import ProfileLookup
 from os_acc.store import readonly
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
@@ -39,11 +39,11 @@ _VFS_SHARE = 0.75
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
-_watcher: monitor.Watcher | None = None
+_watcher: monitor.HostMonitor | None = None
 # The kernel says it once: a reset must not forget it.
-_health = monitor.Health()
+_health = monitor.FaultTracker()
 #: What the log has been told, also by managers before a ``reset=True``.
-_told = discovery.Told()
+_told = discovery.RejectionLog()
 
 
 def _forget_parent() -> None:
@@ -104,12 +104,12 @@ def initialize(
         return _manager
 
 
-def _watch(of: manager.Manager) -> monitor.Watcher | None:
+def _watch(of: manager.Manager) -> monitor.HostMonitor | None:
     """Keep what Placement is told up to date; see :mod:`os_acc.inventory.monitor`."""
     if of.root != "/":
         # The kernel speaks of its own devices only.
         return None
-    watcher = monitor.Watcher(_health, of.refresh, snapshots.MAX_AGE)
+    watcher = monitor.HostMonitor(_health, of.refresh, snapshots.MAX_AGE)
     watcher.start()
     return watcher
 
@@ -119,7 +119,7 @@ def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
-        return _build(config, settings, root, owner, deadline, monitor.Health())
+        return _build(config, settings, root, owner, deadline, monitor.FaultTracker())
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def _build(
     root: str,
     owner: Owner,
     deadline: float,
-    health: monitor.Health,
+    health: monitor.FaultTracker,
 ) -> manager.Manager:
     """Everything that initialize() does, in its order.
 
@@ -160,7 +160,7 @@ def _build(
     # Before VFs are made: a PF may be with a guest whose lease is lost.
     reconciler.standing(store.until(deadline), deadline)
     sriov.make(root, rules, store, locks, hands, _part(deadline, _VFS_SHARE))
-    offered = catalog.Offering(
+    offered = catalog.Catalog(
         root, settings.node_name, rules, loaded, store, _told, health, reconciler
     )
     ready = manager.Manager(
@@ -173,7 +173,7 @@ def _build(
         programmer,
         owner,
         offered,
-        Profiles(config),
+        ProfileLookup(config),
         new_publisher(config, settings),
         release_retries.Retrier(
             life, offered, settings.release_retry_interval, settings.write_timeout
@@ -202,15 +202,15 @@ def _part(deadline: float, share: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class HostInspection:
     """What is there at one moment, for somebody who changes nothing."""
 
     stock: discovery.Inventory
-    recorded: readonly.Recorded
+    recorded: readonly.StoreSnapshot
     plugins: plugins.Plugins
 
 
-def look(config: cfg.ConfigOpts, root: str) -> Look:
+def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     """See what is there: no helper, no replay, no file and no VF is made.
 
     :raises OsAccError: options, store or host cannot be read.
@@ -221,11 +221,11 @@ def look(config: cfg.ConfigOpts, root: str) -> Look:
     stock = discovery.take_stock(
         root, _rules(settings), loaded, settings.node_name, recorded.standing
     )
-    return Look(stock, recorded, loaded)
+    return HostInspection(stock, recorded, loaded)
 
 
-def _rules(settings: conf.Settings) -> discovery.Rules:
-    return discovery.Rules(
+def _rules(settings: conf.Settings) -> discovery.OperatorRules:
+    return discovery.OperatorRules(
         named=device_spec.parse(settings.device_spec),
         nova=device_spec.nova_claims(settings.nova_device_spec),
         nova_policies=device_spec.nova_numa_policies(settings.nova_aliases),

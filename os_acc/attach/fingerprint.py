@@ -12,10 +12,10 @@ from typing import Any
 
 from os_acc.objects.lease import Lease
 from os_acc.objects.request import AttachTarget
-from os_acc.objects.selection import Wanted
+from os_acc.objects.selection import GroupAllocation
 
 
-def digest(wanted: Sequence[Wanted], *, found: bool = False) -> str:
+def digest(wanted: Sequence[GroupAllocation], *, found: bool = False) -> str:
     """The same for the same request, whatever devices answer it.
 
     :param found: nobody said which provider is whose; it was worked out.
@@ -25,7 +25,7 @@ def digest(wanted: Sequence[Wanted], *, found: bool = False) -> str:
     return hashlib.sha256(plain.encode()).hexdigest()
 
 
-def _plain(wanted: Wanted) -> tuple[Any, ...]:
+def _plain(wanted: GroupAllocation) -> tuple[Any, ...]:
     *fields, wish, _target, required, near = dataclasses.astuple(wanted)
     # As it was before there were wishes: recorded digests have to hold.
     if wish:

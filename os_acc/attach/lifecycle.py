@@ -46,7 +46,7 @@ _MAY_PASS = (exception.HostStepFailed, exception.PluginFailed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Released:
+class ReleaseResult:
     """The leases of a release that ended, and those that are left.
 
     :ivar failed: with the cause, and as they are recorded now.
@@ -105,7 +105,7 @@ class Lifecycle:
         self,
         leases: Sequence[Lease],
         deadline: float,
-        jobs: Sequence[region_requirements.Job] = (),
+        jobs: Sequence[region_requirements.ProgrammingJob] = (),
         seen: str = "",
     ) -> tuple[Lease, ...]:
         """Take the devices of new leases to vfio-pci; all, or none.
@@ -189,7 +189,7 @@ class Lifecycle:
 
     # -- giving back -------------------------------------------------------
 
-    def release(self, leases: Sequence[Lease], deadline: float) -> Released:
+    def release(self, leases: Sequence[Lease], deadline: float) -> ReleaseResult:
         """Give devices back to what they were bound to, and forget them.
 
         A lease whose release fails for a cause that can pass stays
@@ -206,11 +206,11 @@ class Lifecycle:
         failed = tuple((lease, error) for lease, error in ended if error is not None)
         if done:
             store.delete(done)
-        return Released(done, self._recorded_failures(failed, store))
+        return ReleaseResult(done, self._recorded_failures(failed, store))
 
     def settle(
         self, consumer: str, deadline: float, failed: Sequence[Lease] = ()
-    ) -> Released:
+    ) -> ReleaseResult:
         """Finish what a dead process, or an earlier failure, left of a consumer.
 
         An uncommitted plug goes back; a begun unplug goes on. The caller
@@ -226,7 +226,7 @@ class Lifecycle:
             if lease.is_unfinished or lease.uuid in void
         ]
         if not left:
-            return Released((), ())
+            return ReleaseResult((), ())
         # A retry repeats what the log has already.
         is_new = not all(lease.has_failed_release for lease in left)
         LOG.log(
@@ -251,7 +251,7 @@ class Lifecycle:
         leases = self._store.until(deadline).leases()
         return sorted({lease.consumer for lease in leases if lease.is_unfinished})
 
-    def settle_if_free(self, consumer: str, deadline: float) -> Released:
+    def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
         """Settle a consumer, unless an operation on it is under way.
 
         An error is logged: one record never stops the rest (CVE-2022-37394's
@@ -264,14 +264,14 @@ class Lifecycle:
                 LOG.debug("an operation on consumer %s is under way", consumer)
         except exception.OsAccError as error:
             LOG.error("consumer %s is left unsettled: %s", consumer, error)
-        return Released((), ())
+        return ReleaseResult((), ())
 
     # -- one lease ---------------------------------------------------------
 
     def _programmed(
         self,
         leases: Sequence[Lease],
-        jobs: Sequence[region_requirements.Job],
+        jobs: Sequence[region_requirements.ProgrammingJob],
         deadline: float,
     ) -> tuple[Lease, ...]:
         """Step 2, for all of them; each card may refuse an epoch once."""

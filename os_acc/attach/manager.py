@@ -27,18 +27,18 @@ from os_acc.attach import (
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery
-from os_acc.inventory.catalog import Offering
+from os_acc.inventory.catalog import Catalog
 from os_acc.numa.policies import Policies
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.numa import Affinity
 from os_acc.objects.request import AttachTarget, FlavorRequest, title
-from os_acc.objects.selection import Allocations, Selection, Wanted
+from os_acc.objects.selection import Allocations, GroupAllocation, Selection
 from os_acc.placement import sync
 from os_acc.plugins import base
 from os_acc.profiles import expansion
-from os_acc.profiles.lookup import Profiles
+from os_acc.profiles.lookup import ProfileLookup
 from os_acc.scheduling import extra_specs, matching, selected_rp
 from os_acc.store.database import StoreReplaced
 from os_acc.store.errors import AlreadyLeased
@@ -75,8 +75,8 @@ class Manager:
         life: lifecycle.Lifecycle,
         programmer: programming.Programmer,
         owner: Owner,
-        offering: Offering,
-        profiles: Profiles,
+        offering: Catalog,
+        profiles: ProfileLookup,
         to: sync.Publisher,
         retrier: release_retries.Retrier,
     ) -> None:
@@ -238,7 +238,7 @@ class Manager:
         """See :func:`os_acc.update_provider_tree`."""
         self.offering.write(provider_tree, nodename)
 
-    def publish(self) -> sync.Published:
+    def publish(self) -> sync.SyncResult:
         """See :func:`os_acc.sync_placement`."""
         return self.offering.publish(self.publisher)
 
@@ -314,7 +314,7 @@ class Manager:
             digest = fingerprint.digest(wanted, found=selection.is_unmapped)
             policies.check({each.group_suffix for each in wanted})
             chooser = planning.chooser(self.root, instance, policies)
-            drafter = planning.Drafter(
+            drafter = planning.LeasePlanner(
                 self.root,
                 self._owner,
                 instance,
@@ -354,7 +354,7 @@ class Manager:
 
     def _as_recorded(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
-    ) -> tuple[Wanted, ...]:
+    ) -> tuple[GroupAllocation, ...]:
         """What a request wants, given by whom it has been served before."""
         recorded = {
             (lease.group, lease.resource_class): lease.provider
@@ -405,7 +405,7 @@ class Manager:
 
     def _fresh(
         self,
-        drafter: planning.Drafter,
+        drafter: planning.LeasePlanner,
         stock: discovery.Inventory,
         deadline: float,
     ) -> tuple[Lease, ...]:
@@ -442,7 +442,7 @@ class Manager:
 
     def _established(
         self,
-        drafts: Sequence[programming.Draft],
+        drafts: Sequence[programming.PlannedLease],
         instance: InstanceInfo,
         seen: str,
         deadline: float,

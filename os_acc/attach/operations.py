@@ -21,7 +21,7 @@ from os_acc.attach import verification
 from os_acc.attach.manager import Manager
 from os_acc.host import boot, vfio
 from os_acc.inventory.discovery import Inventory
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import (
     HelperRecord,
@@ -182,7 +182,7 @@ def _is_ours(stock: Inventory, address: PciAddress) -> bool:
     """Whether the operator gave it to os_acc, and to nobody else."""
     for refused in stock.refused:
         if refused.address == address:
-            return refused.reason is not Refusal.NOVA_CLAIMS
+            return refused.reason is not RejectReason.NOVA_CLAIMS
     return any(
         address in handle.members
         for provider in stock.providers.values()

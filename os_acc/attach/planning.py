@@ -15,13 +15,13 @@ from os_acc import exception
 from os_acc.attach import programming, verification
 from os_acc.host import boot, numa
 from os_acc.inventory import discovery
-from os_acc.numa.affinity import Guest
+from os_acc.numa.affinity import GuestCells
 from os_acc.numa.policies import Policies
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.profile import index_of
-from os_acc.objects.selection import Wanted
+from os_acc.objects.selection import GroupAllocation
 from os_acc.scheduling import device_selection
 
 LOG = log.getLogger(__name__)
@@ -29,14 +29,14 @@ LOG = log.getLogger(__name__)
 
 def chooser(
     root: str, instance: InstanceInfo, policies: Policies
-) -> device_selection.Chooser:
+) -> device_selection.DeviceSelector:
     """Who chooses devices for an instance, by where it is and what it asks for.
 
     :raises InvalidInstanceInfo: the host has no such NUMA cell.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
     if not instance.numa_cells:
-        return device_selection.Chooser(policies=policies)
+        return device_selection.DeviceSelector(policies=policies)
     topology = numa.read_topology(root)
     there = [cell.id for cell in topology.cells]
     for cell in instance.numa_cells:
@@ -46,11 +46,13 @@ def chooser(
                 f"host are {', '.join(map(str, there)) or 'unknown'}",
                 hint="pass the ids of host cells, not those of the guest's own",
             )
-    return device_selection.Chooser(Guest(topology, instance.numa_cells), policies)
+    return device_selection.DeviceSelector(
+        GuestCells(topology, instance.numa_cells), policies
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Drafter:
+class LeasePlanner:
     """Makes the leases of one request.
 
     :ivar root: where ``/sys`` is found.
@@ -64,9 +66,9 @@ class Drafter:
     root: str
     owner: Owner
     instance: InstanceInfo
-    wanted: Sequence[Wanted]
+    wanted: Sequence[GroupAllocation]
     digest: str
-    chooser: device_selection.Chooser
+    chooser: device_selection.DeviceSelector
     named: Mapping[str, Sequence[str]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -74,7 +76,7 @@ class Drafter:
 
     def drafted(
         self, stock: discovery.Inventory, deadline: float
-    ) -> list[programming.Draft]:
+    ) -> list[programming.PlannedLease]:
         """Leases on free devices, past those of which the kernel says nothing.
 
         :raises DeviceStuck: there are too few others.
@@ -91,7 +93,7 @@ class Drafter:
                 raise stuck from error
             try:
                 return [
-                    programming.Draft(
+                    programming.PlannedLease(
                         dataclasses.replace(
                             self._lease(each, len(chosen), stock, deadline), uuid=uuid
                         ),
@@ -108,7 +110,7 @@ class Drafter:
                 LOG.warning("%s chooses another device: %s", self.instance.uuid, error)
                 taken, stuck = taken | {PciAddress.parse(error.address)}, error
 
-    def _uuids(self, chosen: Sequence[device_selection.Chosen]) -> list[str]:
+    def _uuids(self, chosen: Sequence[device_selection.SelectedDevice]) -> list[str]:
         named = {group: list(uuids) for group, uuids in self.named.items()}
         return [
             left.pop(0)
@@ -123,7 +125,7 @@ class Drafter:
 
     def _lease(
         self,
-        chosen: device_selection.Chosen,
+        chosen: device_selection.SelectedDevice,
         size: int,
         stock: discovery.Inventory,
         deadline: float,

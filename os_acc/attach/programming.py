@@ -20,13 +20,13 @@ from oslo_log import log
 
 from os_acc import deadlines, exception, plugins
 from os_acc.attach import region_requirements
-from os_acc.attach.region_requirements import Job, Need
+from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.bitstreams import image_selection
 from os_acc.bitstreams.library import Library
 from os_acc.helper import client
 from os_acc.host import pci, vfio
-from os_acc.objects.image import Bitstream, Image, Wish
-from os_acc.objects.lease import Lease, Standing
+from os_acc.objects.image import Bitstream, BitstreamRequest, Image
+from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import title
@@ -54,7 +54,7 @@ _UNTOUCHED = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Draft:
+class PlannedLease:
     """A lease that is about to be made, and what its group asks for.
 
     :ivar required: traits of its region, and of what that holds.
@@ -62,16 +62,16 @@ class Draft:
 
     lease: Lease
     region: Region | None
-    wish: Wish | None
+    wish: BitstreamRequest | None
     required: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class ProgrammingPlan:
     """Leases as they are to be recorded, and what has to be done for them."""
 
     leases: tuple[Lease, ...]
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[ProgrammingJob, ...] = ()
 
 
 class Programmer:
@@ -95,8 +95,8 @@ class Programmer:
 
     @contextlib.contextmanager
     def planned(
-        self, drafts: Sequence[Draft], instance_image: str, deadline: float
-    ) -> Iterator[Plan]:
+        self, drafts: Sequence[PlannedLease], instance_image: str, deadline: float
+    ) -> Iterator[ProgrammingPlan]:
         """Find, fetch and verify what the drafts ask for; nothing is touched.
 
         While this lasts the cards are nobody else's, and the files stay.
@@ -109,10 +109,10 @@ class Programmer:
         :raises RegionInUse: a guest has the region, with something else.
         """
         if all(draft.region is None and draft.wish is None for draft in drafts):
-            yield Plan(tuple(draft.lease for draft in drafts))
+            yield ProgrammingPlan(tuple(draft.lease for draft in drafts))
             return
         with contextlib.ExitStack() as kept:
-            asked: list[Need] = []
+            asked: list[RegionRequirement] = []
             for draft in drafts:
                 wish, booted = self._wish(draft, instance_image, deadline)
                 if draft.region is None:
@@ -133,7 +133,7 @@ class Programmer:
             yield self._decided(drafts, asked, deadline)
 
     def program(
-        self, leases: Sequence[Lease], jobs: Sequence[Job], deadline: float
+        self, leases: Sequence[Lease], jobs: Sequence[ProgrammingJob], deadline: float
     ) -> tuple[Lease, ...]:
         """Do what was planned; the leases say afterwards what is held.
 
@@ -145,7 +145,7 @@ class Programmer:
         :raises HostError: the host refused a step.
         """
         recorded = {lease.uuid: lease for lease in leases}
-        cards: dict[PciAddress, list[Job]] = {}
+        cards: dict[PciAddress, list[ProgrammingJob]] = {}
         for job in jobs:
             cards.setdefault(job.region.card, []).append(_renewed(job, recorded))
         for lease in leases:
@@ -164,34 +164,38 @@ class Programmer:
         return tuple(recorded[lease.uuid] for lease in leases)
 
     @contextlib.contextmanager
-    def restored(self, leases: Sequence[Lease], deadline: float) -> Iterator[Plan]:
+    def restored(
+        self, leases: Sequence[Lease], deadline: float
+    ) -> Iterator[ProgrammingPlan]:
         """As :meth:`planned`, for leases whose regions may have lost all.
 
         :raises FunctionMismatch: a region holds something else than the guest
             had, and nothing is recorded with which to program it.
         """
         drafts = [
-            Draft(lease, lease.programming.region if lease.programming else None, None)
+            PlannedLease(
+                lease, lease.programming.region if lease.programming else None, None
+            )
             for lease in leases
         ]
         if all(draft.region is None for draft in drafts):
-            yield Plan(tuple(leases))
+            yield ProgrammingPlan(tuple(leases))
             return
         with contextlib.ExitStack() as kept:
             kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
             lost = [each for each in leases if not self._is_held(each, deadline)]
-            jobs: dict[str, Job] = {}
+            jobs: dict[str, ProgrammingJob] = {}
             for lease in lost:
                 job = self._again(lease, kept, deadline)
                 self._check_resting(job, leases, deadline)
                 jobs.setdefault(job.region.key, job)
-            yield Plan(tuple(leases), tuple(jobs.values()))
+            yield ProgrammingPlan(tuple(leases), tuple(jobs.values()))
 
     # -- what is wanted ----------------------------------------------------
 
     def _wish(
-        self, draft: Draft, instance_image: str, deadline: float
-    ) -> tuple[Wish | None, Image | None]:
+        self, draft: PlannedLease, instance_image: str, deadline: float
+    ) -> tuple[BitstreamRequest | None, Image | None]:
         """What is asked for, and the image of the guest if it was asked."""
         if draft.region is None or draft.region.interface_id is None:
             if draft.wish is None or region_requirements.is_fixed(
@@ -209,12 +213,15 @@ class Programmer:
         return image_selection.merged(draft.wish, booted), booted
 
     def _decided(
-        self, drafts: Sequence[Draft], asked: Sequence[Need], deadline: float
-    ) -> Plan:
+        self,
+        drafts: Sequence[PlannedLease],
+        asked: Sequence[RegionRequirement],
+        deadline: float,
+    ) -> ProgrammingPlan:
         standing = self._store.until(deadline).standing()
         doubts = standing.unknown_regions
         regions: dict[str, Region] = {}
-        jobs: list[Job] = []
+        jobs: list[ProgrammingJob] = []
         for need in asked:
             if need.region.key in regions:
                 continue
@@ -237,9 +244,9 @@ class Programmer:
             leases[need.lease.uuid] = dataclasses.replace(
                 need.lease, programming=need.asked(regions[need.region.key], doubts)
             )
-        return Plan(tuple(leases.values()), tuple(jobs))
+        return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
 
-    def _check_free(self, job: Job, standing: Standing) -> None:
+    def _check_free(self, job: ProgrammingJob, standing: RecordedState) -> None:
         """No guest has a function of a region that is to hold something else.
 
         One of which no lease is known may be with a guest as well.
@@ -264,7 +271,7 @@ class Programmer:
                 )
 
     def _check_resting(
-        self, job: Job, leases: Sequence[Lease], deadline: float
+        self, job: ProgrammingJob, leases: Sequence[Lease], deadline: float
     ) -> None:
         """No other guest has begun to use a region since the host has booted.
 
@@ -348,7 +355,9 @@ class Programmer:
 
     # -- programming -------------------------------------------------------
 
-    def _again(self, lease: Lease, kept: contextlib.ExitStack, deadline: float) -> Job:
+    def _again(
+        self, lease: Lease, kept: contextlib.ExitStack, deadline: float
+    ) -> ProgrammingJob:
         """The job that gives a guest back what its region has lost."""
         before = lease.programming
         assert before is not None
@@ -360,7 +369,9 @@ class Programmer:
                 hint="nothing was programmed for it: let the operator program it",
             )
         bitstream = self._same_file(before, kept, deadline)
-        return Job(before.region, (region_requirements.of_lease(lease, bitstream),))
+        return ProgrammingJob(
+            before.region, (region_requirements.of_lease(lease, bitstream),)
+        )
 
     def _same_file(
         self, before: Programming, kept: contextlib.ExitStack, deadline: float
@@ -386,7 +397,7 @@ class Programmer:
             self._images.fetched(image, deadline, region=before.region)
         )
 
-    def _program(self, job: Job, deadline: float) -> Region:
+    def _program(self, job: ProgrammingJob, deadline: float) -> Region:
         """1. nothing is known, 2. program, 3. read back, 4. it is known."""
         store, image = self._store.until(deadline), job.bitstream.image
         LOG.info("programming %s with image %s", job.region, image)
@@ -410,7 +421,7 @@ class Programmer:
         store.know_region(job.region.key, job.content)
         return now
 
-    def _write(self, job: Job, deadline: float) -> None:
+    def _write(self, job: ProgrammingJob, deadline: float) -> None:
         plugin, image = self._plugin(job.lease.plugin), job.bitstream.image
         steps = _Steps(self._hands, job.lease.epoch, deadline)
 
@@ -430,7 +441,7 @@ class Programmer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Steps:
-    """See :class:`os_acc.plugins.base.Steps`."""
+    """See :class:`os_acc.plugins.base.PrivilegedSteps`."""
 
     hands: client.Helper
     epoch: int
@@ -451,7 +462,7 @@ def _is_untouched(error: exception.OsAccError) -> bool:
     return isinstance(error, _UNTOUCHED)
 
 
-def _renewed(job: Job, recorded: Mapping[str, Lease]) -> Job:
+def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:
     """The job for its leases as they are recorded by now."""
     return dataclasses.replace(
         job,
@@ -481,7 +492,7 @@ def _recorded(programming: Programming) -> Image:
     )
 
 
-def _locks_of(drafts: Sequence[Draft]) -> set[str]:
+def _locks_of(drafts: Sequence[PlannedLease]) -> set[str]:
     return {device_lock(draft.region.card) for draft in drafts if draft.region}
 
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from os_acc import exception
 from os_acc.bitstreams import properties
 from os_acc.objects import bitstream_requests
-from os_acc.objects.image import Bitstream, Image, Wish
+from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.lease import Lease
-from os_acc.objects.region import Doubts, Programming, Region
+from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.objects.request import title
 from os_acc.placement import region_traits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Need:
+class RegionRequirement:
     """What one lease needs.
 
     :ivar region: as it was when the lease was drafted.
@@ -47,7 +47,7 @@ class Need:
         """What the region holds once it is met."""
         return str(self.bitstream.image) if self.bitstream else "what it does"
 
-    def check(self, now: Region, doubts: Doubts) -> None:
+    def check(self, now: Region, doubts: UnverifiedRegions) -> None:
         """Refuse what no region can be, or this one cannot without programming.
 
         :raises InvalidExtraSpec: a trait asks for another function than the
@@ -89,7 +89,7 @@ class Need:
                 f"{', '.join(wanted)}"
             )
 
-    def is_met(self, now: Region, doubts: Doubts) -> bool:
+    def is_met(self, now: Region, doubts: UnverifiedRegions) -> bool:
         """Whether a region holds already what it has to; :meth:`check` has passed."""
         if self.bitstream is None:
             return True
@@ -121,7 +121,7 @@ class Need:
         held = region_traits.function_traits(now, filter(None, found))
         return not self._lacking(bitstream_requests.names_function, held)
 
-    def asked(self, now: Region, doubts: Doubts) -> Programming:
+    def asked(self, now: Region, doubts: UnverifiedRegions) -> Programming:
         """What is recorded of it before anything is programmed."""
         if self.bitstream is None:
             is_named = self.names_function or self.function_id is not None
@@ -149,7 +149,7 @@ class Need:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Job:
+class ProgrammingJob:
     """One region to be programmed.
 
     :ivar region: with what it holds.
@@ -157,7 +157,7 @@ class Job:
     """
 
     region: Region
-    needs: tuple[Need, ...]
+    needs: tuple[RegionRequirement, ...]
 
     @property
     def lease(self) -> Lease:
@@ -177,7 +177,7 @@ class Job:
         return content(self.bitstream.image, self.lease.boot_id)
 
 
-def is_fixed(region: Region | None, wish: Wish) -> bool:
+def is_fixed(region: Region | None, wish: BitstreamRequest) -> bool:
     """Whether a region that cannot be programmed is what is asked for already."""
     asked = canonical_uuid(wish.function_id)
     return region is not None and asked is not None and region.function_id == asked
@@ -191,18 +191,20 @@ def is_silent(region: Region) -> bool:
 def of_wish(
     lease: Lease,
     region: Region,
-    wish: Wish | None,
+    wish: BitstreamRequest | None,
     bitstream: Bitstream | None,
     required: Sequence[str],
-) -> Need:
+) -> RegionRequirement:
     """What a group, and the image of its guest, ask for."""
     if wish is None:
-        return Need(lease, region, required=tuple(required))
+        return RegionRequirement(lease, region, required=tuple(required))
     if bitstream is None:
         function = canonical_uuid(wish.function_id)
-        return Need(lease, region, function_id=function, required=tuple(required))
+        return RegionRequirement(
+            lease, region, function_id=function, required=tuple(required)
+        )
     names_image = bool(wish.bitstream_id or wish.bitstream_name)
-    return Need(
+    return RegionRequirement(
         lease,
         region,
         bitstream,
@@ -212,14 +214,18 @@ def of_wish(
     )
 
 
-def of_lease(lease: Lease, bitstream: Bitstream) -> Need:
+def of_lease(lease: Lease, bitstream: Bitstream) -> RegionRequirement:
     """What a guest had, and is to have again."""
     before = lease.programming
     assert before is not None
-    return Need(lease, before.region, bitstream, before.function_id, before.is_exact)
+    return RegionRequirement(
+        lease, before.region, bitstream, before.function_id, before.is_exact
+    )
 
 
-def job(now: Region, needs: Sequence[Need], doubts: Doubts) -> Job | None:
+def job(
+    now: Region, needs: Sequence[RegionRequirement], doubts: UnverifiedRegions
+) -> ProgrammingJob | None:
     """How a region comes to hold what it has to; None: it does already.
 
     :param needs: all that there are of this region.
@@ -238,7 +244,7 @@ def job(now: Region, needs: Sequence[Need], doubts: Doubts) -> Job | None:
                 f"{now} cannot hold {wanted} and {need.title}",
                 hint="ask for two regions, with group_policy=isolate",
             )
-    return Job(now, tuple(needs))
+    return ProgrammingJob(now, tuple(needs))
 
 
 def implemented(bitstream: Bitstream) -> frozenset[str]:

@@ -19,7 +19,7 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.attach import lifecycle
-from os_acc.inventory.catalog import Offering
+from os_acc.inventory.catalog import Catalog
 
 LOG = log.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Retrier:
     def __init__(
         self,
         life: lifecycle.Lifecycle,
-        offering: Offering,
+        offering: Catalog,
         interval: float,
         seconds: float,
     ) -> None:

@@ -29,8 +29,8 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import (
     BINDING,
     AcceleratorRequest,
-    Action,
-    Binding,
+    RequestAction,
+    RequestBinding,
     RequestState,
     uuid_from_api,
     uuids_from_api,
@@ -41,14 +41,14 @@ from os_acc.objects.profile import ProfileGroup, index_of
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
 from os_acc.profiles import parser
-from os_acc.profiles.source import Source
+from os_acc.profiles.source import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
 
 _DONE: Final = {
-    Action.BIND: "bound",
-    Action.UNBIND: "unbound",
-    Action.DELETE: "deleted",
+    RequestAction.BIND: "bound",
+    RequestAction.UNBIND: "unbound",
+    RequestAction.DELETE: "deleted",
 }
 
 
@@ -58,7 +58,7 @@ class Requests:
     :param profiles: where device profiles are.
     """
 
-    def __init__(self, manager: Manager, profiles: Source) -> None:
+    def __init__(self, manager: Manager, profiles: ProfileSource) -> None:
         self._manager = manager
         self._profiles = profiles
 
@@ -229,7 +229,7 @@ class Requests:
         with self._manager.locks.hold(locks, deadline):
             store = self._manager.store.until(deadline)
             for each in store.requests(wanted):
-                _check(each, Action.DELETE)
+                _check(each, RequestAction.DELETE)
             store.delete_requests(wanted)
         return len(wanted)
 
@@ -244,14 +244,14 @@ class Requests:
 
     # -- binding -----------------------------------------------------------
 
-    def _asked(self, bindings: object) -> dict[str, Binding]:
+    def _asked(self, bindings: object) -> dict[str, RequestBinding]:
         if not isinstance(bindings, Mapping) or not bindings:
             raise exception.InvalidInput(
                 f"bindings are {exception.show(bindings)}",
                 hint=f"pass {', '.join(BINDING)} for the uuid of each request",
             )
         asked = {
-            uuid_from_api(uuid): Binding.from_api(uuid, each)
+            uuid_from_api(uuid): RequestBinding.from_api(uuid, each)
             for uuid, each in bindings.items()
         }
         if len(asked) < len(bindings):
@@ -271,7 +271,9 @@ class Requests:
                 f"this is {mine}"
             )
 
-    def _bind(self, uuid: str, asked: Mapping[str, Binding], deadline: float) -> None:
+    def _bind(
+        self, uuid: str, asked: Mapping[str, RequestBinding], deadline: float
+    ) -> None:
         store = self._manager.store.until(deadline)
         found = store.requests(asked)
         if all(
@@ -282,7 +284,7 @@ class Requests:
             self._manager.renew(uuid, deadline)
             return
         for each in found:
-            _check(each, Action.BIND)
+            _check(each, RequestAction.BIND)
         bound = tuple(
             _with(
                 each,
@@ -363,7 +365,7 @@ def with_plugged(
             uuid=lease.uuid,
             profile=lease.profile,
             group=index_of(lease.group) if lease.profile else None,
-            binding=Binding(host, lease.provider, lease.consumer),
+            binding=RequestBinding(host, lease.provider, lease.consumer),
             lease=lease,
         )
         for lease in leases
@@ -421,8 +423,10 @@ def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
             )
 
 
-def _by_instance(asked: Mapping[str, Binding]) -> list[tuple[str, dict[str, Binding]]]:
-    found: defaultdict[str, dict[str, Binding]] = defaultdict(dict)
+def _by_instance(
+    asked: Mapping[str, RequestBinding],
+) -> list[tuple[str, dict[str, RequestBinding]]]:
+    found: defaultdict[str, dict[str, RequestBinding]] = defaultdict(dict)
     for uuid, binding in asked.items():
         found[binding.instance_uuid][uuid] = binding
     return sorted(found.items())
@@ -443,7 +447,7 @@ def _locks(instance: str, theirs: Iterable[str]) -> list[str]:
     return [consumer_lock(each) for each in (instance, *theirs)]
 
 
-def _check(request: AcceleratorRequest, action: Action) -> None:
+def _check(request: AcceleratorRequest, action: RequestAction) -> None:
     if not request.allows(action):
         raise exception.RequestConflict(
             f"accelerator request {request.uuid} is {request.state.value}: it cannot "
@@ -460,7 +464,7 @@ def _with(request: AcceleratorRequest, **changes: Any) -> AcceleratorRequest:
     return dataclasses.replace(request, **changes)
 
 
-def _binding_of(request: AcceleratorRequest) -> Binding:
+def _binding_of(request: AcceleratorRequest) -> RequestBinding:
     if request.binding is None:
         raise ValueError(f"{request.uuid} was never bound")
     return request.binding

@@ -23,8 +23,8 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.bitstreams import cache_files, download
-from os_acc.bitstreams.cache_files import Entry
-from os_acc.bitstreams.source import Source
+from os_acc.bitstreams.cache_files import CachedImage
+from os_acc.bitstreams.source import ImageSource
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
 from os_acc.store import errors
@@ -41,7 +41,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Survey:
+class CacheUsage:
     """What lies in the directory of the cache, and how much more may.
 
     :ivar taken: bytes of all images together.
@@ -51,7 +51,7 @@ class Survey:
     :ivar strangers: paths of what is neither an image nor a download.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[CachedImage, ...]
     taken: int
     room: int
     abandoned: tuple[str, ...]
@@ -84,7 +84,7 @@ class Cache:
     @contextlib.contextmanager
     def fetched(
         self,
-        source: Source,
+        source: ImageSource,
         image: Image,
         deadline: float,
         progress: download.Progress | None = None,
@@ -123,7 +123,7 @@ class Cache:
         with file or contextlib.nullcontext():
             yield file
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CachedImage, ...]:
         """Every image that is there, the one least recently used first.
 
         :raises StateUnavailable: the cache cannot be read.
@@ -131,7 +131,7 @@ class Cache:
         with self._told():
             return _by_use(cache_files.scan(self.directory).entries)
 
-    def survey(self) -> Survey:
+    def survey(self) -> CacheUsage:
         """Look at all that is there, and change nothing.
 
         :raises StateUnavailable: the cache cannot be read.
@@ -142,7 +142,7 @@ class Cache:
             room = self._size
             with contextlib.suppress(FileNotFoundError):
                 room = max(0, min(room, taken + _free(self.directory)))
-            return Survey(
+            return CacheUsage(
                 _by_use(found.entries),
                 taken,
                 room,
@@ -150,7 +150,7 @@ class Cache:
                 found.strangers,
             )
 
-    def is_used(self, entry: Entry) -> bool:
+    def is_used(self, entry: CachedImage) -> bool:
         """Whether somebody uses an image at this moment.
 
         :raises StateUnavailable: the cache cannot be read.
@@ -158,7 +158,7 @@ class Cache:
         with self._told():
             return cache_files.is_used(self._path(entry.digest))
 
-    def prune(self, size: int, deadline: float) -> tuple[Entry, ...]:
+    def prune(self, size: int, deadline: float) -> tuple[CachedImage, ...]:
         """Remove images until the others have this size; which those were.
 
         Those that are in use stay. What downloads have left whose processes
@@ -228,7 +228,7 @@ class Cache:
     def _obtained(
         self,
         digest: Digest,
-        source: Source,
+        source: ImageSource,
         image: Image,
         deadline: float,
         progress: download.Progress | None,
@@ -282,15 +282,17 @@ class Cache:
                 f" its disk beside the {SPARED} that are left to others"
             )
 
-    def _swept(self) -> cache_files.Found:
+    def _swept(self) -> cache_files.CacheContents:
         """What is there, but what dead downloads have left."""
         found = cache_files.scan(self.directory)
         living = tuple(
             each for each in found.temporaries if not cache_files.remove_unused(each)
         )
-        return cache_files.Found(found.entries, living)
+        return cache_files.CacheContents(found.entries, living)
 
-    def _evict(self, entries: Iterable[Entry], excess: int) -> Iterator[Entry]:
+    def _evict(
+        self, entries: Iterable[CachedImage], excess: int
+    ) -> Iterator[CachedImage]:
         """Remove as many bytes as there are too many; what has been removed."""
         for entry in _by_use(entries):
             if excess <= 0:
@@ -315,7 +317,7 @@ class Cache:
             ) from error
 
 
-def _by_use(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def _by_use(entries: Iterable[CachedImage]) -> tuple[CachedImage, ...]:
     return tuple(sorted(entries, key=lambda each: (each.used, each.digest.value)))
 
 

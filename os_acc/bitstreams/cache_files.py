@@ -34,7 +34,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class CachedImage:
     """One image in the cache.
 
     :ivar size: bytes.
@@ -47,24 +47,24 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class CacheContents:
     """What lies in the directory of the cache.
 
     :ivar temporaries: the paths of downloads, whether they live or not.
     :ivar strangers: the paths of all else; nothing here touches that.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[CachedImage, ...]
     temporaries: tuple[str, ...]
     strangers: tuple[str, ...] = ()
 
 
-def scan(directory: str) -> Found:
+def scan(directory: str) -> CacheContents:
     """Look once at everything that is there.
 
     :raises OSError: it cannot be read.
     """
-    entries: list[Entry] = []
+    entries: list[CachedImage] = []
     temporaries: list[str] = []
     strangers: list[str] = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:
@@ -81,10 +81,10 @@ def scan(directory: str) -> Found:
             if not stat.S_ISREG(status.st_mode):
                 strangers.append(each.path)
             elif digest is not None:
-                entries.append(Entry(digest, status.st_size, status.st_mtime))
+                entries.append(CachedImage(digest, status.st_size, status.st_mtime))
             else:
                 (temporaries if is_temporary else strangers).append(each.path)
-    return Found(tuple(entries), tuple(temporaries), tuple(strangers))
+    return CacheContents(tuple(entries), tuple(temporaries), tuple(strangers))
 
 
 def pin(path: str, deadline: float) -> io.FileIO | None:

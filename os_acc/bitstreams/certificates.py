@@ -34,7 +34,7 @@ _KIND: Final = re.compile(r"[A-Z0-9_-]{1,32}", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Standing:
+class CertificateStatus:
     """What one file in the operator's directory is worth now.
 
     :ivar is_signer: it is named as a certificate that may sign images.
@@ -46,7 +46,7 @@ class Standing:
     why_not: str
 
 
-def survey(directory: str) -> tuple[Standing, ...]:
+def survey(directory: str) -> tuple[CertificateStatus, ...]:
     """Look at every certificate of those who may sign, and who vouch for them.
 
     :raises InvalidConfiguration: the directory cannot be read, or everybody
@@ -117,7 +117,7 @@ def unfit_key(key: object, kind: str) -> str | None:
     return None
 
 
-def _standing(directory: str, name: str) -> Standing:
+def _standing(directory: str, name: str) -> CertificateStatus:
     stem = name.removesuffix(".pem")
     is_signer = canonical_uuid(stem) == stem
     why_not = ""
@@ -133,7 +133,7 @@ def _standing(directory: str, name: str) -> Standing:
         why_not = f"cannot be read: {error.strerror}"
     except ValueError as error:
         why_not = f"is no certificate: {exception.show(str(error))}"
-    return Standing(name, is_signer, why_not)
+    return CertificateStatus(name, is_signer, why_not)
 
 
 def _anchored(

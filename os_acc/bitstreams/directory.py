@@ -52,7 +52,7 @@ class _Unusable(Exception):
 
 
 class Directory:
-    """A :class:`os_acc.bitstreams.source.Source` on a directory.
+    """A :class:`os_acc.bitstreams.source.ImageSource` on a directory.
 
     :param path: absolute; only those may be able to write there who may decide
         what is programmed.
@@ -63,21 +63,21 @@ class Directory:
         self._told: set[tuple[str, str]] = set()
 
     def image(self, image_id: str, deadline: float) -> Image:
-        """See :meth:`os_acc.bitstreams.source.Source.image`.
+        """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
 
         :raises ImageAmbiguous: several files have this id.
         """
         return self._found(image_id, deadline).image
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
-        """See :meth:`os_acc.bitstreams.source.Source.images`."""
+        """See :meth:`os_acc.bitstreams.source.ImageSource.images`."""
         for entry in self._entries(deadline):
             if has(entry.image, filters):
                 yield entry.image
 
     @contextlib.contextmanager
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[_Data]:
-        """See :meth:`os_acc.bitstreams.source.Source.data`."""
+        """See :meth:`os_acc.bitstreams.source.ImageSource.data`."""
         name = self._found(image.id, deadline).file
         with self._opened() as directory:
             try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.bitstreams.source import CutShort, Data, Source
+from os_acc.bitstreams.source import DownloadInterrupted, ImageSource, ImageStream
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
 
@@ -34,7 +34,7 @@ _SAME_CUTS = 4
 
 
 def fetch(
-    source: Source,
+    source: ImageSource,
     image: Image,
     fd: int,
     most: int,
@@ -66,7 +66,7 @@ def fetch(
             with source.data(image, arriving.done, deadline) as data:
                 arriving.take(data)
         except exception.ImageServiceUnavailable as error:
-            cuts[arriving.done] += isinstance(error, CutShort)
+            cuts[arriving.done] += isinstance(error, DownloadInterrupted)
             if cuts[arriving.done] == _SAME_CUTS:
                 raise arriving.too_short() from error
             failures = 1 if arriving.done > before else failures + 1
@@ -118,7 +118,7 @@ class _Arriving:
     def is_whole(self) -> bool:
         return self.image.size is None or self.done == self.image.size
 
-    def take(self, data: Data) -> None:
+    def take(self, data: ImageStream) -> None:
         """Add what a source sends, until it ends."""
         if data.offset != self.done:
             self._restart()

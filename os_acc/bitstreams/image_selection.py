@@ -20,7 +20,7 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.bitstreams import board_aliases, policy, properties
 from os_acc.objects import bitstream_requests
-from os_acc.objects.image import Bitstream, Image, Wish
+from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 
@@ -47,7 +47,7 @@ class _Found:
         return f"{title}: {why}" if why else title
 
 
-def filters(wish: Wish) -> dict[str, str]:
+def filters(wish: BitstreamRequest) -> dict[str, str]:
     """What to ask a source for, so that the answer is among what comes back.
 
     UUIDs are written in many ways, and a source compares text: of functions
@@ -58,7 +58,9 @@ def filters(wish: Wish) -> dict[str, str]:
     return {"tag": properties.TAG}
 
 
-def searches(wish: Wish, rules: policy.Rules) -> Iterator[dict[str, str]]:
+def searches(
+    wish: BitstreamRequest, rules: policy.ImagePolicy
+) -> Iterator[dict[str, str]]:
     """What to ask a source for, so that what may be programmed comes back.
 
     With an administrator's eyes a search sees the images of all tenants, and
@@ -71,7 +73,10 @@ def searches(wish: Wish, rules: policy.Rules) -> Iterator[dict[str, str]]:
 
 
 def choose(
-    wish: Wish, region: Region, images: Iterable[Image], rules: policy.Rules
+    wish: BitstreamRequest,
+    region: Region,
+    images: Iterable[Image],
+    rules: policy.ImagePolicy,
 ) -> Image:
     """The one image that is asked for, fits the region, and is allowed.
 
@@ -102,7 +107,7 @@ def choose(
     raise _none(wish, region, found)
 
 
-def answers(wish: Wish, image: Image) -> bool:
+def answers(wish: BitstreamRequest, image: Image) -> bool:
     """Whether an image is what is asked for, by its id, name or properties.
 
     UUIDs are the same however they are written; names only exactly.
@@ -120,7 +125,9 @@ def answers(wish: Wish, image: Image) -> bool:
     return bool(told) and all(told)
 
 
-def merged(flavor: Wish | None, vm_image: Image | None) -> Wish | None:
+def merged(
+    flavor: BitstreamRequest | None, vm_image: Image | None
+) -> BitstreamRequest | None:
     """What a flavor and the image of the VM ask for together.
 
     :param vm_image: the image that the guest boots; anybody may have made it.
@@ -133,7 +140,7 @@ def merged(flavor: Wish | None, vm_image: Image | None) -> Wish | None:
     if flavor is None:
         return _together(asked)
     for wish in asked:
-        for field in dataclasses.fields(Wish):
+        for field in dataclasses.fields(BitstreamRequest):
             ours, theirs = getattr(flavor, field.name), getattr(wish, field.name)
             if ours and theirs and ours != theirs:
                 raise exception.InvalidExtraSpec(
@@ -169,7 +176,7 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
             )
 
 
-def _together(asked: Sequence[Wish]) -> Wish | None:
+def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
     for wish in asked:
         if wish.bitstream_id:
             # That one is meant: check_agreement() holds it against the others.
@@ -177,13 +184,13 @@ def _together(asked: Sequence[Wish]) -> Wish | None:
     told = {
         field.name: value
         for wish in asked
-        for field in dataclasses.fields(Wish)
+        for field in dataclasses.fields(BitstreamRequest)
         if (value := getattr(wish, field.name))
     }
-    return Wish(**told) if told else None
+    return BitstreamRequest(**told) if told else None
 
 
-def _asked_by(vm_image: Image) -> Iterator[Wish]:
+def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
     for name in _OF_VM_IMAGES:
         key = f"accel:{name}"
         if key not in vm_image.properties:
@@ -198,7 +205,9 @@ def _asked_by(vm_image: Image) -> Iterator[Wish]:
             ) from error
 
 
-def _judged(image: Image, wish: Wish, region: Region, rules: policy.Rules) -> _Found:
+def _judged(
+    image: Image, wish: BitstreamRequest, region: Region, rules: policy.ImagePolicy
+) -> _Found:
     refused = policy.reasons(image, rules)
     # By its id, somebody means this one. A search would find VM images too,
     # which have the same properties to say what they need.
@@ -222,7 +231,7 @@ def _differences(image: Image, region: Region) -> Iterator[str]:
                 yield f"its {name} is {exception.show(value)}"
 
 
-def _none(wish: Wish, region: Region, found: Sequence[_Found]) -> Exception:
+def _none(wish: BitstreamRequest, region: Region, found: Sequence[_Found]) -> Exception:
     if not found:
         return exception.ImageNotFound(
             f"no image has {wish}", hint=_what_it_takes(wish)
@@ -247,7 +256,7 @@ def _none(wish: Wish, region: Region, found: Sequence[_Found]) -> Exception:
     )
 
 
-def _what_it_takes(wish: Wish) -> str:
+def _what_it_takes(wish: BitstreamRequest) -> str:
     if wish.bitstream_id or wish.bitstream_name:
         return "it may be one that os_acc is not shown"
     names = (

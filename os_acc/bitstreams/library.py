@@ -25,8 +25,8 @@ from os_acc.bitstreams import (
     properties,
 )
 from os_acc.bitstreams.cache import Cache
-from os_acc.bitstreams.source import Source
-from os_acc.objects.image import Bitstream, Header, Image, Wish
+from os_acc.bitstreams.source import ImageSource
+from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.region import Region
 from os_acc.store import errors
@@ -35,8 +35,8 @@ from os_acc.store.locks import Locks
 LOG = log.getLogger(__name__)
 
 _LEVELS = {
-    options.Unseen.USUAL: logging.DEBUG,
-    options.Unseen.TOLD: logging.WARNING,
+    options.InvisibleImage.USUAL: logging.DEBUG,
+    options.InvisibleImage.TOLD: logging.WARNING,
 }
 # Images that are looked at for the sake of a message.
 _MOST_TOLD = 1000
@@ -48,17 +48,17 @@ def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
     :param state: absolute path of the state directory.
     :raises InvalidConfiguration: an option cannot be used.
     """
-    settings = options.Settings.load(conf)
+    settings = options.BitstreamSettings.load(conf)
     return Library(
         functools.partial(_source, conf, settings),
         Cache(os.path.join(state, options.DIRECTORY), settings.cache_size, locks),
-        policy.Rules.load(conf),
+        policy.ImagePolicy.load(conf),
         settings.certificates,
         settings.unseen,
     )
 
 
-def _source(conf: cfg.ConfigOpts, settings: options.Settings) -> Source:
+def _source(conf: cfg.ConfigOpts, settings: options.BitstreamSettings) -> ImageSource:
     # Most hosts need neither, and keystoneauth1 takes long to import.
     if settings.source == "directory":
         from os_acc.bitstreams.directory import Directory
@@ -84,28 +84,30 @@ class Library:
 
     def __init__(
         self,
-        make_source: Callable[[], Source],
+        make_source: Callable[[], ImageSource],
         cache: Cache,
-        rules: policy.Rules,
+        rules: policy.ImagePolicy,
         certificates: str = "",
-        unseen: options.Unseen = options.Unseen.TOLD,
+        unseen: options.InvisibleImage = options.InvisibleImage.TOLD,
     ) -> None:
         self._make_source = make_source
-        self._made: list[Source] = []
+        self._made: list[ImageSource] = []
         self._rules = rules
         self._certificates = certificates
         self._unseen = unseen
         self.cache = cache
 
     @property
-    def _source(self) -> Source:
+    def _source(self) -> ImageSource:
         # Threads that come first together may make one each; the first is all of
         # theirs. A lock would be held for ever in a child that is forked meanwhile.
         if not self._made:
             self._made.append(self._make_source())
         return self._made[0]
 
-    def image_for(self, wish: Wish, region: Region, deadline: float) -> Image:
+    def image_for(
+        self, wish: BitstreamRequest, region: Region, deadline: float
+    ) -> Image:
         """The one image that is asked for, and may be programmed.
 
         :raises BitstreamError: there is none, or several, or none that fits or
@@ -158,12 +160,12 @@ class Library:
         try:
             return self.about(image_id, deadline)
         except exception.ImageServiceNotConfigured as error:
-            if self._unseen is options.Unseen.REFUSED:
+            if self._unseen is options.InvisibleImage.REFUSED:
                 raise
             # The host may have nothing to do with bitstreams.
             LOG.debug("the image of %s is not asked: %s", instance, error)
         except exception.ImageNotFound as error:
-            if self._unseen is options.Unseen.REFUSED:
+            if self._unseen is options.InvisibleImage.REFUSED:
                 raise exception.ImageNotFound(
                     f"image {image_id} of instance {instance} is not to be seen, so "
                     f"nobody knows what it asks for: {error.message}",
@@ -192,7 +194,7 @@ class Library:
             image = self._source.image(text, deadline)
             policy.check(image, self._rules)
             return image
-        wish = Wish(bitstream_name=text)
+        wish = BitstreamRequest(bitstream_name=text)
         allowed = {
             each.id: each
             for each in self._trusted(wish, deadline)
@@ -280,7 +282,7 @@ class Library:
         """Drop the file of an image that was found altered; whether it was."""
         return self.cache.forget(image, deadline)
 
-    def _trusted(self, wish: Wish, deadline: float) -> Iterator[Image]:
+    def _trusted(self, wish: BitstreamRequest, deadline: float) -> Iterator[Image]:
         """What those have who may say what is programmed; some of it twice."""
         for filters in image_selection.searches(wish, self._rules):
             yield from self._source.images(filters, deadline)

@@ -136,7 +136,7 @@ OPTIONS: tuple[cfg.Opt, ...] = (
 )
 
 
-class Unseen(enum.Enum):
+class InvisibleImage(enum.Enum):
     """What it is that the image of an instance is not to be seen."""
 
     USUAL = "nothing to tell of"
@@ -145,7 +145,7 @@ class Unseen(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class BitstreamSettings:
     """The options of this group as typed values.
 
     :ivar source: ``glance`` or ``directory``.
@@ -159,7 +159,7 @@ class Settings:
     directory: str
     cache_size: int
     certificates: str
-    unseen: Unseen
+    unseen: InvisibleImage
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
@@ -198,11 +198,11 @@ def _choice(group: cfg.ConfigOpts.GroupAttr, name: str, choices: str) -> str:
     return value
 
 
-def _unseen(group: cfg.ConfigOpts.GroupAttr) -> Unseen:
+def _unseen(group: cfg.ConfigOpts.GroupAttr) -> InvisibleImage:
     if _choice(group, "instance_images", "ignore or required") == "required":
-        return Unseen.REFUSED
+        return InvisibleImage.REFUSED
     # Who keeps bitstreams in a directory has the instances' images elsewhere.
-    return Unseen.USUAL if group.source == "directory" else Unseen.TOLD
+    return InvisibleImage.USUAL if group.source == "directory" else InvisibleImage.TOLD
 
 
 def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rules:
+class ImagePolicy:
     """The operator's policy.
 
     :ivar projects: ids of the projects whose images may be programmed.
@@ -80,7 +80,7 @@ def _told(value: _T | None, name: str) -> _T:
     return value
 
 
-def check(image: Image, rules: Rules) -> None:
+def check(image: Image, rules: ImagePolicy) -> None:
     """Refuse an image that the rules do not let into any region.
 
     :raises ImageRefused: with every reason, not only the first.
@@ -91,7 +91,7 @@ def check(image: Image, rules: Rules) -> None:
         )
 
 
-def check_file(header: Header, image: Image, rules: Rules) -> None:
+def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
     """Refuse an image whose file is of a format that is not allowed.
 
     :raises ImageRefused: it is.
@@ -105,12 +105,12 @@ def check_file(header: Header, image: Image, rules: Rules) -> None:
         )
 
 
-def reasons(image: Image, rules: Rules) -> tuple[str, ...]:
+def reasons(image: Image, rules: ImagePolicy) -> tuple[str, ...]:
     """Why an image may not be programmed; empty if it may."""
     return (*_state(image), *_right(image, rules), *_data(image, rules))
 
 
-def is_shown(image: Image, rules: Rules) -> bool:
+def is_shown(image: Image, rules: ImagePolicy) -> bool:
     """Whether an error may tell of an image, whoever is to read that error.
 
     With an administrator's eyes those of all projects are found.
@@ -125,7 +125,7 @@ def _state(image: Image) -> Iterator[str]:
         yield "it is hidden"
 
 
-def _right(image: Image, rules: Rules) -> Iterator[str]:
+def _right(image: Image, rules: ImagePolicy) -> Iterator[str]:
     if image.owner in rules.projects:
         return
     whose = f"project {exception.show(image.owner)} of its owner is not allowed"
@@ -135,7 +135,7 @@ def _right(image: Image, rules: Rules) -> Iterator[str]:
         yield f"{whose}, and being public is not enough"
 
 
-def _data(image: Image, rules: Rules) -> Iterator[str]:
+def _data(image: Image, rules: ImagePolicy) -> Iterator[str]:
     if not image.size:
         yield "it has no data" if image.size == 0 else "its size is not known"
     elif image.size > rules.max_size:

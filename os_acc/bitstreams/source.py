@@ -12,7 +12,7 @@ from os_acc import exception
 from os_acc.objects.image import Image
 
 
-class CutShort(exception.ImageServiceUnavailable):
+class DownloadInterrupted(exception.ImageServiceUnavailable):
     """An answer ended in order, and before the end that it had told of.
 
     So does one of a server that is stopped; and each one, at the same byte, of
@@ -20,7 +20,7 @@ class CutShort(exception.ImageServiceUnavailable):
     """
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """A place that has images.
 
     Every deadline is one of ``time.monotonic()``. Whatever a source says of
@@ -44,7 +44,7 @@ class Source(Protocol):
 
     def data(
         self, image: Image, offset: int, deadline: float
-    ) -> AbstractContextManager[Data]:
+    ) -> AbstractContextManager[ImageStream]:
         """The file of an image, from an offset on where the source can.
 
         :raises ImageNotFound: it is gone, or has no data.
@@ -72,7 +72,7 @@ def _value(image: Image, name: str, wanted: str) -> str | None:
     return fields[name] if name in fields else image.properties.get(name)
 
 
-class Data(Protocol):
+class ImageStream(Protocol):
     """A file on its way here.
 
     :ivar offset: where it really begins: 0 where the source cannot begin

@@ -20,7 +20,7 @@ from os_acc.cmd.app import OsAcc
 from os_acc.helper import client
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
-from os_acc.service import Look
+from os_acc.service import HostInspection
 from os_acc.store import readonly
 from os_acc.store.locks import Locks
 
@@ -64,12 +64,12 @@ class Acting(command.Command):
         """The options of os_acc."""
         return conf.Settings.load(self.os_acc.config)
 
-    def look(self) -> Look:
+    def look(self) -> HostInspection:
         """What is there; nothing is started, made or repaired for it."""
         self._need_no_root()
         return service.look(self.os_acc.config, self.os_acc.root)
 
-    def recorded(self) -> readonly.Recorded:
+    def recorded(self) -> readonly.StoreSnapshot:
         """What is recorded, whatever the host looks like."""
         self._need_no_root()
         return readonly.read(self.settings.state_path, service.STORE_SECONDS)

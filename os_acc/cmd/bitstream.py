@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from os_acc.bitstreams.cache_files import Entry
+from os_acc.bitstreams.cache_files import CachedImage
 from os_acc.bitstreams.library import Library
 from os_acc.cmd import arguments, base, identity, progress
 from os_acc.objects.digest import Digest
@@ -157,7 +157,7 @@ def _fetched_row(
     return (image.id, image.name, *digest, bitstream.size, form)
 
 
-def _row(entry: Entry, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
+def _row(entry: CachedImage, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
     return (*_hash(entry.digest, parsed_args), entry.size)
 
 

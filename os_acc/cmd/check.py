@@ -12,7 +12,7 @@ from typing import Any
 
 from os_acc import exception
 from os_acc.cmd import base, checks, identity
-from os_acc.cmd.checks import Result, Scene
+from os_acc.cmd.checks import CheckContext, Severity
 
 
 class Check(base.Listing):
@@ -32,13 +32,13 @@ class Check(base.Listing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        scene = Scene(self.os_acc.config, self.os_acc.root, self._broken)
+        scene = CheckContext(self.os_acc.config, self.os_acc.root, self._broken)
         findings = list(checks.run(checks.BEFORE, scene))
         with contextlib.suppress(exception.OsAccError):
             # Whatever is wrong here, the checks of the state will say it.
             identity.become_owner(scene.settings.state_path)
         findings += checks.run(checks.CHECKS, scene)
-        self.is_failed = any(each.result is Result.FAILED for each in findings)
+        self.is_failed = any(each.result is Severity.FAILED for each in findings)
         fold = _folded if parsed_args.formatter == "table" else str
         return _COLUMNS, [
             (each.result.value, each.check, fold(each.what), fold(each.hint) or None)
@@ -54,4 +54,4 @@ def _folded(text: str) -> str:
     return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-_COLUMNS = ("Result", "Check", "What", "Hint")
+_COLUMNS = ("Severity", "Check", "What", "Hint")

@@ -30,7 +30,7 @@ class DeviceList(base.Listing):
         )
         parser.add_argument(
             "--state",
-            choices=[state.value for state in device_states.State],
+            choices=[state.value for state in device_states.DeviceStatus],
             help="only what is in this state",
         )
         return parser

@@ -8,13 +8,13 @@ import dataclasses
 import enum
 
 from os_acc.host import vfio
-from os_acc.objects.device import Provider, Refusal, Refused
+from os_acc.objects.device import Provider, RejectedDevice, RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.service import Look
+from os_acc.service import HostInspection
 
 
-class State(enum.Enum):
+class DeviceStatus(enum.Enum):
     """What an operator may expect of a function."""
 
     FREE = "free"
@@ -28,10 +28,10 @@ class State(enum.Enum):
 
 
 _OF_LEASE = {
-    LeaseState.PREPARING: State.PREPARING,
-    LeaseState.HELD: State.LEASED,
-    LeaseState.RELEASING: State.RELEASING,
-    LeaseState.QUARANTINED: State.QUARANTINED,
+    LeaseState.PREPARING: DeviceStatus.PREPARING,
+    LeaseState.HELD: DeviceStatus.LEASED,
+    LeaseState.RELEASING: DeviceStatus.RELEASING,
+    LeaseState.QUARANTINED: DeviceStatus.QUARANTINED,
 }
 
 
@@ -45,7 +45,7 @@ class DeviceState:
     """
 
     address: PciAddress
-    state: State
+    state: DeviceStatus
     function: PciFunction | None
     provider: Provider | None
     lease: Lease | None
@@ -60,13 +60,13 @@ class DeviceState:
         return self.lease.resource_class or None if self.lease else None
 
 
-def device_states(look: Look) -> tuple[DeviceState, ...]:
+def device_states(look: HostInspection) -> tuple[DeviceState, ...]:
     """Every function that is named, leased or claimed by a lost lease."""
     return _Survey(look).all()
 
 
 class _Survey:
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: HostInspection) -> None:
         self._look = look
         self._leases = {
             address: lease
@@ -107,19 +107,19 @@ class _Survey:
             reason=self._reason(address, given.address if given else address),
         )
 
-    def _judge(self, address: PciAddress) -> State:
+    def _judge(self, address: PciAddress) -> DeviceStatus:
         lease = self._leases.get(address)
         if lease is not None:
             return _OF_LEASE[lease.state]
         refused = self._refused.get(address)
         recorded = self._look.recorded
         if address in recorded.damaged_claims or address in recorded.claimed:
-            return State.UNKNOWN
+            return DeviceStatus.UNKNOWN
         if _is_unknown(refused) or self._is_left_behind(address):
-            return State.UNKNOWN
+            return DeviceStatus.UNKNOWN
         if refused:
-            return State.REFUSED
-        return State.FAULTY if self._fault(address) else State.FREE
+            return DeviceStatus.REFUSED
+        return DeviceStatus.FAULTY if self._fault(address) else DeviceStatus.FREE
 
     def _fault(self, address: PciAddress) -> str:
         _provider, handle = self._offers.get(address, (None, None))
@@ -130,7 +130,7 @@ class _Survey:
         if address in self._leases or not self._is_on_vfio(address):
             return False
         if address in self._refused:
-            return self._refused[address].reason is not Refusal.NOVA_CLAIMS
+            return self._refused[address].reason is not RejectReason.NOVA_CLAIMS
         _provider, handle = self._offers[address]
         # Where the device itself is on VFIO and offered, it is prebound.
         return not self._is_on_vfio(handle.address)
@@ -162,5 +162,5 @@ class _Survey:
         return "; ".join(reason for reason in reasons if reason)
 
 
-def _is_unknown(refused: Refused | None) -> bool:
-    return refused is not None and refused.reason is Refusal.UNKNOWN_STATE
+def _is_unknown(refused: RejectedDevice | None) -> bool:
+    return refused is not None and refused.reason is RejectReason.UNKNOWN_STATE

@@ -17,7 +17,7 @@ from os_acc.cmd.drawing.labels import plain
 from os_acc.objects.profile import DeviceProfile, ProfileGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.profiles.flavors import Flavors
-from os_acc.profiles.source import Source
+from os_acc.profiles.source import ProfileSource
 
 _WITHOUT_POLICY = (
     "the flavor has several groups: it needs group_policy, isolate or none, as well"
@@ -65,7 +65,7 @@ class ProfileShow(base.Showing):
             found.name,
             found.uuid,
             _Text(found.description),
-            _Groups(found.groups),
+            _ProfileGroups(found.groups),
             found.accelerators,
         )
 
@@ -168,7 +168,7 @@ class _Text(columns.FormattableColumn[Any]):
         return str(self._value)
 
 
-class _Groups(columns.FormattableColumn[Any]):
+class _ProfileGroups(columns.FormattableColumn[Any]):
     """Groups, as lines for people and as the profile has them for programs."""
 
     def human_readable(self) -> str:
@@ -208,8 +208,8 @@ def _with_profile(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _source(command: base.Acting) -> Source:
-    return lookup.Profiles(command.os_acc.config).source
+def _source(command: base.Acting) -> ProfileSource:
+    return lookup.ProfileLookup(command.os_acc.config).source
 
 
 def _deadline(command: base.Acting) -> float:

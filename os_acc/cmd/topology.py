@@ -95,7 +95,7 @@ class Topology(base.Listing):
             out.write(f"{line}\n")
         return 0
 
-    def _look(self, cells: tuple[int, ...]) -> snapshot.Scene:
+    def _look(self, cells: tuple[int, ...]) -> snapshot.HostSnapshot:
         look, root = self.look(), self.os_acc.root
         topology = self._with_networks(numa.read_topology(root))
         for cell in cells:

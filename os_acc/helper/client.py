@@ -24,9 +24,9 @@ from os_acc.objects.lease import HelperRecord, Lease
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Region
 from os_acc.privsep import binding, fpga, holders, record, rootconf, sriov, xrt
-from os_acc.privsep.outcome import Outcome, Result
-from os_acc.privsep.record import Use
-from os_acc.privsep.rootconf import Mode
+from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.record import FunctionUse
+from os_acc.privsep.rootconf import LimitMode
 
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 # On a host without FPGAs nobody has to allow the third.
@@ -80,11 +80,11 @@ class Helper:
         for start in [self._links[context].start() for context in contexts]:
             start.wait(deadline)
 
-    def limits(self, deadline: float) -> tuple[Mode, str, str]:
+    def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Whether root's configuration limits the helper; its path; why not."""
         turn = self._turn(privsep.base, deadline)
         mode, path, why = turn.ask(rootconf.standing)
-        return Mode(mode), path, why
+        return LimitMode(mode), path, why
 
     def take(self, lease: Lease, deadline: float) -> None:
         """Bind all functions of a lease to vfio-pci.
@@ -119,7 +119,7 @@ class Helper:
             lease.epoch,
             turn.milliseconds,
             lease.uuid,
-            str(Use.GUEST if lease.is_the_guests else Use.HOST),
+            str(FunctionUse.GUEST if lease.is_the_guests else FunctionUse.HOST),
             instead_of,
         )
         _judge(lease.members, answers)
@@ -172,7 +172,7 @@ class Helper:
             proven_free,
             lease.uuid,
         )
-        outcomes = {Result(*answer).outcome for answer in answers}
+        outcomes = {CallResult(*answer).outcome for answer in answers}
         if outcomes & {Outcome.IN_USE, Outcome.UNSURE}:
             self.check_free(lease.members, deadline)
             if not proven_free:
@@ -298,7 +298,7 @@ class Helper:
         deadline: float,
     ) -> str:
         """What the region holds by now, read back."""
-        result = Result(*answer)
+        result = CallResult(*answer)
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
@@ -344,7 +344,7 @@ class Helper:
     def _judge_ports(
         self, card: PciFunction, answer: Sequence[Any], deadline: float
     ) -> None:
-        if Result(*answer).outcome == Outcome.IN_USE:
+        if CallResult(*answer).outcome == Outcome.IN_USE:
             self.check_free((card.address,), deadline)
         _judge((card.address,), (answer,))
 
@@ -387,7 +387,7 @@ def _targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...
 
 
 def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
-    results = [Result(*answer) for answer in answers]
+    results = [CallResult(*answer) for answer in answers]
     for address, result in zip(addresses, results, strict=False):
         # What was not tried says nothing of why.
         if result.outcome not in (Outcome.OK, Outcome.UNREACHED):

@@ -51,12 +51,12 @@ _SEND_SECONDS = 2
 _TIMEOUT = f"{comm.PrivsepTimeout.__module__}.{comm.PrivsepTimeout.__name__}"
 
 
-class Raised(Exception):
+class HelperRaised(Exception):
     """What the helper's own code raised; the message is its traceback."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Start:
+class PendingStart:
     """A start that is over, or under way."""
 
     over: futures.Future[None]
@@ -90,9 +90,9 @@ class Connection:
     ) -> None:
         self._context = context
         self._start_timeout = start_timeout
-        self._start: Start | None = None
+        self._start: PendingStart | None = None
 
-    def start(self) -> Start:
+    def start(self) -> PendingStart:
         """The start of the helper: over, under way, or begun now."""
         with self._context.guard:
             start = self._start
@@ -103,7 +103,7 @@ class Connection:
             ):
                 return start
             until = time.monotonic() + self._start_timeout
-            start = self._start = Start(futures.Future(), until)
+            start = self._start = PendingStart(futures.Future(), until)
         # Not under the guard: a thread may take a while to start.
         self._begin(start)
         return start
@@ -135,7 +135,7 @@ class Connection:
             raise exception.HelperLost(
                 f"the privileged helper ended during a call: {error}"
             ) from error
-        except Raised as error:
+        except HelperRaised as error:
             raise exception.HelperLost(
                 f"the privileged helper failed: {str(error).splitlines()[-1]}",
                 hint="this is a fault of os_acc: report it",
@@ -156,13 +156,13 @@ class Connection:
                 self._context.channel = None
                 LOG.warning("the next call starts another %s", self._context.pypath)
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: PendingStart) -> None:
         try:
             deadlines.start(functools.partial(self._run, start))
         except exception.DeviceStuck as error:
             self._fail(start, error)
 
-    def _run(self, start: Start) -> None:
+    def _run(self, start: PendingStart) -> None:
         try:
             if not self._runs():
                 self._use(start, self._context.connect())
@@ -180,7 +180,7 @@ class Connection:
         else:
             start.over.set_result(None)
 
-    def _fail(self, start: Start, error: Exception) -> None:
+    def _fail(self, start: PendingStart, error: Exception) -> None:
         failure = exception.HelperUnavailable(
             f"the privileged helper {self._context.pypath} does not start: {error}"
         )
@@ -189,7 +189,7 @@ class Connection:
             failure.set_exhausted()
         start.over.set_exception(failure)
 
-    def _use(self, start: Start, channel: daemon.RootwrapClientChannel) -> None:
+    def _use(self, start: PendingStart, channel: daemon.RootwrapClientChannel) -> None:
         _limit_sending(channel)
         try:
             deadlines.start(functools.partial(_watch, channel))
@@ -222,8 +222,8 @@ def _answer(reply: tuple[Any, ...]) -> Any:
         raise comm.PrivsepTimeout()
     if kind == comm.Message.ERR.value:
         arguments, traceback = (*rest, "", "")[:2]
-        raise Raised(f"{traceback}\n{value}{arguments}")
-    raise Raised(f"an unknown answer: {kind}")
+        raise HelperRaised(f"{traceback}\n{value}{arguments}")
+    raise HelperRaised(f"an unknown answer: {kind}")
 
 
 def _limit_sending(channel: comm.ClientChannel) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from os_acc import exception
 from os_acc.helper import programming_errors
-from os_acc.objects.epoch import Accepted
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.objects.epoch import AcceptedEpochs
+from os_acc.privsep.outcome import CallResult, Outcome
 
 
 class EpochRefused(exception.OsAccError):
@@ -21,7 +21,7 @@ class EpochRefused(exception.OsAccError):
 
     retryable = True
 
-    def __init__(self, message: str, address: str, accepted: Accepted) -> None:
+    def __init__(self, message: str, address: str, accepted: AcceptedEpochs) -> None:
         super().__init__(message)
         self.address = address
         self.accepted = accepted
@@ -43,7 +43,7 @@ class DeviceClaimed(exception.NoDeviceAvailable):
         self.lease = lease
 
 
-def of_answer(address: str, result: Result) -> exception.OsAccError:
+def of_answer(address: str, result: CallResult) -> exception.OsAccError:
     """The error that an answer about a device stands for."""
     text = f"{address}: {result.step or 'the step'}"
     match result.outcome:
@@ -61,7 +61,9 @@ def of_answer(address: str, result: Result) -> exception.OsAccError:
                 else "the number of this operation is far ahead of the host's clock"
             )
             seen, limit = map(int, result.observed.split())
-            return EpochRefused(f"{address}: {why}", address, Accepted(seen, limit))
+            return EpochRefused(
+                f"{address}: {why}", address, AcceptedEpochs(seen, limit)
+            )
         case Outcome.CLAIMED:
             return DeviceClaimed(
                 f"{result.step} is taken for lease {result.observed}, says the "

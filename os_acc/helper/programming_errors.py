@@ -10,7 +10,7 @@ import os
 from os_acc import exception
 from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.region import Region
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 
 # In the words of drivers/fpga/fpga-mgr.c, status_show().
 _REPORTED: dict[str, type[exception.ProgrammingFailed]] = {
@@ -31,7 +31,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
 
 
 def refusal(
-    region: Region, bitstream: Bitstream, result: Result
+    region: Region, bitstream: Bitstream, result: CallResult
 ) -> exception.OsAccError | None:
     """The error of a programming; None where it is as of any other step."""
     image = bitstream.image
@@ -83,7 +83,7 @@ def refusal(
 
 
 def _programming_error(
-    region: Region, image: Image, result: Result
+    region: Region, image: Image, result: CallResult
 ) -> exception.ProgrammingFailed:
     errors = tuple(result.observed.splitlines())
     kinds = [_REPORTED[error] for error in errors if error in _REPORTED]
@@ -99,7 +99,7 @@ def _programming_error(
     )
 
 
-def reason(result: Result) -> str:
+def reason(result: CallResult) -> str:
     """Why a step was refused, for people."""
     if result.errno:
         return f"{errno.errorcode.get(result.errno, '?')}, {os.strerror(result.errno)}"

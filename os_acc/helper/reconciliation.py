@@ -15,7 +15,7 @@ from typing import TypeVar
 from oslo_log import log
 
 from os_acc.helper import client
-from os_acc.objects.lease import HelperRecord, Lease, Standing
+from os_acc.objects.lease import HelperRecord, Lease, RecordedState
 from os_acc.objects.pci import PciAddress
 from os_acc.store.leases import Store
 
@@ -72,7 +72,7 @@ class Reconciler:
         """What the helper has on record, with a lease here or without."""
         return {each.address: each for each in self._hands.recorded(deadline)}
 
-    def standing(self, store: Store, deadline: float) -> Standing:
+    def standing(self, store: Store, deadline: float) -> RecordedState:
         """The leases, and what is taken without one.
 
         :raises StoreReplaced: the store was replaced in these milliseconds.
@@ -103,7 +103,7 @@ class Reconciler:
 
 
 def _without_lease(
-    records: tuple[HelperRecord, ...], standing: Standing
+    records: tuple[HelperRecord, ...], standing: RecordedState
 ) -> dict[PciAddress, str]:
     leased = standing.leased.union(standing.unreadable)
     return {each.address: each.lease for each in records if each.address not in leased}

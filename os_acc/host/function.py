@@ -44,7 +44,7 @@ _PARTS = operator.attrgetter("parts")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Binding:
+class DriverBinding:
     """Which driver a function has, and which one it is told to take."""
 
     driver: str | None
@@ -85,7 +85,7 @@ def read_function(root: str, address: PciAddress) -> PciFunction | None:
     return _read_at(os.path.join(root, DEVICES, str(address)), None, address)
 
 
-def read_binding(root: str, address: PciAddress) -> Binding | None:
+def read_binding(root: str, address: PciAddress) -> DriverBinding | None:
     """Driver and override as they are now; None where the function is gone.
 
     It may block while a write to this function is stuck: before Linux 7.0 a
@@ -100,7 +100,7 @@ def read_binding(root: str, address: PciAddress) -> Binding | None:
     if fd is None:
         return None
     try:
-        binding = Binding(link_name("driver", dir_fd=fd), _override(fd))
+        binding = DriverBinding(link_name("driver", dir_fd=fd), _override(fd))
         # Without this a function that went meanwhile would look unbound.
         return None if read_text("revision", dir_fd=fd) is None else binding
     finally:

@@ -14,7 +14,7 @@ from os_acc.host.attributes import names
 from os_acc.host.class_devices import class_devices
 from os_acc.host.function import (
     DEVICES,
-    Binding,
+    DriverBinding,
     read_binding,
     read_function,
     read_functions,
@@ -23,7 +23,7 @@ from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress
 
 __all__ = [
-    "Binding",
+    "DriverBinding",
     "has_bus",
     "mdev_types",
     "read_binding",

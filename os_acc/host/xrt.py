@@ -32,7 +32,7 @@ _ACCELERATOR = 0x1200
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Management:
+class ManagementFunction:
     """A card by its management function.
 
     :ivar interface_id: canonical UUID that xclbins have to be built for; None
@@ -65,7 +65,7 @@ def is_management(root: str, function: PciFunction) -> bool:
     )
 
 
-def management_of(root: str, user: PciFunction) -> Management | None:
+def management_of(root: str, user: PciFunction) -> ManagementFunction | None:
     """The card of a user function; None where xclmgmt has none in its slot.
 
     :raises HostStepFailed: the kernel refuses to say.
@@ -78,7 +78,7 @@ def management_of(root: str, user: PciFunction) -> Management | None:
     return read_management(root, found[0].address) if len(found) == 1 else None
 
 
-def read_management(root: str, address: PciAddress) -> Management | None:
+def read_management(root: str, address: PciAddress) -> ManagementFunction | None:
     """A card by its management function; None where xclmgmt has none there.
 
     :raises HostStepFailed: the kernel refuses to say.
@@ -89,19 +89,19 @@ def read_management(root: str, address: PciAddress) -> Management | None:
     place = os.path.join(root, DEVICES, str(address))
     why = _why_not(place)
     if why:
-        return Management(function, None, why)
+        return ManagementFunction(function, None, why)
     try:
         text = read_text(f"{place}/interface_uuids")
     except HostStepFailed:
         # EINVAL: the shell has no metadata, as old ones that are told apart
         # by the time of their making only.
-        return Management(function, None, "its shell has no interface uuid")
+        return ManagementFunction(function, None, "its shell has no interface uuid")
     found = xrt.interface_id(text) if text else None
     if found is None:
-        return Management(
+        return ManagementFunction(
             function, None, f"its interface_uuids say {(text or '')[:120]!r}"
         )
-    return Management(function, found)
+    return ManagementFunction(function, found)
 
 
 def read_xclbin(root: str, user: PciAddress) -> str | None:

@@ -15,19 +15,19 @@ from os_acc import exception, plugins
 from os_acc.helper import reconciliation
 from os_acc.host.view import Host
 from os_acc.inventory import discovery, monitor, snapshots
-from os_acc.objects.lease import Lease, Standing
+from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.request import FlavorRequest
 from os_acc.objects.selection import Allocations, Selection
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.scheduling.assignment.trait_view import Known
+from os_acc.scheduling.assignment.trait_view import TraitView
 from os_acc.store.database import StoreReplaced
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)
 
 
-class Offering:
+class Catalog:
     """The host is looked at here, and what is seen is kept for those who cannot wait.
 
     Thread-safe.
@@ -43,11 +43,11 @@ class Offering:
         self,
         root: str,
         node_name: str,
-        rules: discovery.Rules,
+        rules: discovery.OperatorRules,
         loaded: plugins.Plugins,
         store: Store,
-        told: discovery.Told,
-        health: monitor.Health,
+        told: discovery.RejectionLog,
+        health: monitor.FaultTracker,
         reconciler: reconciliation.Reconciler,
     ) -> None:
         self._root = root
@@ -60,7 +60,7 @@ class Offering:
         self.reconciler = reconciler
         self.ours = store.providers()
         self.snapshots = snapshots.Snapshots(self.look)
-        self.memory = published.Memory(store.told())
+        self.memory = published.PublishedCache(store.told())
         self.tree = TreeWriter(node_name, self.memory, rules.named.resource_classes)
 
     def forget_parent(self) -> None:
@@ -103,7 +103,7 @@ class Offering:
         return stock
 
     def _judged(
-        self, standing: Standing, deadline: float, host: Host | None = None
+        self, standing: RecordedState, deadline: float, host: Host | None = None
     ) -> discovery.Inventory:
         return discovery.take_stock(
             self._root,
@@ -155,7 +155,7 @@ class Offering:
         return why
 
     def _remember(
-        self, stock: discovery.Inventory, standing: Standing, store: Store
+        self, stock: discovery.Inventory, standing: RecordedState, store: Store
     ) -> None:
         """Know every provider again whose device has vanished: it is ours."""
         recorded = store.providers()
@@ -203,12 +203,12 @@ class Offering:
         selection: Selection,
         asked: sync.Publisher,
         deadline: float,
-    ) -> Known:
+    ) -> TraitView:
         """What there is to know of traits; Placement is asked where that decides.
 
         :raises PlacementError: it does not answer.
         """
-        known = Known(
+        known = TraitView(
             own={each.uuid: each.device.traits for each in stock.providers.values()},
             heard=self.tree.heard,
             changes=region_traits.may_change,
@@ -232,7 +232,7 @@ class Offering:
         # On record with the next look: whoever asks here does not wait for it.
         self.ours.update(recognized)
 
-    def publish(self, to: sync.Publisher) -> sync.Published:
+    def publish(self, to: sync.Publisher) -> sync.SyncResult:
         """See :func:`os_acc.sync_placement`."""
         deadline = to.deadline()
         self.look(deadline)

@@ -19,10 +19,17 @@ from os_acc.host import boot, pci, usage
 from os_acc.host.view import Host
 from os_acc.inventory import eligibility
 from os_acc.objects import device_spec, naming
-from os_acc.objects.claim import Claim, Named, Tags
-from os_acc.objects.device import Card, Device, Handle, Provider, Refusal, Refused
-from os_acc.objects.lease import Standing
-from os_acc.objects.naming import Place
+from os_acc.objects.claim import DeviceTags, NamedFunction, UsableFunction
+from os_acc.objects.device import (
+    CardProvider,
+    Device,
+    Handle,
+    Provider,
+    RejectedDevice,
+    RejectReason,
+)
+from os_acc.objects.lease import RecordedState
+from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import PLACEMENT_NAME
@@ -36,7 +43,7 @@ _CUSTOM = re.compile("CUSTOM_.")
 # A plugin only reads, and discovery is part of each plug.
 _DISCOVER_SECONDS = 10.0
 
-_MAYBE_UNKNOWN = frozenset({Refusal.UNKNOWN_STATE, Refusal.NOT_ISOLATED})
+_MAYBE_UNKNOWN = frozenset({RejectReason.UNKNOWN_STATE, RejectReason.NOT_ISOLATED})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,12 +59,12 @@ class Inventory:
 
     host: Host
     providers: Mapping[str, Provider]
-    refused: tuple[Refused, ...]
+    refused: tuple[RejectedDevice, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
-    places: Mapping[str, Place] = dataclasses.field(
+    places: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    standing: Standing = dataclasses.field(default_factory=Standing)
+    standing: RecordedState = dataclasses.field(default_factory=RecordedState)
     prebound: frozenset[PciAddress] = frozenset()
 
     @property
@@ -82,7 +89,7 @@ class Inventory:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rules:
+class OperatorRules:
     """What the operator said of devices, here and in Nova's options."""
 
     named: device_spec.DeviceSpec
@@ -92,7 +99,7 @@ class Rules:
     nova_mdev_types: frozenset[str]
 
 
-class Told:
+class RejectionLog:
     """Writes to the log what is not offered, and each thing once."""
 
     def __init__(self) -> None:
@@ -115,10 +122,10 @@ class Told:
 
 def take_stock(
     root: str,
-    rules: Rules,
+    rules: OperatorRules,
     loaded: plugins.Plugins,
     node_name: str,
-    standing: Standing,
+    standing: RecordedState,
     deadline: float = math.inf,
     host: Host | None = None,
     faults: Mapping[PciAddress, str] = MappingProxyType({}),
@@ -134,7 +141,7 @@ def take_stock(
     """
     host = host or pci.scan(root)
     named = _with_policies(_match(rules.named, host), _match(rules.nova_policies, host))
-    scene = eligibility.Scene(
+    scene = eligibility.HostEvidence(
         root=root,
         host=host,
         usage=usage.read_usage(root, host),
@@ -162,7 +169,7 @@ def take_stock(
         region_traits.described(_with_faults(device, faults), standing)
         for device in devices
     ]
-    names = naming.Names(node_name, standing.places, _places(host, devices))
+    names = naming.ProviderNames(node_name, standing.places, _places(host, devices))
     providers = [_provider(names, device) for device in devices]
     return Inventory(
         host=host,
@@ -176,7 +183,7 @@ def take_stock(
 
 
 def _prebound(
-    scene: eligibility.Scene, claims: Sequence[Claim]
+    scene: eligibility.HostEvidence, claims: Sequence[UsableFunction]
 ) -> Iterator[PciAddress]:
     for claim in claims:
         for address in claim.members:
@@ -200,7 +207,7 @@ def _with_fault(handle: Handle, faults: Mapping[PciAddress, str]) -> Handle:
     return dataclasses.replace(handle, fault="; ".join([*own, *found]))
 
 
-def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, Tags]:
+def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, DeviceTags]:
     if not spec.entries:
         return {}
     found = (
@@ -211,8 +218,8 @@ def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, Tags]:
 
 
 def _with_policies(
-    named: Mapping[PciAddress, Tags], aliases: Mapping[PciAddress, Tags]
-) -> dict[PciAddress, Tags]:
+    named: Mapping[PciAddress, DeviceTags], aliases: Mapping[PciAddress, DeviceTags]
+) -> dict[PciAddress, DeviceTags]:
     """What Nova's alias says of NUMA comes before what we are told ourselves."""
     return {
         address: (
@@ -224,16 +231,18 @@ def _with_policies(
     }
 
 
-def _claims(scene: eligibility.Scene) -> tuple[tuple[Claim, ...], list[Refused]]:
-    claims: list[Claim] = []
-    refused: list[Refused] = []
+def _claims(
+    scene: eligibility.HostEvidence,
+) -> tuple[tuple[UsableFunction, ...], list[RejectedDevice]]:
+    claims: list[UsableFunction] = []
+    refused: list[RejectedDevice] = []
     taken: set[PciAddress] = set()
     for address in sorted(scene.named):
         if address in taken:
             # Its group goes to a guest under another function's name.
             continue
         verdict = eligibility.judge(scene, address)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, RejectedDevice):
             refused.append(verdict)
             continue
         claims.append(_claim(scene, address, verdict))
@@ -241,12 +250,14 @@ def _claims(scene: eligibility.Scene) -> tuple[tuple[Claim, ...], list[Refused]]
     return tuple(claims), refused
 
 
-def _named(scene: eligibility.Scene, address: PciAddress) -> Named:
+def _named(scene: eligibility.HostEvidence, address: PciAddress) -> NamedFunction:
     function = scene.host.function(address)
-    return Named(function, _parent(scene.host, function), scene.named[address])
+    return NamedFunction(function, _parent(scene.host, function), scene.named[address])
 
 
-def _still_there(places: Mapping[str, Place], host: Host) -> dict[str, PciAddress]:
+def _still_there(
+    places: Mapping[str, ProviderOrigin], host: Host
+) -> dict[str, PciAddress]:
     """The functions after which a provider on record is named, by its uuid."""
     return {
         uuid: place.address
@@ -268,10 +279,12 @@ def _last_offered(
 
 
 def _claim(
-    scene: eligibility.Scene, address: PciAddress, members: tuple[PciAddress, ...]
-) -> Claim:
+    scene: eligibility.HostEvidence,
+    address: PciAddress,
+    members: tuple[PciAddress, ...],
+) -> UsableFunction:
     function = scene.host.function(address)
-    return Claim(
+    return UsableFunction(
         function=function,
         parent=_parent(scene.host, function),
         tags=scene.named[address],
@@ -286,7 +299,7 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
 
 
 def _recorded(
-    root: str, standing: Standing, plugin: str
+    root: str, standing: RecordedState, plugin: str
 ) -> Mapping[PciAddress, Region]:
     """The regions of a plugin's functions that are leased: nobody sees those."""
     this_boot = boot.boot_id(root)
@@ -310,12 +323,12 @@ def _in_boot(programming: Programming, boot_id: str) -> Region:
 def _discover(
     loaded: plugins.Plugins,
     candidates: base.Candidates,
-    standing: Standing,
+    standing: RecordedState,
     offered: Mapping[PciAddress, Collection[str]],
     deadline: float,
-) -> tuple[list[Device], list[Refused], tuple[plugins.SetAside, ...]]:
+) -> tuple[list[Device], list[RejectedDevice], tuple[plugins.SetAside, ...]]:
     devices: list[Device] = []
-    refused: list[Refused] = []
+    refused: list[RejectedDevice] = []
     aside: list[plugins.SetAside] = []
     left = candidates.claims
     for idle in loaded.set_aside:
@@ -343,28 +356,30 @@ def _discover(
         left = tuple(claim for claim in left if claim.function.address not in gone)
     # What no plugin took: the reason may be one that failed.
     detail = "; ".join(each.reason for each in aside)
-    reason = Refusal.PLUGIN_FAILED if aside else Refusal.NO_PLUGIN
-    refused += [Refused(claim.function.address, reason, detail) for claim in left]
+    reason = RejectReason.PLUGIN_FAILED if aside else RejectReason.NO_PLUGIN
+    refused += [
+        RejectedDevice(claim.function.address, reason, detail) for claim in left
+    ]
     return devices, refused, tuple(aside)
 
 
 def _keep(
-    claims: tuple[Claim, ...],
+    claims: tuple[UsableFunction, ...],
     idle: plugins.SetAside,
     offered: Mapping[PciAddress, Collection[str]],
-    refused: list[Refused],
-) -> tuple[Claim, ...]:
+    refused: list[RejectedDevice],
+) -> tuple[UsableFunction, ...]:
     """Refuse to the others what an idle plugin has offered; return the rest.
 
     A guest would get it under another class, without what that plugin prepares.
     """
-    left: list[Claim] = []
+    left: list[UsableFunction] = []
     for claim in claims:
         address = claim.function.address
         by = {*offered.get(address, ()), *offered.get(claim.parent.address, ())}
         if idle.name in by:
             detail = f"{idle.name} has offered it before: {idle.reason}"
-            refused.append(Refused(address, Refusal.PLUGIN_FAILED, detail))
+            refused.append(RejectedDevice(address, RejectReason.PLUGIN_FAILED, detail))
         else:
             left.append(claim)
     return tuple(left)
@@ -372,7 +387,7 @@ def _keep(
 
 def _take(
     plugin: base.PluginBase, candidates: base.Candidates
-) -> tuple[list[Device], list[Refused]]:
+) -> tuple[list[Device], list[RejectedDevice]]:
     """What a plugin takes of the claims: only that, and each once.
 
     :raises ValueError: it offers what it must not.
@@ -380,9 +395,9 @@ def _take(
     free = {claim.handle() for claim in candidates.claims}
     places = {handle.address for handle in free}
     devices: list[Device] = []
-    refused: list[Refused] = []
+    refused: list[RejectedDevice] = []
     for device in plugin.discover(candidates):
-        if isinstance(device, Refused):
+        if isinstance(device, RejectedDevice):
             if device.address not in places:
                 raise ValueError(f"{device.address} is no candidate")
             refused.append(device)
@@ -431,7 +446,7 @@ def _unheard_of(device: Device) -> Iterator[str]:
         yield from sorted(others)
 
 
-def _places(host: Host, devices: Sequence[Device]) -> Iterator[Place]:
+def _places(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
     """Where something is that can be known by a serial number, offered or not."""
     for function in host.functions.values():
         # VFs may have the serial number of their PF.
@@ -443,10 +458,10 @@ def _places(host: Host, devices: Sequence[Device]) -> Iterator[Place]:
             yield naming.place(device.region.identity, device.region.card)
 
 
-def _provider(names: naming.Names, device: Device) -> Provider:
+def _provider(names: naming.ProviderNames, device: Device) -> Provider:
     uuid, name = names.give(naming.of_device, device.identity, device.address)
     if device.region is None:
         return Provider(uuid, name, device)
     region = device.region
     card = names.give(naming.of_card, region.identity, region.card)
-    return Provider(uuid, name, device, Card(*card))
+    return Provider(uuid, name, device, CardProvider(*card))

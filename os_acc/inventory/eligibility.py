@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from os_acc.host import iommu, pci, vfio
 from os_acc.host.usage import Usage
 from os_acc.host.view import Host
-from os_acc.objects.claim import Tags
-from os_acc.objects.device import Refusal, Refused
+from os_acc.objects.claim import DeviceTags
+from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scene:
+class HostEvidence:
     """All that the rules look at.
 
     :ivar named: the functions that ``[os_acc] device_spec`` names.
@@ -36,7 +36,7 @@ class Scene:
     root: str
     host: Host
     usage: Usage
-    named: Mapping[PciAddress, Tags]
+    named: Mapping[PciAddress, DeviceTags]
     nova: frozenset[PciAddress]
     nova_mdev_types: frozenset[str]
     leased: frozenset[PciAddress]
@@ -45,7 +45,9 @@ class Scene:
     claimed: Mapping[PciAddress, str]
 
 
-def judge(scene: Scene, address: PciAddress) -> Refused | tuple[PciAddress, ...]:
+def judge(
+    scene: HostEvidence, address: PciAddress
+) -> RejectedDevice | tuple[PciAddress, ...]:
     """The members of a usable device's group, or why it is not usable."""
     function = scene.host.function(address)
     for rule in _RULES:
@@ -55,79 +57,83 @@ def judge(scene: Scene, address: PciAddress) -> Refused | tuple[PciAddress, ...]
     return _members(scene, function)
 
 
-def _no(function: PciFunction, reason: Refusal, detail: str = "") -> Refused:
-    return Refused(function.address, reason, detail)
+def _no(
+    function: PciFunction, reason: RejectReason, detail: str = ""
+) -> RejectedDevice:
+    return RejectedDevice(function.address, reason, detail)
 
 
-def _bridge(scene: Scene, function: PciFunction) -> Refused | None:
+def _bridge(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     # To list a directory is dear, and a VF never has a bus behind it.
     if function.is_bridge or (
         function.physfn is None and pci.has_bus(scene.root, function.address)
     ):
-        return _no(function, Refusal.BRIDGE)
+        return _no(function, RejectReason.BRIDGE)
     return None
 
 
-def _has_vfs(scene: Scene, function: PciFunction) -> Refused | None:
+def _has_vfs(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     wants_vfs = scene.named[function.address].num_vfs is not None
     if function.vfs or (function.role is PciRole.PF and wants_vfs):
-        return _no(function, Refusal.HAS_VFS, f"{len(function.vfs)} of them")
+        return _no(function, RejectReason.HAS_VFS, f"{len(function.vfs)} of them")
     return None
 
 
-def _nova_claims(scene: Scene, function: PciFunction) -> Refused | None:
+def _nova_claims(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     if function.address in scene.nova:
-        return _no(function, Refusal.NOVA_CLAIMS)
+        return _no(function, RejectReason.NOVA_CLAIMS)
     offered = _offered_to_nova(scene, function.address)
     if offered:
-        return _no(function, Refusal.NOVA_CLAIMS, f"it offers {', '.join(offered)}")
+        return _no(
+            function, RejectReason.NOVA_CLAIMS, f"it offers {', '.join(offered)}"
+        )
     return None
 
 
-def _is_novas(scene: Scene, address: PciAddress) -> bool:
+def _is_novas(scene: HostEvidence, address: PciAddress) -> bool:
     return address in scene.nova or bool(_offered_to_nova(scene, address))
 
 
-def _offered_to_nova(scene: Scene, address: PciAddress) -> list[str]:
+def _offered_to_nova(scene: HostEvidence, address: PciAddress) -> list[str]:
     """The types of mediated devices that Nova takes wherever it finds them."""
     if not scene.nova_mdev_types:
         return []
     return sorted(scene.nova_mdev_types & pci.mdev_types(scene.root, address))
 
 
-def _iommu(scene: Scene, function: PciFunction) -> Refused | None:
+def _iommu(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     if function.iommu_group is None:
-        return _no(function, Refusal.NO_IOMMU)
+        return _no(function, RejectReason.NO_IOMMU)
     group = scene.host.groups.get(function.iommu_group)
     if group is None:
-        return _no(function, Refusal.NO_IOMMU, "the group cannot be read")
+        return _no(function, RejectReason.NO_IOMMU, "the group cannot be read")
     if group.unsafe:
-        return _no(function, Refusal.UNSAFE_IOMMU)
+        return _no(function, RejectReason.UNSAFE_IOMMU)
     regions = iommu.blocking_regions(group)
     if regions:
         start, end, _kind = regions[0]
-        return _no(function, Refusal.RESERVED_REGION, f"{start:#x} to {end:#x}")
+        return _no(function, RejectReason.RESERVED_REGION, f"{start:#x} to {end:#x}")
     return None
 
 
-def _denylist(scene: Scene, function: PciFunction) -> Refused | None:
+def _denylist(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     if vfio.denylisted(scene.root, function):
-        return _no(function, Refusal.DENYLISTED)
+        return _no(function, RejectReason.DENYLISTED)
     return None
 
 
-def _reset(scene: Scene, function: PciFunction) -> Refused | None:
+def _reset(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     if not function.reset_methods and not scene.named[function.address].allow_no_reset:
-        return _no(function, Refusal.NO_RESET)
+        return _no(function, RejectReason.NO_RESET)
     return None
 
 
-def _host_uses(scene: Scene, function: PciFunction) -> Refused | None:
+def _host_uses(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     what = scene.usage.of(function.address)
-    return _no(function, Refusal.HOST_USES, what) if what else None
+    return _no(function, RejectReason.HOST_USES, what) if what else None
 
 
-def _unknown(scene: Scene, function: PciFunction) -> Refused | None:
+def _unknown(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     if not _is_unknown(scene, function, scene.named[function.address]):
         return None
     detail = "its driver cannot leave yet"
@@ -135,10 +141,10 @@ def _unknown(scene: Scene, function: PciFunction) -> Refused | None:
         detail = f"taken for lease {scene.claimed[function.address]}, which is lost"
     elif function.driver is not None:
         detail = f"bound to {function.driver}"
-    return _no(function, Refusal.UNKNOWN_STATE, detail)
+    return _no(function, RejectReason.UNKNOWN_STATE, detail)
 
 
-def _is_unknown(scene: Scene, function: PciFunction, tags: Tags) -> bool:
+def _is_unknown(scene: HostEvidence, function: PciFunction, tags: DeviceTags) -> bool:
     """Whether somebody else has prepared a function for a guest."""
     if function.address in scene.leased:
         return False
@@ -149,7 +155,7 @@ def _is_unknown(scene: Scene, function: PciFunction, tags: Tags) -> bool:
     return vfio.is_vfio_driver(function.driver) and not tags.prebound
 
 
-def _is_leaving(scene: Scene, function: PciFunction) -> bool:
+def _is_leaving(scene: HostEvidence, function: PciFunction) -> bool:
     """Whether an unbind from vfio-pci waits for the guest that holds it.
 
     The link to the driver goes at the beginning, the group's node at the end
@@ -163,7 +169,9 @@ def _is_leaving(scene: Scene, function: PciFunction) -> bool:
     return not any(vfio.is_vfio_driver(other.driver) for other in others)
 
 
-def _otherwise_leased(scene: Scene, function: PciFunction) -> Refused | None:
+def _otherwise_leased(
+    scene: HostEvidence, function: PciFunction
+) -> RejectedDevice | None:
     """A card goes to guests as a whole or in VFs, and stays so while one has it.
 
     VFs come and go at the hands of others, also while a guest has their PF, and
@@ -172,22 +180,24 @@ def _otherwise_leased(scene: Scene, function: PciFunction) -> Refused | None:
     if function.address in scene.leased:
         return None
     if function.physfn is not None and function.physfn in scene.taken:
-        return _no(function, Refusal.PF_LEASED, str(function.physfn))
+        return _no(function, RejectReason.PF_LEASED, str(function.physfn))
     if function.address in scene.in_parts:
         vf = scene.in_parts[function.address]
-        return _no(function, Refusal.VFS_LEASED, str(vf))
+        return _no(function, RejectReason.VFS_LEASED, str(vf))
     return None
 
 
-def _isolated(scene: Scene, function: PciFunction) -> Refused | None:
+def _isolated(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     for other in _others(scene, function):
         detail = _in_the_way(scene, function, other)
         if detail is not None:
-            return _no(function, Refusal.NOT_ISOLATED, detail)
+            return _no(function, RejectReason.NOT_ISOLATED, detail)
     return None
 
 
-def _in_the_way(scene: Scene, function: PciFunction, other: PciFunction) -> str | None:
+def _in_the_way(
+    scene: HostEvidence, function: PciFunction, other: PciFunction
+) -> str | None:
     """Which other function keeps the group from a guest, and why."""
     if not _goes_along(scene, function, other) and not _is_novas(scene, other.address):
         if other.driver is None:
@@ -197,25 +207,25 @@ def _in_the_way(scene: Scene, function: PciFunction, other: PciFunction) -> str 
     return f"{other.address}: {why}" if why else None
 
 
-def _kept(scene: Scene, function: PciFunction, other: PciFunction) -> str | None:
+def _kept(scene: HostEvidence, function: PciFunction, other: PciFunction) -> str | None:
     """Why a sibling cannot be taken along."""
     if _is_novas(scene, other.address):
         # Unbound or not: it is Nova's to bind whenever it likes.
-        return Refusal.NOVA_CLAIMS.value
+        return RejectReason.NOVA_CLAIMS.value
     if pci.has_bus(scene.root, other.address):
-        return Refusal.BRIDGE.value
+        return RejectReason.BRIDGE.value
     own = scene.named.get(other.address)
     if other.vfs or (other.role is PciRole.PF and own and own.num_vfs is not None):
         return "a PF with VFs"
     tags = scene.named.get(other.address, scene.named[function.address])
     if _is_unknown(scene, other, tags):
-        return Refusal.UNKNOWN_STATE.value
+        return RejectReason.UNKNOWN_STATE.value
     if (leased := _otherwise_leased(scene, other)) is not None:
         return str(leased)
     return scene.usage.of(other.address)
 
 
-_RULES: tuple[Callable[[Scene, PciFunction], Refused | None], ...] = (
+_RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...] = (
     _bridge,
     _has_vfs,
     _nova_claims,
@@ -229,7 +239,7 @@ _RULES: tuple[Callable[[Scene, PciFunction], Refused | None], ...] = (
 )
 
 
-def _others(scene: Scene, function: PciFunction) -> tuple[PciFunction, ...]:
+def _others(scene: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
     """The rest of the group, but for bridges: VFIO leaves those alone."""
     group = scene.host.group_of(function.address)
     found = (
@@ -240,7 +250,7 @@ def _others(scene: Scene, function: PciFunction) -> tuple[PciFunction, ...]:
     return tuple(other for other in found if other is not None and not other.is_bridge)
 
 
-def _goes_along(scene: Scene, function: PciFunction, other: PciFunction) -> bool:
+def _goes_along(scene: HostEvidence, function: PciFunction, other: PciFunction) -> bool:
     """Whether a sibling is taken too: a function of the same card, or named.
 
     The operator who names a graphics card means its audio function as well.
@@ -251,7 +261,7 @@ def _goes_along(scene: Scene, function: PciFunction, other: PciFunction) -> bool
     )
 
 
-def _members(scene: Scene, function: PciFunction) -> tuple[PciAddress, ...]:
+def _members(scene: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
     along = (
         other.address
         for other in _others(scene, function)

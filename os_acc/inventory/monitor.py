@@ -36,14 +36,14 @@ _FAULTS: Final = {
 }
 
 
-class Ears(Protocol):
+class UeventListener(Protocol):
     """What is asked of :class:`os_acc.host.uevents.Monitor`."""
 
     def poll(self, seconds: float) -> Uevent | None:
         """The next event; None: there was none."""
 
 
-class Health:
+class FaultTracker:
     """What the kernel has said of functions that are out of order.
 
     Known for as long as the process lives: the kernel says it once.
@@ -97,7 +97,7 @@ class Health:
         )
 
 
-class Watcher:
+class HostMonitor:
     """The thread.
 
     :param health: what it keeps up to date.
@@ -108,10 +108,10 @@ class Watcher:
 
     def __init__(
         self,
-        health: Health,
+        health: FaultTracker,
         look: Callable[[], object],
         fall_back: float,
-        listen: Callable[[], Ears] = Monitor,
+        listen: Callable[[], UeventListener] = Monitor,
     ) -> None:
         self._health = health
         self._look = look
@@ -127,7 +127,7 @@ class Watcher:
         the log: a host can be served all the same.
         """
         try:
-            ears: Ears | None = self._listen()
+            ears: UeventListener | None = self._listen()
         except exception.HostStepFailed as error:
             LOG.warning("%s", error)
             ears = None
@@ -144,7 +144,7 @@ class Watcher:
         self._ending.set()
         return self._thread is None or bool(futures.wait([self._thread], seconds).done)
 
-    def _watch(self, ears: Ears | None) -> None:
+    def _watch(self, ears: UeventListener | None) -> None:
         while not self._ending.is_set():
             try:
                 changed = self._changed(ears)
@@ -159,7 +159,7 @@ class Watcher:
                 if changed and not self._ending.is_set():
                     self._look()
 
-    def _changed(self, ears: Ears | None) -> bool:
+    def _changed(self, ears: UeventListener | None) -> bool:
         """Wait for a change and its end; false: it is time to end."""
         due = time.monotonic() + self._fall_back
         while (left := due - time.monotonic()) > 0:
@@ -175,7 +175,7 @@ class Watcher:
                 return False
         return True
 
-    def _heard(self, ears: Ears | None, seconds: float) -> bool:
+    def _heard(self, ears: UeventListener | None, seconds: float) -> bool:
         """Whether something has changed; waits no longer than that."""
         if ears is None:
             self._ending.wait(seconds)

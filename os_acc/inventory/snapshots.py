@@ -17,7 +17,7 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, Standing
+from os_acc.objects.lease import Lease, RecordedState
 from os_acc.placement.capacity import Capacity, capacities
 
 LOG = log.getLogger(__name__)
@@ -41,7 +41,7 @@ class Snapshots:
         self._numbers = itertools.count(1)
         self._due = 0.0
         self._offered: tuple[int, Collection[Provider]] = (0, ())
-        self._standing = (0, Standing())
+        self._standing = (0, RecordedState())
         self._newest: tuple[Capacity, ...] = ()
         self.forget()
 
@@ -58,7 +58,7 @@ class Snapshots:
     def note(
         self,
         began: int,
-        standing: Standing,
+        standing: RecordedState,
         offered: Collection[Provider] | None = None,
     ) -> None:
         """Keep what was read, unless newer is known.

@@ -21,7 +21,7 @@ LOG = log.getLogger(__name__)
 
 def make(
     root: str,
-    rules: discovery.Rules,
+    rules: discovery.OperatorRules,
     store: Store,
     locks: Locks,
     hands: client.Helper,
@@ -61,7 +61,7 @@ def make(
 
 
 def _is_novas(
-    root: str, rules: discovery.Rules, host: Host, function: PciFunction
+    root: str, rules: discovery.OperatorRules, host: Host, function: PciFunction
 ) -> bool:
     return (
         rules.nova.match(function, host.netdevs, host.functions) is not None

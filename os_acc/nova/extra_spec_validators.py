@@ -33,7 +33,7 @@ _DESCRIPTIONS: Final = {
 }
 
 
-class OwnKeyValidator(base.ExtraSpecValidator):  # type: ignore[misc]
+class AccelKeyValidator(base.ExtraSpecValidator):  # type: ignore[misc]
     """Keys of one form, judged by the rules that a plug judges them by."""
 
     def validate(self, name: str, value: str) -> None:
@@ -49,17 +49,17 @@ class OwnKeyValidator(base.ExtraSpecValidator):  # type: ignore[misc]
             ) from error
 
 
-def register() -> list[OwnKeyValidator]:
+def register() -> list[AccelKeyValidator]:
     """Every key that os_acc reads, and last what is like them and no key."""
     return [*_known(), *_of_the_specification(), *_unknown()]
 
 
-def _known() -> Iterator[OwnKeyValidator]:
+def _known() -> Iterator[AccelKeyValidator]:
     for namespace in accel_keys.NAMESPACES:
         for name in accel_keys.KEYS:
             about = f"For the accelerators of a group: {_DESCRIPTIONS[name]}."
             choices = accel_keys.CHOICES.get(name)
-            yield OwnKeyValidator(
+            yield AccelKeyValidator(
                 name=f"{namespace}{{group}}:{name}",
                 description=about,
                 value={"type": str, **({"enum": list(choices)} if choices else {})},
@@ -67,9 +67,9 @@ def _known() -> Iterator[OwnKeyValidator]:
             )
 
 
-def _of_the_specification() -> Iterator[OwnKeyValidator]:
+def _of_the_specification() -> Iterator[AccelKeyValidator]:
     for namespace, name in accel_keys.OF_THE_SPECIFICATION.items():
-        yield OwnKeyValidator(
+        yield AccelKeyValidator(
             name=f"{namespace}:{{key}}",
             description=f"As accel:{name}, for the unnumbered group.",
             value={"type": str, "enum": ["required"]},
@@ -77,11 +77,11 @@ def _of_the_specification() -> Iterator[OwnKeyValidator]:
         )
 
 
-def _unknown() -> Iterator[OwnKeyValidator]:
+def _unknown() -> Iterator[AccelKeyValidator]:
     # Nova itself would refuse these, but with no hint, and would take every
     # namespace that begins like one of ours for ours: 'accelerator:size'.
     for namespace in accel_keys.NAMESPACES:
-        yield OwnKeyValidator(
+        yield AccelKeyValidator(
             name=f"{namespace}{{group}}:{{key}}",
             description="No key of os_acc.",
             value={"type": str},

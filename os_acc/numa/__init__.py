@@ -16,19 +16,19 @@ from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.free_pools import free_pools
 from os_acc.numa.fit.nova import fit_as_nova
 from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.reasons import Reason, Why
-from os_acc.numa.fit.search import Fit, Refusal, fit_to_host
-from os_acc.numa.fit.unmet import Lacking, lacking
+from os_acc.numa.fit.reasons import Reason, ReasonKind
+from os_acc.numa.fit.search import CellRefusal, Fit, fit_to_host
+from os_acc.numa.fit.unmet import Unmet, lacking
 
 __all__ = [
+    "CellRefusal",
     "DevicePool",
     "DeviceRequest",
     "Fit",
-    "Lacking",
     "Question",
     "Reason",
-    "Refusal",
-    "Why",
+    "ReasonKind",
+    "Unmet",
     "fit_as_nova",
     "fit_to_host",
     "free_pools",

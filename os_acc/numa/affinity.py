@@ -16,7 +16,7 @@ from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Guest:
+class GuestCells:
     """Where a guest is: the host's cells that its own are on.
 
     :ivar cells: ids of host cells, in the order of the guest's own; empty

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
-from os_acc.numa.affinity import Guest
+from os_acc.numa.affinity import GuestCells
 from os_acc.numa.flow import Flow
 from os_acc.objects.numa import Affinity
 
@@ -29,7 +29,7 @@ ORDER: Final = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shelf:
+class EqualDevices:
     """Devices that are all the same to a guest.
 
     :ivar node: their NUMA node; None: the kernel does not know it.
@@ -40,7 +40,7 @@ class Shelf:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Demand:
+class GroupDemand:
     """What one group wants.
 
     :ivar shelves: those that may serve it, by their places in the sequence.
@@ -51,7 +51,7 @@ class Demand:
 
 
 def divide(
-    demands: Sequence[Demand], shelves: Sequence[Shelf], guest: Guest
+    demands: Sequence[GroupDemand], shelves: Sequence[EqualDevices], guest: GuestCells
 ) -> tuple[tuple[int, ...], ...]:
     """How many devices of each shelf each demand gets.
 
@@ -92,7 +92,7 @@ def divide(
     )
 
 
-def _costs(shelves: Sequence[Shelf], guest: Guest, total: int) -> list[int]:
+def _costs(shelves: Sequence[EqualDevices], guest: GuestCells, total: int) -> list[int]:
     """One number for tier and distance, above all that evenness can cost."""
     distances = [guest.distance(shelf.node) for shelf in shelves]
     uneven = total * total + 1

@@ -21,7 +21,7 @@ from os_acc.objects.device import Handle
 from os_acc.objects.instance import IMAGE_NUMA_POLICY, InstanceInfo
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import title
-from os_acc.objects.selection import Wanted
+from os_acc.objects.selection import GroupAllocation
 
 DEFAULT: Final = NUMAPolicy.LEGACY
 
@@ -99,11 +99,11 @@ class Policies:
                     hint=exception.did_you_mean(suffix, groups),
                 )
 
-    def asked(self, wanted: Wanted) -> NUMAPolicy | None:
+    def asked(self, wanted: GroupAllocation) -> NUMAPolicy | None:
         """What a group is to be served under; None: as the device has it."""
         return self.ports.get(wanted.group_suffix) or wanted.numa_policy or self.guest
 
-    def effective(self, wanted: Wanted, handle: Handle) -> NUMAPolicy:
+    def effective(self, wanted: GroupAllocation, handle: Handle) -> NUMAPolicy:
         """What decides whether a device may serve a group."""
         return self.asked(wanted) or handle.numa_policy or DEFAULT
 

@@ -46,7 +46,7 @@ RESOLVED: Final = frozenset(
 )
 
 
-class Action(enum.Enum):
+class RequestAction(enum.Enum):
     """What can be asked for with a request."""
 
     BIND = "bind"
@@ -57,11 +57,11 @@ class Action(enum.Enum):
 #: In which states what may be asked for. A request that failed to be bound is
 #: unbound before it is bound again, as in Cyborg: somebody has to have seen
 #: that. One that is bound is unbound before it is deleted.
-LEGAL: Final[Mapping[Action, frozenset[RequestState]]] = MappingProxyType(
+LEGAL: Final[Mapping[RequestAction, frozenset[RequestState]]] = MappingProxyType(
     {
-        Action.BIND: frozenset({RequestState.INITIAL, RequestState.UNBOUND}),
-        Action.UNBIND: frozenset(RequestState),
-        Action.DELETE: frozenset(
+        RequestAction.BIND: frozenset({RequestState.INITIAL, RequestState.UNBOUND}),
+        RequestAction.UNBIND: frozenset(RequestState),
+        RequestAction.DELETE: frozenset(
             {RequestState.INITIAL, RequestState.UNBOUND, RequestState.BIND_FAILED}
         ),
     }
@@ -73,7 +73,7 @@ BINDING: Final = ("hostname", "device_rp_uuid", "instance_uuid")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Binding:
+class RequestBinding:
     """To what a request is bound: Nova's three words.
 
     :ivar hostname: the compute node.
@@ -108,7 +108,7 @@ class Binding:
             consumer_uuid(given["instance_uuid"]),
         )
 
-    def is_same(self, other: Binding) -> bool:
+    def is_same(self, other: RequestBinding) -> bool:
         """Whether it is the other one, whatever either calls this host."""
         return dataclasses.replace(self, hostname=other.hostname) == other
 
@@ -133,7 +133,7 @@ class AcceleratorRequest:
     group: int | None = None
     properties: tuple[tuple[str, str], ...] = ()
     recorded: RequestState = RequestState.INITIAL
-    binding: Binding | None = None
+    binding: RequestBinding | None = None
     reason: str = ""
     lease: Lease | None = None
 
@@ -157,7 +157,7 @@ class AcceleratorRequest:
         """Whether nothing more happens to it by itself."""
         return self.state in RESOLVED
 
-    def allows(self, action: Action) -> bool:
+    def allows(self, action: RequestAction) -> bool:
         """Whether this may be asked for now."""
         return self.state in LEGAL[action]
 

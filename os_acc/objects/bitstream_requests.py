@@ -10,11 +10,11 @@ import uuid
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import canonical_uuid
 
 #: The ways to ask, as keys of a flavor and as properties of an image.
-NAMES: Final = tuple(field.name for field in dataclasses.fields(Wish))
+NAMES: Final = tuple(field.name for field in dataclasses.fields(BitstreamRequest))
 
 # What Glance stores in a property.
 _LONGEST = 255
@@ -25,7 +25,7 @@ _REGION_TRAIT = re.compile(
 )
 
 
-def read(name: str, text: str) -> Wish:
+def read(name: str, text: str) -> BitstreamRequest:
     """One way to ask for a bitstream.
 
     :param name: one of :data:`NAMES`.
@@ -42,7 +42,7 @@ def read(name: str, text: str) -> Wish:
         text = _image_id(text)
     elif name == "function_id":
         text = function_id(text)
-    return Wish(**{name: text})
+    return BitstreamRequest(**{name: text})
 
 
 def function_id(text: str) -> str:

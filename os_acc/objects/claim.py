@@ -12,7 +12,7 @@ from os_acc.objects.pci import PciAddress, PciFunction
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tags:
+class DeviceTags:
     """The tags of one value of ``[os_acc] device_spec``.
 
     :ivar resource_class: Placement's name; None leaves it to the plugin.
@@ -33,7 +33,7 @@ class Tags:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Named:
+class NamedFunction:
     """A function that the operator has named, whether it is usable or not.
 
     :ivar parent: the PF where the function is a VF, else the function.
@@ -41,11 +41,11 @@ class Named:
 
     function: PciFunction
     parent: PciFunction
-    tags: Tags
+    tags: DeviceTags
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Claim:
+class UsableFunction:
     """A usable function, with the rest of its IOMMU group.
 
     :ivar parent: the PF where the function is a VF, else the function.
@@ -54,7 +54,7 @@ class Claim:
 
     function: PciFunction
     parent: PciFunction
-    tags: Tags
+    tags: DeviceTags
     members: tuple[PciAddress, ...]
     iommu_group: int
 

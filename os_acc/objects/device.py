@@ -55,7 +55,7 @@ class Device:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Card:
+class CardProvider:
     """The provider above those of a card's regions; it has nothing itself."""
 
     uuid: str
@@ -72,10 +72,10 @@ class Provider:
     uuid: str
     name: str
     device: Device
-    card: Card | None = None
+    card: CardProvider | None = None
 
 
-class Refusal(enum.Enum):
+class RejectReason(enum.Enum):
     """Why a device that the operator named is not offered."""
 
     BRIDGE = "a bridge"
@@ -101,11 +101,11 @@ class Refusal(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedDevice:
     """A device that is not offered, and why."""
 
     address: PciAddress
-    reason: Refusal
+    reason: RejectReason
     detail: str = ""
 
     def __str__(self) -> str:

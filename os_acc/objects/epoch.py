@@ -19,7 +19,7 @@ LIMIT: Final = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedEpochs:
     """The epochs that a call may carry.
 
     :ivar seen: the lowest one: the highest that was recorded so far.

@@ -40,7 +40,7 @@ class Image:
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
-class Wish:
+class BitstreamRequest:
     """Which bitstream a request group asks for: one that has all that is set.
 
     A flavor sets one of the four, a VM's own image one or several.

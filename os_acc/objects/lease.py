@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Self
 
-from os_acc.objects.naming import Place
+from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import NO_DOUBTS, Doubts, Programming, Region
+from os_acc.objects.region import NO_DOUBTS, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
 
 
@@ -174,7 +174,7 @@ class Lease:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Standing:
+class RecordedState:
     """All that is recorded at one moment.
 
     :ivar unreadable: functions that damaged records of leases claim.
@@ -188,8 +188,8 @@ class Standing:
 
     leases: tuple[Lease, ...] = ()
     unreadable: tuple[PciAddress, ...] = ()
-    unknown_regions: Doubts = NO_DOUBTS
-    places: Mapping[str, Place] = dataclasses.field(
+    unknown_regions: UnverifiedRegions = NO_DOUBTS
+    places: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     plugins: Mapping[str, str] = dataclasses.field(

@@ -26,7 +26,7 @@ _PROVIDERS: Final = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ProviderOrigin:
     """The function that a provider is named after.
 
     :ivar key: of that function, by its serial number where it has one.
@@ -48,12 +48,12 @@ class Place:
 
 
 #: Of no provider at all.
-NOWHERE: Final[Mapping[str, Place]] = MappingProxyType({})
+NOWHERE: Final[Mapping[str, ProviderOrigin]] = MappingProxyType({})
 
 
-def place(identity: PciIdentity, address: PciAddress) -> Place:
+def place(identity: PciIdentity, address: PciAddress) -> ProviderOrigin:
     """Where a provider is that is named after this function."""
-    return Place(address, key(identity, address))
+    return ProviderOrigin(address, key(identity, address))
 
 
 def key(identity: PciIdentity, address: PciAddress) -> str:
@@ -90,7 +90,7 @@ def uuid_of(name: str) -> str:
     return str(uuid.uuid5(_PROVIDERS, name))
 
 
-class Names:
+class ProviderNames:
     """Gives the providers of a node their names, the same as before.
 
     Cards whose serial number nobody has programmed all have the same. They are
@@ -104,12 +104,15 @@ class Names:
     """
 
     def __init__(
-        self, node_name: str, places: Mapping[str, Place], there: Iterable[Place]
+        self,
+        node_name: str,
+        places: Mapping[str, ProviderOrigin],
+        there: Iterable[ProviderOrigin],
     ) -> None:
         self._node_name = node_name
         self._places = places
-        self._given: dict[str, Place] = {}
-        self._left: dict[str, Place] = {}
+        self._given: dict[str, ProviderOrigin] = {}
+        self._left: dict[str, ProviderOrigin] = {}
         self._at: dict[PciAddress, list[str]] = {}
         for provider, each in places.items():
             self._at.setdefault(each.address, []).append(provider)
@@ -118,7 +121,7 @@ class Names:
             self._there.setdefault(each.key, set()).add(each.address)
 
     @property
-    def given(self) -> Mapping[str, Place]:
+    def given(self) -> Mapping[str, ProviderOrigin]:
         """What the providers that have a name now are named after, by uuid.
 
         One on record in whose place another card has shown its serial number has
@@ -149,7 +152,9 @@ class Names:
         self._given[given] = here
         return given, name
 
-    def _last(self, of: _Kind, identity: PciIdentity, here: Place) -> Place:
+    def _last(
+        self, of: _Kind, identity: PciIdentity, here: ProviderOrigin
+    ) -> ProviderOrigin:
         """What is on record of a function whose serial number cannot be read."""
         by_place = self._recorded(of, here.key, here.address)
         if by_place == here:
@@ -159,17 +164,20 @@ class Names:
                 return was
         return by_place or here
 
-    def _is_elsewhere(self, of: _Kind, identity: PciIdentity, was: Place) -> bool:
+    def _is_elsewhere(
+        self, of: _Kind, identity: PciIdentity, was: ProviderOrigin
+    ) -> bool:
         """Whether a card elsewhere has to be named by a serial number on record."""
         there = self._there.get(was.key, set()) - {was.address}
         # Of several, none is.
         return len(there) == 1 and not any(
-            self._is_by_place(of, identity, Place(each, was.key)) for each in there
+            self._is_by_place(of, identity, ProviderOrigin(each, was.key))
+            for each in there
         )
 
     def _by_serial(
         self, of: _Kind, identity: PciIdentity, address: PciAddress
-    ) -> Iterator[tuple[str, Place]]:
+    ) -> Iterator[tuple[str, ProviderOrigin]]:
         """The providers on record in a place that are named by a serial number."""
         unreadable = dataclasses.replace(identity, serial="")
         for provider in self._at.get(address, ()):
@@ -181,13 +189,17 @@ class Names:
             ):
                 yield provider, was
 
-    def _is_by_place(self, of: _Kind, identity: PciIdentity, here: Place) -> bool:
+    def _is_by_place(
+        self, of: _Kind, identity: PciIdentity, here: ProviderOrigin
+    ) -> bool:
         """Whether what is in a place is on record as named by it."""
         by_place = key_of_place(identity, here.address)
         recorded = self._recorded(of, by_place, here.address)
         return recorded is not None and recorded.key in (here.key, by_place)
 
-    def _recorded(self, of: _Kind, of_key: str, address: PciAddress) -> Place | None:
+    def _recorded(
+        self, of: _Kind, of_key: str, address: PciAddress
+    ) -> ProviderOrigin | None:
         recorded = self._places.get(uuid_of(of(self._node_name, of_key)))
         return recorded if recorded and recorded.address == address else None
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 
-class Kind(enum.Enum):
+class NameKind(enum.Enum):
     """What a name of Placement's is the name of."""
 
     RESOURCE_CLASS = "resource class"
@@ -19,10 +19,10 @@ class Kind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Name:
+class PlacementName:
     """A resource class or a trait."""
 
-    kind: Kind
+    kind: NameKind
     text: str
 
     @property
@@ -34,18 +34,18 @@ class Name:
         return f"{self.kind.value} {self.text}"
 
 
-def classes(texts: Iterable[str]) -> frozenset[Name]:
+def classes(texts: Iterable[str]) -> frozenset[PlacementName]:
     """The names of resource classes."""
-    return frozenset(Name(Kind.RESOURCE_CLASS, each) for each in texts)
+    return frozenset(PlacementName(NameKind.RESOURCE_CLASS, each) for each in texts)
 
 
-def traits(texts: Iterable[str]) -> frozenset[Name]:
+def traits(texts: Iterable[str]) -> frozenset[PlacementName]:
     """The names of traits."""
-    return frozenset(Name(Kind.TRAIT, each) for each in texts)
+    return frozenset(PlacementName(NameKind.TRAIT, each) for each in texts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
+class PublishedNames:
     """What of Placement's is ours.
 
     :ivar given: what each provider was given, by its uuid. What else it has
@@ -55,20 +55,20 @@ class Told:
         others use it, in seconds since 1970.
     """
 
-    given: Mapping[str, frozenset[Name]] = dataclasses.field(
+    given: Mapping[str, frozenset[PlacementName]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    made: frozenset[Name] = frozenset()
-    kept: Mapping[Name, int] = dataclasses.field(
+    made: frozenset[PlacementName] = frozenset()
+    kept: Mapping[PlacementName, int] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
     @classmethod
     def of_mapping(
         cls,
-        given: Mapping[str, frozenset[Name]],
-        made: frozenset[Name] = frozenset(),
-        kept: Mapping[Name, int] = MappingProxyType({}),
+        given: Mapping[str, frozenset[PlacementName]],
+        made: frozenset[PlacementName] = frozenset(),
+        kept: Mapping[PlacementName, int] = MappingProxyType({}),
     ) -> Self:
         """Of mappings that nobody changes; what was given nothing is left out."""
         some = {each: names for each, names in given.items() if names}
@@ -77,26 +77,26 @@ class Told:
     def __bool__(self) -> bool:
         return any(self.given.values()) or bool(self.made) or bool(self.kept)
 
-    def __or__(self, other: Self) -> Told:
+    def __or__(self, other: Self) -> PublishedNames:
         uuids = {*self.given, *other.given}
-        return Told.of_mapping(
+        return PublishedNames.of_mapping(
             {each: self.of(each) | other.of(each) for each in uuids},
             self.made | other.made,
             {**self.kept, **other.kept},
         )
 
-    def __sub__(self, other: Self) -> Told:
-        return Told.of_mapping(
+    def __sub__(self, other: Self) -> PublishedNames:
+        return PublishedNames.of_mapping(
             {each: self.of(each) - other.of(each) for each in self.given},
             self.made - other.made,
             {name: at for name, at in self.kept.items() if name not in other.made},
         )
 
-    def of(self, provider: str) -> frozenset[Name]:
+    def of(self, provider: str) -> frozenset[PlacementName]:
         """What a provider was given."""
         return self.given.get(provider, frozenset())
 
-    def texts(self, provider: str, kind: Kind) -> frozenset[str]:
+    def texts(self, provider: str, kind: NameKind) -> frozenset[str]:
         """The traits, or the classes, that a provider was given."""
         return frozenset(name.text for name in self.of(provider) if name.kind is kind)
 
@@ -106,4 +106,4 @@ class Told:
             yield from ((provider, name.kind.value, name.text) for name in names)
 
 
-NOTHING: Final = Told()
+NOTHING: Final = PublishedNames()

@@ -83,7 +83,7 @@ class Programming:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Doubts:
+class UnverifiedRegions:
     """Of which regions it is not known what they hold, and what is of others.
 
     A region is *in* this where a programming of it has begun and not been
@@ -122,4 +122,4 @@ class Doubts:
         return region not in self and region.key not in self.entrusted
 
 
-NO_DOUBTS: Final = Doubts()
+NO_DOUBTS: Final = UnverifiedRegions()

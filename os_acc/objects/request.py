@@ -9,7 +9,7 @@ import enum
 import re
 from typing import Final
 
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
 
 #: The largest amount of a resource that Placement can store.
@@ -60,7 +60,7 @@ class RequestGroup:
     resources: tuple[tuple[str, int], ...] = ()
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
-    wish: Wish | None = None
+    wish: BitstreamRequest | None = None
     attach_target: AttachTarget = AttachTarget.VM
     numa_policy: NUMAPolicy | None = None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget
 
@@ -47,7 +47,7 @@ Selection: TypeAlias = SingleProvider | Allocations
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
-class Wanted:
+class GroupAllocation:
     """What one request group gets from one provider of ours.
 
     ``amount`` counts accelerators; ``wish`` is what they are to be
@@ -61,7 +61,7 @@ class Wanted:
     resource_class: str
     amount: int
     # No two of a request agree in group and provider, so these order nothing.
-    wish: Wish | None = None
+    wish: BitstreamRequest | None = None
     attach_target: AttachTarget = AttachTarget.VM
     required: tuple[str, ...] = ()
     numa_policy: NUMAPolicy | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from os_acc import exception
-from os_acc.objects.published import Name, classes, traits
+from os_acc.objects.published import PlacementName, classes, traits
 from os_acc.placement.capacity import Units
 
 #: A record of another's, kept as it is.
@@ -18,7 +18,7 @@ _VERSION: Final = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
 Record = Mapping[str, Any]
 
 
-class Answered(exception.PlacementRefused):
+class Declined(exception.PlacementRefused):
     """Placement does not do what it is asked to.
 
     :ivar status: of HTTP.
@@ -29,12 +29,12 @@ class Answered(exception.PlacementRefused):
         self.status = status
 
 
-class Broken(exception.PlacementUnavailable):
+class ServerFailed(exception.PlacementUnavailable):
     """Placement says that it has failed; others of its answers may be sound."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class ListedProvider:
     """One provider, as a listing has it.
 
     :ivar parent: the uuid of the provider above it; None at the top.
@@ -47,7 +47,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Contents:
+class ProviderContents:
     """What one provider has.
 
     :ivar inventories: by resource class.
@@ -59,17 +59,17 @@ class Contents:
     traits: frozenset[str]
 
     @property
-    def names(self) -> frozenset[Name]:
+    def names(self) -> frozenset[PlacementName]:
         """Every class and trait of it."""
         return classes(self.inventories) | traits(self.traits)
 
 
 #: Of a provider that has just been made.
-EMPTY: Final = Contents(0, {}, frozenset())
+EMPTY: Final = ProviderContents(0, {}, frozenset())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Version:
+class Microversion:
     """A microversion of Placement's API."""
 
     major: int

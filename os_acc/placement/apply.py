@@ -7,29 +7,29 @@ from __future__ import annotations
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.objects.published import NOTHING, Kind, Name, Told
-from os_acc.placement.api_model import EMPTY, Answered, Broken, Contents
+from os_acc.objects.published import NOTHING, NameKind, PlacementName, PublishedNames
+from os_acc.placement.api_model import EMPTY, Declined, ProviderContents, ServerFailed
 from os_acc.placement.changes import (
     Create,
     DeleteName,
     MakeName,
     Move,
-    Refusal,
+    RefusedChange,
     Remove,
     SetInventories,
     SetTraits,
     Step,
 )
 from os_acc.placement.client import Client
-from os_acc.placement.diff import Goal, Plan, Tree
-from os_acc.placement.published import Ledger
+from os_acc.placement.diff import ActualState, ChangePlan, DesiredState
+from os_acc.placement.published import PublishedRecord
 
 LOG = log.getLogger(__name__)
 
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT = 400, 404, 409
 
 
-class Applied:
+class ApplyResult:
     """What has come of a plan.
 
     :ivar done: the steps that Placement has carried out.
@@ -42,15 +42,20 @@ class Applied:
     """
 
     def __init__(
-        self, client: Client, goal: Goal, tree: Tree, ledger: Ledger, deadline: float
+        self,
+        client: Client,
+        goal: DesiredState,
+        tree: ActualState,
+        ledger: PublishedRecord,
+        deadline: float,
     ) -> None:
         self.done: list[Step] = []
-        self.refused: list[Refusal] = []
-        self.again: list[Refusal] = []
-        self.contents: dict[str, Contents] = {}
-        self.made: set[Name] = set()
+        self.refused: list[RefusedChange] = []
+        self.again: list[RefusedChange] = []
+        self.contents: dict[str, ProviderContents] = {}
+        self.made: set[PlacementName] = set()
         self.gone = NOTHING
-        self.kept: set[Name] = set()
+        self.kept: set[PlacementName] = set()
         self._client = client
         self._goal = goal
         self._tree = tree
@@ -58,9 +63,9 @@ class Applied:
         self._deadline = deadline
         #: Of which no further step is tried: providers by uuid, and names.
         self._blocked: set[str] = set()
-        self._unusable: set[Name] = set()
+        self._unusable: set[PlacementName] = set()
 
-    def apply(self, plan: Plan, skipped: frozenset[str]) -> None:
+    def apply(self, plan: ChangePlan, skipped: frozenset[str]) -> None:
         """Carry out the steps, each of which may fail on its own.
 
         :param skipped: steps that were refused before, as they are printed.
@@ -75,14 +80,14 @@ class Applied:
             self._do(step)
         except exception.PlacementConflict as error:
             self._plan_again(step, error)
-        except Answered as error:
+        except Declined as error:
             if isinstance(step, DeleteName):
                 self._keep_name(step.name, error)
             elif _is_stale(step, error.status):
                 self._plan_again(step, error)
             else:
                 self._refuse(step, error)
-        except Broken as error:
+        except ServerFailed as error:
             # Whether it is done is not known; a database that is busy, perhaps.
             self._plan_again(step, error)
         else:
@@ -104,7 +109,7 @@ class Applied:
                 generation = self._client.create(
                     step.uuid, step.name, step.parent, self._deadline
                 )
-                self.contents[step.uuid] = Contents(generation, {}, frozenset())
+                self.contents[step.uuid] = ProviderContents(generation, {}, frozenset())
             case Move():
                 self._client.move(step.uuid, step.name, step.parent, self._deadline)
             case SetTraits():
@@ -113,13 +118,13 @@ class Applied:
                 self._set_inventories(step)
             case Remove():
                 self._client.delete(step.uuid, self._deadline)
-                self.gone |= Told({step.uuid: self._goal.told.of(step.uuid)})
+                self.gone |= PublishedNames({step.uuid: self._goal.told.of(step.uuid)})
             case DeleteName():
                 self._client.delete_name(step.name, self._deadline)
-                self.gone |= Told(made=frozenset({step.name}))
+                self.gone |= PublishedNames(made=frozenset({step.name}))
 
-    def _make(self, name: Name) -> None:
-        made = Told(made=frozenset({name}))
+    def _make(self, name: PlacementName) -> None:
+        made = PublishedNames(made=frozenset({name}))
         if self._client.make_name(name, self._deadline):
             # Not before: somebody else may make what was not made after all. And
             # at once: until then, a crash leaves it to nobody.
@@ -131,18 +136,18 @@ class Applied:
 
     def _set_traits(self, step: SetTraits) -> None:
         have = self._have(step.uuid)
-        traits = step.traits - self._texts(Kind.TRAIT)
+        traits = step.traits - self._texts(NameKind.TRAIT)
         if traits == have.traits:
             return
         after = self._client.set_traits(
             step.uuid, have.generation, traits, self._deadline
         )
-        self.contents[step.uuid] = Contents(after, have.inventories, traits)
-        self._end(step.uuid, Kind.TRAIT, step.removed)
+        self.contents[step.uuid] = ProviderContents(after, have.inventories, traits)
+        self._end(step.uuid, NameKind.TRAIT, step.removed)
 
     def _set_inventories(self, step: SetInventories) -> None:
         have = self._have(step.uuid)
-        unusable = self._texts(Kind.RESOURCE_CLASS)
+        unusable = self._texts(NameKind.RESOURCE_CLASS)
         inventories = {
             name: each
             for name, each in step.inventories.items()
@@ -153,28 +158,28 @@ class Applied:
         after = self._client.set_inventories(
             step.uuid, have.generation, inventories, self._deadline
         )
-        self.contents[step.uuid] = Contents(after, inventories, have.traits)
-        self._end(step.uuid, Kind.RESOURCE_CLASS, step.dropped)
+        self.contents[step.uuid] = ProviderContents(after, inventories, have.traits)
+        self._end(step.uuid, NameKind.RESOURCE_CLASS, step.dropped)
 
-    def _have(self, uuid: str) -> Contents:
+    def _have(self, uuid: str) -> ProviderContents:
         return self.contents.get(uuid) or self._tree.contents.get(uuid, EMPTY)
 
-    def _end(self, uuid: str, kind: Kind, texts: frozenset[str]) -> None:
-        names = frozenset(Name(kind, each) for each in texts)
-        self.gone |= Told({uuid: names & self._goal.told.of(uuid)})
+    def _end(self, uuid: str, kind: NameKind, texts: frozenset[str]) -> None:
+        names = frozenset(PlacementName(kind, each) for each in texts)
+        self.gone |= PublishedNames({uuid: names & self._goal.told.of(uuid)})
 
-    def _texts(self, kind: Kind) -> set[str]:
+    def _texts(self, kind: NameKind) -> set[str]:
         return {each.text for each in self._unusable if each.kind is kind}
 
     # -- what fails ------------------------------------------------------------
 
     def _plan_again(self, step: Step, error: exception.PlacementError) -> None:
         LOG.debug("planned again: %s: %s", step, error)
-        self.again.append(Refusal(str(step), error))
+        self.again.append(RefusedChange(str(step), error))
         self._block(step)
 
     def _refuse(self, step: Step, error: exception.OsAccError) -> None:
-        self.refused.append(Refusal(str(step), error))
+        self.refused.append(RefusedChange(str(step), error))
         self._block(step)
 
     def _block(self, step: Step) -> None:
@@ -183,10 +188,10 @@ class Applied:
         else:
             self._blocked.add(step.uuid)
 
-    def _keep_name(self, name: Name, error: Answered) -> None:
+    def _keep_name(self, name: PlacementName, error: Declined) -> None:
         """Somebody uses it, or has deleted it already."""
         if error.status == _NOT_FOUND:
-            self.gone |= Told(made=frozenset({name}))
+            self.gone |= PublishedNames(made=frozenset({name}))
         else:
             LOG.debug("%s stays: %s", name, error)
             self.kept.add(name)

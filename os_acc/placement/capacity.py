@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from os_acc.objects.device import Provider
-from os_acc.objects.lease import Lease, Standing
+from os_acc.objects.lease import Lease, RecordedState
 from os_acc.objects.pci import PciAddress
 
 
@@ -43,7 +43,7 @@ class Capacity:
 
 
 def capacities(
-    providers: Collection[Provider], standing: Standing
+    providers: Collection[Provider], standing: RecordedState
 ) -> tuple[Capacity, ...]:
     """What Placement has to hold, in the order of the providers.
 

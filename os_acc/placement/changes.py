@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from os_acc import exception
-from os_acc.objects.published import Name
+from os_acc.objects.published import PlacementName
 from os_acc.placement.api_model import Record
 
 
@@ -16,7 +16,7 @@ from os_acc.placement.api_model import Record
 class MakeName:
     """Make a custom class or trait that Placement does not know."""
 
-    name: Name
+    name: PlacementName
 
     def __str__(self) -> str:
         return f"make {self.name}"
@@ -114,7 +114,7 @@ class Remove:
 class DeleteName:
     """Delete a class or trait of our making."""
 
-    name: Name
+    name: PlacementName
 
     def __str__(self) -> str:
         return f"delete {self.name}, unless others use it"
@@ -124,7 +124,7 @@ Step = MakeName | Create | Move | SetTraits | SetInventories | Remove | DeleteNa
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedChange:
     """Something that is wanted, and is not done.
 
     :ivar what: as an operator is shown it.

@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.objects.published import Kind, Name, classes, traits
+from os_acc.objects.published import NameKind, PlacementName, classes, traits
 from os_acc.placement import options
-from os_acc.placement.api_model import Node, Record, Version, in_cycle
+from os_acc.placement.api_model import ListedProvider, Microversion, Record, in_cycle
 from os_acc.placement.errors import refused
-from os_acc.rest.client import Link
+from os_acc.rest.client import ServiceClient
 
 if TYPE_CHECKING:
     from requests import Response
 
-    from os_acc.rest.responses import Value
+    from os_acc.rest.responses import JsonValue
 
 _T = TypeVar("_T")
 
 #: The first in which ``reserved`` may be all of ``total``; nested providers, the
 #: generation of a new one and the codes of errors are older.
-NEEDED: Final = Version(1, 26)
+NEEDED: Final = Microversion(1, 26)
 #: The newest of which everything that is used here is known.
-NEWEST: Final = Version(1, 39)
+NEWEST: Final = Microversion(1, 39)
 #: The first in which a provider can be put below another one.
-MOVES: Final = Version(1, 37)
+MOVES: Final = Microversion(1, 37)
 _PARENT: Final = "parent_provider_uuid"
 
 #: Names in one question: an address must not become too long.
@@ -43,7 +43,7 @@ _AT_ONCE: Final = 100
 
 
 @dataclasses.dataclass(slots=True)
-class Count:
+class RequestCount:
     """Requests so far, by whether they change something."""
 
     reads: int = 0
@@ -65,13 +65,13 @@ class Client:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self.count = Count()
-        self._link = Link(conf, options.SERVICE)
-        self._version: Version | None = None
+        self.count = RequestCount()
+        self._link = ServiceClient(conf, options.SERVICE)
+        self._version: Microversion | None = None
 
     # -- what there is ---------------------------------------------------------
 
-    def version(self, deadline: float) -> Version:
+    def version(self, deadline: float) -> Microversion:
         """The newest microversion that both sides know; asked for once."""
         if self._version is None:
             self.count.reads += 1
@@ -83,12 +83,12 @@ class Client:
             self._version = min(newest, NEWEST)
         return self._version
 
-    def node(self, deadline: float, **of: str) -> Node | None:
+    def node(self, deadline: float, **of: str) -> ListedProvider | None:
         """The provider with this ``name``, or ``uuid``."""
         found = self._listed(deadline, **of)
         return found[0] if found else None
 
-    def tree(self, root: str, deadline: float) -> tuple[Node, ...]:
+    def tree(self, root: str, deadline: float) -> tuple[ListedProvider, ...]:
         """All providers in a tree; none where it is not there."""
         return self._listed(deadline, in_tree=root)
 
@@ -136,10 +136,12 @@ class Client:
             lambda told: _texts(told["aggregates"]),
         )
 
-    def known(self, names: Collection[Name], deadline: float) -> frozenset[Name]:
+    def known(
+        self, names: Collection[PlacementName], deadline: float
+    ) -> frozenset[PlacementName]:
         """Those of the names that Placement knows."""
-        known: set[Name] = set()
-        texts = sorted(each.text for each in names if each.kind is Kind.TRAIT)
+        known: set[PlacementName] = set()
+        texts = sorted(each.text for each in names if each.kind is NameKind.TRAIT)
         for some in _parts(texts):
             asked = urllib.parse.urlencode({"name": f"in:{','.join(some)}"})
             known |= self._read(
@@ -147,13 +149,13 @@ class Client:
                 deadline,
                 lambda told: traits(_texts(told["traits"])),
             )
-        if any(each.kind is Kind.RESOURCE_CLASS for each in names):
+        if any(each.kind is NameKind.RESOURCE_CLASS for each in names):
             known |= self._read("/resource_classes", deadline, _classes)
         return frozenset(known & set(names))
 
     # -- what is changed ---------------------------------------------------------
 
-    def make_name(self, name: Name, deadline: float) -> bool:
+    def make_name(self, name: PlacementName, deadline: float) -> bool:
         """Make a custom class or trait; whether it was not there before."""
         return self._write(
             "PUT",
@@ -163,7 +165,7 @@ class Client:
             lambda answer: answer.status_code == 201,
         )
 
-    def delete_name(self, name: Name, deadline: float) -> None:
+    def delete_name(self, name: PlacementName, deadline: float) -> None:
         """Delete a custom class or trait, unless somebody uses it."""
         self._write("DELETE", _path(name), deadline, f"delete the {name}", _nothing)
 
@@ -227,7 +229,7 @@ class Client:
             {"resource_provider_generation": generation, what: value},
         )
 
-    def _listed(self, deadline: float, **asked: str) -> tuple[Node, ...]:
+    def _listed(self, deadline: float, **asked: str) -> tuple[ListedProvider, ...]:
         path = f"/resource_providers?{urllib.parse.urlencode(asked)}"
         return self._read(
             path,
@@ -235,7 +237,7 @@ class Client:
             lambda told: _nodes(told["resource_providers"]),
         )
 
-    def _read(self, path: str, deadline: float, take: Callable[[Value], _T]) -> _T:
+    def _read(self, path: str, deadline: float, take: Callable[[JsonValue], _T]) -> _T:
         version = self.version(deadline)
         self.count.reads += 1
         return self._asked(
@@ -283,37 +285,37 @@ class Client:
         )
 
 
-def _headers(version: Version) -> dict[str, str]:
+def _headers(version: Microversion) -> dict[str, str]:
     return {
         "Accept": "application/json",
         "OpenStack-API-Version": f"placement {version}",
     }
 
 
-def _document(answer: Response) -> Value:
+def _document(answer: Response) -> JsonValue:
     from os_acc.rest import responses
 
     return responses.document(answer)
 
 
-def _newest(answer: Response) -> Version:
-    from os_acc.rest.errors import Malformed
+def _newest(answer: Response) -> Microversion:
+    from os_acc.rest.errors import ResponseMalformed
 
     for each in _document(answer)["versions"]:
         newest = each["max_version"]
         try:
-            return Version.parse(newest.text())
+            return Microversion.parse(newest.text())
         except ValueError as error:
-            raise Malformed(
+            raise ResponseMalformed(
                 f"{newest.path!r} is {exception.show(newest.found)}, no microversion"
             ) from error
-    raise Malformed("'versions' is empty")
+    raise ResponseMalformed("'versions' is empty")
 
 
-def _nodes(listed: Value) -> tuple[Node, ...]:
+def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
     """Return the providers of a listing, in which none is below itself."""
     nodes = tuple(
-        Node(
+        ListedProvider(
             uuid=each["uuid"].uuid(),
             name=each["name"].text(),
             parent=parent.uuid() if (parent := each[_PARENT].optional()) else None,
@@ -322,13 +324,13 @@ def _nodes(listed: Value) -> tuple[Node, ...]:
         for each in listed
     )
     if cycle := in_cycle({node.uuid: node.parent for node in nodes}):
-        from os_acc.rest.errors import Malformed
+        from os_acc.rest.errors import ResponseMalformed
 
-        raise Malformed(f"{listed.path!r} has provider {cycle} below itself")
+        raise ResponseMalformed(f"{listed.path!r} has provider {cycle} below itself")
     return nodes
 
 
-def _record(of: Value) -> Record:
+def _record(of: JsonValue) -> Record:
     """Return an inventory, in which Placement may leave out what is usual."""
     found: dict[str, int | float] = {
         name: of[name].integer() for name in ("total", "reserved")
@@ -341,11 +343,11 @@ def _record(of: Value) -> Record:
     return found
 
 
-def _texts(listed: Value) -> frozenset[str]:
+def _texts(listed: JsonValue) -> frozenset[str]:
     return frozenset(each.text() for each in listed)
 
 
-def _classes(told: Value) -> frozenset[Name]:
+def _classes(told: JsonValue) -> frozenset[PlacementName]:
     return classes(each["name"].text() for each in told["resource_classes"])
 
 
@@ -353,8 +355,8 @@ def _nothing(answer: Response) -> None:
     del answer
 
 
-def _path(name: Name) -> str:
-    kind = "traits" if name.kind is Kind.TRAIT else "resource_classes"
+def _path(name: PlacementName) -> str:
+    kind = "traits" if name.kind is NameKind.TRAIT else "resource_classes"
     return f"/{kind}/{name.text}"
 
 

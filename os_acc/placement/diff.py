@@ -17,17 +17,30 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.objects import naming
-from os_acc.objects.device import Card
-from os_acc.objects.published import Kind, Name, Told, classes, traits
+from os_acc.objects.device import CardProvider
+from os_acc.objects.published import (
+    NameKind,
+    PlacementName,
+    PublishedNames,
+    classes,
+    traits,
+)
 from os_acc.placement import ownership, region_traits
-from os_acc.placement.api_model import EMPTY, Contents, Node, Record, record, withdrawn
+from os_acc.placement.api_model import (
+    EMPTY,
+    ListedProvider,
+    ProviderContents,
+    Record,
+    record,
+    withdrawn,
+)
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.changes import (
     Create,
     DeleteName,
     MakeName,
     Move,
-    Refusal,
+    RefusedChange,
     Remove,
     SetInventories,
     SetTraits,
@@ -38,7 +51,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Goal:
+class DesiredState:
     """What Placement is to hold of this node.
 
     :ivar wanted: all that is offered or leased.
@@ -48,12 +61,12 @@ class Goal:
     """
 
     wanted: Sequence[Capacity]
-    told: Told
+    told: PublishedNames
     node_name: str
     named: frozenset[str] = frozenset()
 
     @property
-    def cards(self) -> Mapping[str, Card]:
+    def cards(self) -> Mapping[str, CardProvider]:
         """What is above the wanted providers and below the node, by uuid."""
         found = (each.provider.card for each in self.wanted if each.provider)
         return {card.uuid: card for card in found if card is not None}
@@ -64,15 +77,15 @@ class Goal:
         return ownership.given_classes(self.named, self.given | self.told)
 
     @property
-    def given(self) -> Told:
+    def given(self) -> PublishedNames:
         """What the wanted providers are given."""
-        return Told.of_mapping(
+        return PublishedNames.of_mapping(
             {each.uuid: _names(each) for each in self.wanted if each.provider}
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tree:
+class ActualState:
     """What Placement says of this node.
 
     :ivar nodes: all providers of its tree, by uuid.
@@ -80,15 +93,15 @@ class Tree:
     :ivar can_move: whether a provider can be put below another one.
     """
 
-    root: Node
-    nodes: Mapping[str, Node]
-    contents: Mapping[str, Contents]
+    root: ListedProvider
+    nodes: Mapping[str, ListedProvider]
+    contents: Mapping[str, ProviderContents]
     can_move: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answers:
-    """What has to be asked besides; see :class:`Questions`.
+class LookupResults:
+    """What has to be asked besides; see :class:`Lookups`.
 
     :ivar known: the names that there are.
     :ivar allocated: of which classes of a provider somebody has something.
@@ -97,18 +110,18 @@ class Answers:
         of ours.
     """
 
-    known: frozenset[Name] = frozenset()
+    known: frozenset[PlacementName] = frozenset()
     allocated: Mapping[str, frozenset[str]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     gathered: frozenset[str] = _NOTHING
-    elsewhere: Mapping[str, Node] = dataclasses.field(
+    elsewhere: Mapping[str, ListedProvider] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Questions:
+class Lookups:
     """What a plan depends on, beside the tree.
 
     :ivar names: are they known?
@@ -118,25 +131,25 @@ class Questions:
     :ivar new: (uuid, name) of those to be made; has anybody else such a one?
     """
 
-    names: frozenset[Name]
+    names: frozenset[PlacementName]
     providers: frozenset[str]
     leaving: frozenset[str]
     new: tuple[tuple[str, str], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """What is to be done, in this order, and what cannot be.
 
     :ivar gone: what is on record and not true any more.
     """
 
     steps: tuple[Step, ...]
-    refused: tuple[Refusal, ...]
-    gone: Told
+    refused: tuple[RefusedChange, ...]
+    gone: PublishedNames
 
 
-def ours(goal: Goal, nodes: Mapping[str, Node]) -> frozenset[str]:
+def ours(goal: DesiredState, nodes: Mapping[str, ListedProvider]) -> frozenset[str]:
     """The uuids of our providers in a tree; cards that are wanted are not told."""
     wanted = {each.uuid for each in goal.wanted}
     found = (
@@ -149,9 +162,9 @@ def ours(goal: Goal, nodes: Mapping[str, Node]) -> frozenset[str]:
     return frozenset(found) - goal.cards.keys()
 
 
-def questions(goal: Goal, tree: Tree) -> Questions:
+def questions(goal: DesiredState, tree: ActualState) -> Lookups:
     """What has to be asked before a plan can be made."""
-    names: set[Name] = set()
+    names: set[PlacementName] = set()
     asked: set[str] = set()
     for each in goal.wanted:
         have = tree.contents.get(each.uuid, EMPTY)
@@ -168,7 +181,7 @@ def questions(goal: Goal, tree: Tree) -> Questions:
         *((each.uuid, each.name) for each in goal.cards.values()),
         *((each.uuid, each.provider.name) for each in goal.wanted if each.provider),
     ]
-    return Questions(
+    return Lookups(
         frozenset(names),
         frozenset(asked),
         leaving,
@@ -176,7 +189,12 @@ def questions(goal: Goal, tree: Tree) -> Questions:
     )
 
 
-def plan(goal: Goal, tree: Tree, answers: Answers, kept: Collection[Name] = ()) -> Plan:
+def plan(
+    goal: DesiredState,
+    tree: ActualState,
+    answers: LookupResults,
+    kept: Collection[PlacementName] = (),
+) -> ChangePlan:
     """What is to be done.
 
     :param kept: names of our making that are known to be used by others.
@@ -185,23 +203,25 @@ def plan(goal: Goal, tree: Tree, answers: Answers, kept: Collection[Name] = ()) 
 
 
 class _Planning:
-    def __init__(self, goal: Goal, tree: Tree, answers: Answers) -> None:
+    def __init__(
+        self, goal: DesiredState, tree: ActualState, answers: LookupResults
+    ) -> None:
         self._goal = goal
         self._tree = tree
         self._answers = answers
         self._taken = {each.name: each for each in tree.nodes.values()}
         self._there = set(tree.nodes)
-        self._refused: list[Refusal] = []
-        self._unknown: set[Name] = set()
+        self._refused: list[RefusedChange] = []
+        self._unknown: set[PlacementName] = set()
         self._removed: set[str] = set()
 
-    def plan(self, kept: Collection[Name]) -> Plan:
+    def plan(self, kept: Collection[PlacementName]) -> ChangePlan:
         places = [*self._cards(), *self._places()]
         contents = [step for each in self._present() for step in self._contents(each)]
         withdrawals = list(self._withdrawals())
         makes = [MakeName(each) for each in self._made()]
         deletes = [DeleteName(each) for each in self._unused(kept)]
-        return Plan(
+        return ChangePlan(
             (*makes, *places, *contents, *withdrawals, *deletes),
             tuple(self._refused),
             self._gone(),
@@ -248,7 +268,7 @@ class _Planning:
         self._there.add(uuid)
         yield Create(uuid, name, parent, below)
 
-    def _is_to_move(self, node: Node, parent: str) -> bool:
+    def _is_to_move(self, node: ListedProvider, parent: str) -> bool:
         """Whether an older os_acc has put it elsewhere.
 
         It goes below its card, never back; where an operator has put it, it stays.
@@ -276,7 +296,7 @@ class _Planning:
         refused = frozenset(each.text for each in missing if not each.is_custom)
         if wanted.provider is not None:
             device = wanted.provider.device
-            told = self._goal.told.texts(wanted.uuid, Kind.TRAIT)
+            told = self._goal.told.texts(wanted.uuid, NameKind.TRAIT)
             told |= region_traits.told_of(device, have.traits)
             due = have.traits - (told - device.traits) | device.traits - refused
             if due != have.traits:
@@ -292,7 +312,7 @@ class _Planning:
             yield SetInventories(wanted.uuid, name, inventories, have.inventories)
 
     def _inventories(
-        self, wanted: Capacity, have: Contents, refused: frozenset[str]
+        self, wanted: Capacity, have: ProviderContents, refused: frozenset[str]
     ) -> dict[str, Record]:
         found: dict[str, Record] = {
             name: record(units)
@@ -328,14 +348,14 @@ class _Planning:
             if inventories != have.inventories:
                 yield SetInventories(uuid, node.name, inventories, have.inventories)
 
-    def _is_free(self, uuid: str, have: Contents) -> bool:
+    def _is_free(self, uuid: str, have: ProviderContents) -> bool:
         if _foreign(have, uuid, self._goal.told) or uuid in self._answers.gathered:
             return False
         return not have.inventories or self._answers.allocated.get(uuid) == _NOTHING
 
     # -- names ------------------------------------------------------------------------
 
-    def _made(self) -> list[Name]:
+    def _made(self) -> list[PlacementName]:
         for name in _sorted(self._unknown):
             if not name.is_custom:
                 self._refuse(
@@ -347,14 +367,14 @@ class _Planning:
                 )
         return [name for name in _sorted(self._unknown) if name.is_custom]
 
-    def _unused(self, kept: Collection[Name]) -> list[Name]:
+    def _unused(self, kept: Collection[PlacementName]) -> list[PlacementName]:
         used = {name for each in self._goal.wanted for name in _names(each)}
         for uuid in self._tree.nodes.keys() & self._goal.told.given.keys():
             if uuid not in self._removed:
                 used |= self._goal.told.of(uuid) & self._stays(uuid)
         return _sorted(self._goal.told.made - used - frozenset(kept))
 
-    def _stays(self, uuid: str) -> frozenset[Name]:
+    def _stays(self, uuid: str) -> frozenset[PlacementName]:
         """What of a provider's is not on its way out."""
         have = self._tree.contents.get(uuid, EMPTY)
         for each in self._goal.wanted:
@@ -363,7 +383,7 @@ class _Planning:
                 return _names(each) | classes(allocated)
         return have.names
 
-    def _gone(self) -> Told:
+    def _gone(self) -> PublishedNames:
         """What is on record, not wanted, and not there either."""
         wanted = {each.uuid: each for each in self._goal.wanted}
         given = {}
@@ -371,7 +391,7 @@ class _Planning:
             have = self._tree.contents.get(uuid, EMPTY).names
             mine = _names(wanted[uuid]) if uuid in wanted else frozenset()
             given[uuid] = names - have - mine
-        return Told.of_mapping(given)
+        return PublishedNames.of_mapping(given)
 
     def _name(self, wanted: Capacity) -> str:
         if node := self._tree.nodes.get(wanted.uuid):
@@ -379,17 +399,19 @@ class _Planning:
         return wanted.provider.name if wanted.provider else wanted.uuid
 
     def _refuse(self, what: str, error: exception.OsAccError) -> None:
-        self._refused.append(Refusal(what, error))
+        self._refused.append(RefusedChange(what, error))
 
 
-def _names(wanted: Capacity) -> frozenset[Name]:
+def _names(wanted: Capacity) -> frozenset[PlacementName]:
     own = wanted.provider.device.traits if wanted.provider else _NOTHING
     return classes(wanted.units) | traits(own)
 
 
-def _ended(wanted: Capacity, have: Contents, goal: Goal) -> frozenset[str]:
+def _ended(
+    wanted: Capacity, have: ProviderContents, goal: DesiredState
+) -> frozenset[str]:
     """Our classes of a provider that it is not to have any more."""
-    mine = goal.told.texts(wanted.uuid, Kind.RESOURCE_CLASS)
+    mine = goal.told.texts(wanted.uuid, NameKind.RESOURCE_CLASS)
     left = have.inventories.keys() - wanted.units.keys()
     if others := left - mine:
         # It may have had another one before the record was lost.
@@ -397,12 +419,14 @@ def _ended(wanted: Capacity, have: Contents, goal: Goal) -> frozenset[str]:
     return mine & left
 
 
-def _foreign(have: Contents, uuid: str, told: Told) -> frozenset[Name]:
+def _foreign(
+    have: ProviderContents, uuid: str, told: PublishedNames
+) -> frozenset[PlacementName]:
     """What others have added to a provider of ours."""
     return have.names - told.of(uuid)
 
 
-def recognized(goal: Goal, tree: Tree) -> Mapping[str, str]:
+def recognized(goal: DesiredState, tree: ActualState) -> Mapping[str, str]:
     """Providers of ours that nothing but their names tells: they are not on record.
 
     Each is told with one of its classes, by its uuid; the others have none.
@@ -415,24 +439,26 @@ def recognized(goal: Goal, tree: Tree) -> Mapping[str, str]:
     return {uuid: min(names) for uuid, names in found.items() if names}
 
 
-def _classes_of(uuid: str, goal: Goal, have: Contents) -> frozenset[str]:
-    told = goal.told.texts(uuid, Kind.RESOURCE_CLASS)
+def _classes_of(
+    uuid: str, goal: DesiredState, have: ProviderContents
+) -> frozenset[str]:
+    told = goal.told.texts(uuid, NameKind.RESOURCE_CLASS)
     return ownership.classes_of(told, have.inventories, goal.classes)
 
 
-def _leaving(goal: Goal, tree: Tree) -> list[str]:
+def _leaving(goal: DesiredState, tree: ActualState) -> list[str]:
     """Ours that are not wanted, those at the bottom first."""
     wanted = {each.uuid for each in goal.wanted}
     gone = ours(goal, tree.nodes) - wanted - {tree.root.uuid}
     return sorted(gone, key=lambda each: (-_depth(tree, each), each))
 
 
-def _depth(tree: Tree, uuid: str) -> int:
+def _depth(tree: ActualState, uuid: str) -> int:
     depth, at = 0, tree.nodes.get(uuid)
     while at is not None and at.parent is not None:
         depth, at = depth + 1, tree.nodes.get(at.parent)
     return depth
 
 
-def _sorted(names: Collection[Name]) -> list[Name]:
+def _sorted(names: Collection[PlacementName]) -> list[PlacementName]:
     return sorted(names, key=lambda each: (each.kind.value, each.text))

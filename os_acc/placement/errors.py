@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from os_acc import exception
-from os_acc.placement.api_model import Answered
+from os_acc.placement.api_model import Declined
 from os_acc.placement.options import GROUP
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ def refused(answer: Response, about: str) -> exception.PlacementRefused:
     if code == "placement.concurrent_update":
         return exception.PlacementConflict(f"cannot {about}: {detail}")
     if answer.status_code == _FORBIDDEN:
-        return Answered(
+        return Declined(
             f"Placement does not let us {about}: {detail}",
             status=_FORBIDDEN,
             hint=f"give the user in [{GROUP.name}] the role service or admin",
         )
-    return Answered(f"Placement does not {about}: {detail}", status=answer.status_code)
+    return Declined(f"Placement does not {about}: {detail}", status=answer.status_code)
 
 
 def _told(answer: Response) -> tuple[str, str]:

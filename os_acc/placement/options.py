@@ -12,7 +12,7 @@ from typing import Final, Self
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.placement.api_model import Broken
+from os_acc.placement.api_model import ServerFailed
 from os_acc.rest import options
 from os_acc.rest.service import Service
 
@@ -32,7 +32,7 @@ SERVICE: Final = Service(
     version="",
     spoken="the microversion is agreed on with the server",
     unavailable=exception.PlacementUnavailable,
-    failing=Broken,
+    failing=ServerFailed,
     patience=f"[{GROUP.name}] sync_timeout",
     missing=exception.PlacementNotConfigured,
 )
@@ -55,7 +55,7 @@ OWN: tuple[cfg.Opt, ...] = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class PlacementSettings:
     """Our own options.
 
     :ivar node_provider: '' for the name of the node.

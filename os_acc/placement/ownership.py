@@ -12,7 +12,7 @@ from typing import Final
 
 import os_resource_classes as orc  # type: ignore[import-untyped]
 
-from os_acc.objects.published import Kind, Told
+from os_acc.objects.published import NameKind, PublishedNames
 
 #: What a resource class of os_acc's own choice begins with, and those that
 #: operators choose who come from Cyborg.
@@ -20,7 +20,7 @@ _PREFIX: Final = "CUSTOM_ACCELERATOR_"
 _OF_DEVICES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
 
 
-def given_classes(named: Collection[str], told: Told) -> frozenset[str]:
+def given_classes(named: Collection[str], told: PublishedNames) -> frozenset[str]:
     """The classes that are known to be, or to have been, what os_acc gives.
 
     :param named: those that the operator has given devices.
@@ -29,7 +29,7 @@ def given_classes(named: Collection[str], told: Told) -> frozenset[str]:
         name.text
         for names in (*told.given.values(), told.made)
         for name in names
-        if name.kind is Kind.RESOURCE_CLASS
+        if name.kind is NameKind.RESOURCE_CLASS
     }
 
 

@@ -13,11 +13,11 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.objects import naming
-from os_acc.objects.published import Kind
+from os_acc.objects.published import NameKind
 from os_acc.placement import ownership, region_traits
 from os_acc.placement.api_model import record, withdrawn
 from os_acc.placement.capacity import Capacity
-from os_acc.placement.published import Memory
+from os_acc.placement.published import PublishedCache
 
 LOG = log.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class TreeWriter:
     """
 
     def __init__(
-        self, node_name: str, memory: Memory, named: Collection[str] = ()
+        self, node_name: str, memory: PublishedCache, named: Collection[str] = ()
     ) -> None:
         self._node_name = node_name
         self._memory = memory
@@ -197,7 +197,7 @@ class TreeWriter:
         device, has = wanted.provider.device, tree.data(wanted.uuid).traits
         if new := device.traits - has:
             tree.add_traits(wanted.uuid, *sorted(new))
-        told = self._memory.told.texts(wanted.uuid, Kind.TRAIT)
+        told = self._memory.told.texts(wanted.uuid, NameKind.TRAIT)
         before = (told | region_traits.told_of(device, has)) - device.traits
         if gone := before & has:
             tree.remove_traits(wanted.uuid, *sorted(gone))
@@ -206,7 +206,7 @@ class TreeWriter:
             self._memory.end(wanted.uuid, ended)
 
     def _classes(self, uuid: str) -> frozenset[str]:
-        return self._memory.told.texts(uuid, Kind.RESOURCE_CLASS)
+        return self._memory.told.texts(uuid, NameKind.RESOURCE_CLASS)
 
     def _withdraw(
         self, tree: ProviderTree, uuid: str, classes: Collection[str]

@@ -12,26 +12,26 @@ from collections.abc import Collection
 from typing import Protocol
 
 from os_acc.objects.device import Provider
-from os_acc.objects.published import NOTHING, Told, classes, traits
+from os_acc.objects.published import NOTHING, PublishedNames, classes, traits
 
 
-class Ledger(Protocol):
+class PublishedRecord(Protocol):
     """Where it is on record what Placement was told; the store."""
 
-    def told(self) -> Told:
+    def told(self) -> PublishedNames:
         """All of it."""
 
-    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
         """Add to it, and strike out; durable when it returns."""
 
 
-class Memory:
+class PublishedCache:
     """What is on record, as far as one process knows.
 
     :param told: what the record says at first.
     """
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: PublishedNames) -> None:
         self._told = told
         self._ended = NOTHING
         self.forget()
@@ -42,15 +42,15 @@ class Memory:
         self._guard = threading.Lock()
 
     @property
-    def told(self) -> Told:
+    def told(self) -> PublishedNames:
         """What Placement may have by now."""
         return self._told
 
     def end(self, provider: str, ended: Collection[str]) -> None:
         """A provider was seen without these: the next to write strikes them out."""
-        self._ended |= Told({provider: traits(ended)})
+        self._ended |= PublishedNames({provider: traits(ended)})
 
-    def tell(self, offered: Collection[Provider], ledger: Ledger) -> None:
+    def tell(self, offered: Collection[Provider], ledger: PublishedRecord) -> None:
         """Put on record what providers are about to be given.
 
         :raises StateUnavailable: it cannot be.
@@ -62,11 +62,13 @@ class Memory:
             if more or gone:
                 self._change(ledger, more, gone)
 
-    def above(self, ledger: Ledger) -> Ledger:
+    def above(self, ledger: PublishedRecord) -> PublishedRecord:
         """The record, for whoever else changes it: it is known here as well."""
         return _Above(self, ledger)
 
-    def change(self, ledger: Ledger, more: Told, gone: Told) -> None:
+    def change(
+        self, ledger: PublishedRecord, more: PublishedNames, gone: PublishedNames
+    ) -> None:
         """Put a change on record.
 
         :raises StateUnavailable: it cannot be.
@@ -74,26 +76,28 @@ class Memory:
         with self._guard:
             self._change(ledger, more, gone)
 
-    def _change(self, ledger: Ledger, more: Told, gone: Told) -> None:
+    def _change(
+        self, ledger: PublishedRecord, more: PublishedNames, gone: PublishedNames
+    ) -> None:
         ledger.change_told(more, gone)
         self._told = (self._told - gone) | more
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Above:
-    memory: Memory
-    ledger: Ledger
+    memory: PublishedCache
+    ledger: PublishedRecord
 
-    def told(self) -> Told:
+    def told(self) -> PublishedNames:
         return self.ledger.told()
 
-    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
         self.memory.change(self.ledger, more, gone)
 
 
-def given_to(offered: Collection[Provider]) -> Told:
+def given_to(offered: Collection[Provider]) -> PublishedNames:
     """What each of the providers is given."""
-    return Told.of_mapping(
+    return PublishedNames.of_mapping(
         {
             each.uuid: classes([each.device.resource_class])
             | traits(each.device.traits)

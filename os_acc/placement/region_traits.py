@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from os_acc.objects.device import Device
-from os_acc.objects.lease import Standing
+from os_acc.objects.lease import RecordedState
 from os_acc.objects.region import Region
 
 PROGRAMMABLE: Final = "CUSTOM_PROGRAMMABLE"
@@ -33,7 +33,7 @@ def vendor_name(vendor: int) -> str:
     return _VENDORS.get(vendor, f"{vendor:04X}")
 
 
-def described(device: Device, standing: Standing) -> Device:
+def described(device: Device, standing: RecordedState) -> Device:
     """The device with the traits of its region; itself where it has none.
 
     :param standing: what is leased, and of which regions nothing is known.
@@ -97,7 +97,7 @@ def interface_traits(region: Region) -> frozenset[str]:
     )
 
 
-def _traits(region: Region, standing: Standing) -> Iterator[str]:
+def _traits(region: Region, standing: RecordedState) -> Iterator[str]:
     yield f"CUSTOM_FPGA_{vendor_name(region.identity.vendor)}"
     if region.interface_id is not None:
         yield from interface_traits(region)

@@ -22,15 +22,21 @@ from oslo_log import log
 
 from os_acc import deadlines, exception
 from os_acc.objects.instance import canonical_uuid
-from os_acc.objects.published import Name, Told
+from os_acc.objects.published import PlacementName, PublishedNames
 from os_acc.placement import diff, options
-from os_acc.placement.api_model import Answered, Contents, Node
-from os_acc.placement.apply import Applied
+from os_acc.placement.api_model import Declined, ListedProvider, ProviderContents
+from os_acc.placement.apply import ApplyResult
 from os_acc.placement.capacity import Capacity
-from os_acc.placement.changes import Refusal, Step
+from os_acc.placement.changes import RefusedChange, Step
 from os_acc.placement.client import MOVES, Client
-from os_acc.placement.diff import Answers, Goal, Plan, Questions, Tree
-from os_acc.placement.published import Ledger
+from os_acc.placement.diff import (
+    ActualState,
+    ChangePlan,
+    DesiredState,
+    LookupResults,
+    Lookups,
+)
+from os_acc.placement.published import PublishedRecord
 
 LOG = log.getLogger(__name__)
 
@@ -46,7 +52,7 @@ _NOT_FOUND: Final = 404
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Published:
+class SyncResult:
     """What has come of one synchronization.
 
     :ivar done: the changes that were made.
@@ -58,7 +64,7 @@ class Published:
     """
 
     done: tuple[Step, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedChange, ...] = ()
     reads: int = 0
     writes: int = 0
     recognized: Mapping[str, str] = dataclasses.field(
@@ -87,11 +93,11 @@ class Publisher:
         self._client = client or Client(conf)
         # Of its own: what a plug asks is no request of a synchronization.
         self._asking = Client(conf)
-        self._root: Node | None = None
-        self._confirmed: dict[str, Contents] = {}
-        self._known: set[Name] = set()
+        self._root: ListedProvider | None = None
+        self._confirmed: dict[str, ProviderContents] = {}
+        self._known: set[PlacementName] = set()
         #: Standard names that Placement does not know, and when it has said so.
-        self._unknown: dict[Name, int] = {}
+        self._unknown: dict[PlacementName, int] = {}
         #: Whether somebody else has a provider that is one of ours.
         self._contested = False
         self.forget()
@@ -105,7 +111,7 @@ class Publisher:
 
         :raises InvalidConfiguration: ``sync_timeout`` cannot be used.
         """
-        seconds = options.Settings.load(self._conf).sync_timeout
+        seconds = options.PlacementSettings.load(self._conf).sync_timeout
         return time.monotonic() + seconds
 
     def traits(
@@ -123,25 +129,25 @@ class Publisher:
         for uuid in sorted(providers):
             try:
                 _generation, found[uuid] = self._asking.traits(uuid, deadline)
-            except Answered as error:
+            except Declined as error:
                 if error.status != _NOT_FOUND:
                     raise
         return MappingProxyType(found)
 
     def difference(
-        self, wanted: Sequence[Capacity], told: Told, deadline: float
-    ) -> Plan:
+        self, wanted: Sequence[Capacity], told: PublishedNames, deadline: float
+    ) -> ChangePlan:
         """What would be done; nothing is changed.
 
         :raises OsAccError: see :meth:`sync`.
         """
-        goal = Goal(wanted, told, self._node_name, self._named)
+        goal = DesiredState(wanted, told, self._node_name, self._named)
         with self._alone(deadline):
             return self._plan(goal, deadline, thorough=True)[1]
 
     def sync(
-        self, wanted: Sequence[Capacity], ledger: Ledger, deadline: float
-    ) -> Published:
+        self, wanted: Sequence[Capacity], ledger: PublishedRecord, deadline: float
+    ) -> SyncResult:
         """Make Placement hold what is wanted.
 
         One change that is refused does not keep the others from being made.
@@ -164,16 +170,16 @@ class Publisher:
             )
 
     def _rounds(
-        self, wanted: Sequence[Capacity], ledger: Ledger, deadline: float
-    ) -> Published:
+        self, wanted: Sequence[Capacity], ledger: PublishedRecord, deadline: float
+    ) -> SyncResult:
         done: list[Step] = []
         recognized: Mapping[str, str] = {}
-        refused: dict[str, Refusal] = {}
-        again: list[Refusal] = []
+        refused: dict[str, RefusedChange] = {}
+        again: list[RefusedChange] = []
         for number in range(ROUNDS):
             if number and not _paused(number, deadline):
                 break
-            goal = Goal(wanted, ledger.told(), self._node_name, self._named)
+            goal = DesiredState(wanted, ledger.told(), self._node_name, self._named)
             tree, plan = self._plan(
                 goal, deadline, thorough=bool(again) or self._contested
             )
@@ -192,22 +198,22 @@ class Publisher:
         refused |= {each.what: each for each in again}
         for each in refused.values():
             LOG.warning("Placement does not hold all that is offered: %s", each)
-        return Published(tuple(done), tuple(refused.values()), recognized=recognized)
+        return SyncResult(tuple(done), tuple(refused.values()), recognized=recognized)
 
     def _apply(
         self,
-        goal: Goal,
-        tree: Tree,
-        plan: Plan,
-        ledger: Ledger,
+        goal: DesiredState,
+        tree: ActualState,
+        plan: ChangePlan,
+        ledger: PublishedRecord,
         deadline: float,
         skipped: frozenset[str],
-    ) -> Applied:
+    ) -> ApplyResult:
         # On record first: nobody else's is taken for ours, nor ours forgotten.
         more = goal.given - goal.told
         if more or plan.gone:
             ledger.change_told(more, plan.gone)
-        applied = Applied(self._client, goal, tree, ledger, deadline)
+        applied = ApplyResult(self._client, goal, tree, ledger, deadline)
         try:
             applied.apply(plan, skipped)
         finally:
@@ -215,7 +221,7 @@ class Publisher:
             self._known -= applied.gone.made
             self._known |= applied.made
             if applied.gone or applied.kept:
-                kept = Told(kept=dict.fromkeys(applied.kept, int(_now())))
+                kept = PublishedNames(kept=dict.fromkeys(applied.kept, int(_now())))
                 ledger.change_told(kept, applied.gone)
         if applied.again:
             # One of them may have been a name that is not there any more.
@@ -226,8 +232,8 @@ class Publisher:
     # -- what there is --------------------------------------------------------------
 
     def _plan(
-        self, goal: Goal, deadline: float, *, thorough: bool
-    ) -> tuple[Tree, Plan]:
+        self, goal: DesiredState, deadline: float, *, thorough: bool
+    ) -> tuple[ActualState, ChangePlan]:
         """What there is, and what is to be done about it.
 
         :param thorough: look for providers of our names in other trees, too.
@@ -238,7 +244,7 @@ class Publisher:
             each: self._client.allocated(each, deadline)
             for each in sorted(asked.providers)
         }
-        answers = Answers(
+        answers = LookupResults(
             self._names(asked.names, deadline),
             MappingProxyType(allocated),
             frozenset(
@@ -253,7 +259,7 @@ class Publisher:
         plan = diff.plan(goal, tree, answers, _recent(goal.told.kept))
         return tree, plan
 
-    def _tree(self, goal: Goal, deadline: float) -> Tree:
+    def _tree(self, goal: DesiredState, deadline: float) -> ActualState:
         root, nodes = self._nodes(deadline)
         mine = diff.ours(goal, nodes)
         self._confirmed = {
@@ -268,9 +274,11 @@ class Publisher:
         # What one of them has, there is.
         self._known.update(name for each in contents.values() for name in each.names)
         can_move = self._client.version(deadline) >= MOVES
-        return Tree(root, nodes, MappingProxyType(contents), can_move)
+        return ActualState(root, nodes, MappingProxyType(contents), can_move)
 
-    def _nodes(self, deadline: float) -> tuple[Node, Mapping[str, Node]]:
+    def _nodes(
+        self, deadline: float
+    ) -> tuple[ListedProvider, Mapping[str, ListedProvider]]:
         """The compute node, and everything in its tree."""
         for _ in range(2):
             if self._root is None:
@@ -283,8 +291,8 @@ class Publisher:
             self._root = None
         raise exception.NodeNotPublished("the compute node has just left Placement")
 
-    def _found_root(self, deadline: float) -> Node:
-        given = options.Settings.load(self._conf).node_provider
+    def _found_root(self, deadline: float) -> ListedProvider:
+        given = options.PlacementSettings.load(self._conf).node_provider
         name = given or self._node_name
         found = self._client.node(deadline, name=name)
         if found is None and canonical_uuid(name):
@@ -295,7 +303,7 @@ class Publisher:
             )
         return found
 
-    def _contents(self, node: Node, deadline: float) -> Contents:
+    def _contents(self, node: ListedProvider, deadline: float) -> ProviderContents:
         known = self._confirmed.get(node.uuid)
         if known is not None and known.generation == node.generation:
             return known
@@ -305,9 +313,11 @@ class Publisher:
             if generation == after:
                 break
         # Where it changed each time, writing tells: that is of no generation.
-        return Contents(generation, inventories, traits)
+        return ProviderContents(generation, inventories, traits)
 
-    def _names(self, asked: frozenset[Name], deadline: float) -> frozenset[Name]:
+    def _names(
+        self, asked: frozenset[PlacementName], deadline: float
+    ) -> frozenset[PlacementName]:
         """Those of the names that Placement knows; each is asked for once.
 
         A standard one that it does not know is asked for again in a while.
@@ -321,8 +331,8 @@ class Publisher:
         return frozenset(asked & self._known)
 
     def _elsewhere(
-        self, asked: Questions, root: str, deadline: float
-    ) -> Mapping[str, Node]:
+        self, asked: Lookups, root: str, deadline: float
+    ) -> Mapping[str, ListedProvider]:
         found = {}
         for uuid, name in asked.new:
             for by, value in (("name", name), ("uuid", uuid)):
@@ -345,7 +355,7 @@ def _now() -> float:
     return time.time()
 
 
-def _recent(names: Mapping[Name, int]) -> frozenset[Name]:
+def _recent(names: Mapping[PlacementName, int]) -> frozenset[PlacementName]:
     """Those of which something was found out not long ago."""
     now = int(_now())
     # A clock that was put back must not keep them for years.

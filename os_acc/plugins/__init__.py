@@ -44,14 +44,14 @@ class Plugins:
 
     loaded: tuple[base.PluginBase, ...]
     set_aside: tuple[SetAside, ...]
-    _calls: Mapping[str, calls.Calls]
+    _calls: Mapping[str, calls.PluginCalls]
 
     @classmethod
     def of(
         cls, loaded: Sequence[base.PluginBase], set_aside: Sequence[SetAside] = ()
     ) -> Self:
         """These plugins, none of which has been called yet."""
-        each_calls = {plugin.name: calls.Calls(plugin.name) for plugin in loaded}
+        each_calls = {plugin.name: calls.PluginCalls(plugin.name) for plugin in loaded}
         return cls(tuple(loaded), tuple(set_aside), MappingProxyType(each_calls))
 
     def call(
@@ -61,7 +61,7 @@ class Plugins:
         function: Callable[..., _T],
         *args: object,
     ) -> _T:
-        """Call a plugin's method; see :meth:`os_acc.plugins.calls.Calls.call`.
+        """Call a plugin's method; see :meth:`os_acc.plugins.calls.PluginCalls.call`.
 
         :raises PluginFailed: it raised something, or does not return.
         """
@@ -199,7 +199,7 @@ def _make(
         )
         return None
     try:
-        return calls.Calls(found.name).call(_load_patience(deadline), make)
+        return calls.PluginCalls(found.name).call(_load_patience(deadline), make)
     except exception.PluginFailed as error:
         aside.append(_set_aside(found.name, error.message))
         return None

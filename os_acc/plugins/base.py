@@ -23,8 +23,8 @@ from typing import ClassVar, Protocol
 
 from oslo_config import cfg
 
-from os_acc.objects.claim import Claim, Named
-from os_acc.objects.device import Device, Handle, Refused
+from os_acc.objects.claim import NamedFunction, UsableFunction
+from os_acc.objects.device import Device, Handle, RejectedDevice
 from os_acc.objects.image import Bitstream
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
@@ -51,16 +51,16 @@ class Candidates:
         several could name a device, one of these is to. Since version 1.2.
     """
 
-    claims: tuple[Claim, ...]
+    claims: tuple[UsableFunction, ...]
     root: str = "/"
     regions: Mapping[PciAddress, Region] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    named: tuple[Named, ...] = ()
+    named: tuple[NamedFunction, ...] = ()
     places: frozenset[PciAddress] = frozenset()
 
 
-class Steps(Protocol):
+class PrivilegedSteps(Protocol):
     """Privileged steps that the library takes for a plugin that programs.
 
     Each is bound to one plug: its deadline, its locks, its journal.
@@ -106,7 +106,7 @@ class PluginBase(abc.ABC):
         self.conf = options
 
     @abc.abstractmethod
-    def discover(self, candidates: Candidates) -> Iterable[Device | Refused]:
+    def discover(self, candidates: Candidates) -> Iterable[Device | RejectedDevice]:
         """The devices that this plugin takes from the candidates.
 
         Read only and quick: it runs at each plug. A handle of a device is
@@ -130,7 +130,9 @@ class PluginBase(abc.ABC):
         del root, region
         return None
 
-    def program(self, region: Region, bitstream: Bitstream, steps: Steps) -> None:
+    def program(
+        self, region: Region, bitstream: Bitstream, steps: PrivilegedSteps
+    ) -> None:
         """Program a region that no guest has; return when it is done.
 
         The library has locked the card, verified the file, recorded that the

@@ -35,7 +35,7 @@ def run(
         raise failure from error
 
 
-_each_calls: weakref.WeakSet[Calls] = weakref.WeakSet()
+_each_calls: weakref.WeakSet[PluginCalls] = weakref.WeakSet()
 
 
 def _forget_parent() -> None:
@@ -49,7 +49,7 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
-class Calls:
+class PluginCalls:
     """The calls of one plugin, each with a deadline.
 
     One that hangs is left behind; until it returns, the plugin gets no other

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from os_acc import exception
 from os_acc.host import dfl, vfio
-from os_acc.objects.claim import Claim
-from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.claim import UsableFunction
+from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.dfl import DRIVER, is_product
 from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.region import Region
@@ -30,7 +30,9 @@ class DflPlugin(base.PluginBase):
     # ``afu_id`` cannot be read of a port in reset, as a failure leaves it.
     always_tells: ClassVar[bool] = True
 
-    def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
+    def discover(
+        self, candidates: base.Candidates
+    ) -> Iterable[Device | RejectedDevice]:
         """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
         for claim in candidates.claims:
             recorded = candidates.regions.get(claim.function.address)
@@ -52,7 +54,9 @@ class DflPlugin(base.PluginBase):
             region, interface_id=card.interface_id, function_id=port.function_id
         )
 
-    def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
+    def program(
+        self, region: Region, bitstream: Bitstream, steps: base.PrivilegedSteps
+    ) -> None:
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is ImageFormat.XCLBIN:
             raise exception.ImageMismatch(
@@ -60,7 +64,7 @@ class DflPlugin(base.PluginBase):
             )
         steps.reconfigure(region, bitstream)
 
-    def _port(self, root: str, claim: Claim) -> Device | Refused:
+    def _port(self, root: str, claim: UsableFunction) -> Device | RejectedDevice:
         address = claim.function.address
         try:
             card = dfl.read_card(root, claim.parent.address)
@@ -70,12 +74,14 @@ class DflPlugin(base.PluginBase):
             return _unseen(claim)
         if card.manager is not None and card.interface_id is None:
             # A bitstream for another card would be written to it.
-            return Refused(address, Refusal.NO_INTERFACE, "it has no compat_id")
+            return RejectedDevice(
+                address, RejectReason.NO_INTERFACE, "it has no compat_id"
+            )
         ports = [port for port in card.ports if port.function == address]
         if len(ports) != 1 or (address == card.address and card.ports_num != 1):
             # As a whole it would be several regions in the hands of one guest.
             detail = f"{len(ports)} of the {card.ports_num} ports are its own"
-            return Refused(address, Refusal.SEVERAL_REGIONS, detail)
+            return RejectedDevice(address, RejectReason.SEVERAL_REGIONS, detail)
         region = Region(
             card=card.address,
             identity=claim.parent.identity,
@@ -85,7 +91,7 @@ class DflPlugin(base.PluginBase):
         )
         return fpga.device(self.name, claim, region)
 
-    def _away(self, claim: Claim) -> Device | Refused:
+    def _away(self, claim: UsableFunction) -> Device | RejectedDevice:
         """A function that the host cannot look into now."""
         if vfio.is_vfio_driver(claim.function.driver) and not claim.tags.prebound:
             # Only what is leased is a candidate there. Where no region was
@@ -94,10 +100,10 @@ class DflPlugin(base.PluginBase):
         return _unseen(claim)
 
 
-def _unseen(claim: Claim) -> Refused:
+def _unseen(claim: UsableFunction) -> RejectedDevice:
     """Refuse what may hold anything: nobody else is to offer it as something else."""
     driver, parent = claim.function.driver, claim.parent.address
     detail = f"bound to {driver}" if driver else "it has no driver"
     if driver == DRIVER:
         detail = f"there is no FPGA Management Engine at {parent}"
-    return Refused(claim.function.address, Refusal.UNSEEN_REGION, detail)
+    return RejectedDevice(claim.function.address, RejectReason.UNSEEN_REGION, detail)

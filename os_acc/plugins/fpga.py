@@ -7,14 +7,14 @@ from __future__ import annotations
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects.claim import Claim
-from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.claim import UsableFunction
+from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.region import Region
 
 RESOURCE_CLASS: Final = "CUSTOM_ACCELERATOR_FPGA"
 
 
-def device(plugin_name: str, claim: Claim, region: Region | None) -> Device:
+def device(plugin_name: str, claim: UsableFunction, region: Region | None) -> Device:
     """The one function of a region that a guest can be given, as a provider.
 
     :param region: None: nothing is known of what the function takes or holds.
@@ -33,11 +33,15 @@ def device(plugin_name: str, claim: Claim, region: Region | None) -> Device:
     )
 
 
-def unreadable(claim: Claim, error: exception.HostStepFailed) -> Refused:
+def unreadable(
+    claim: UsableFunction, error: exception.HostStepFailed
+) -> RejectedDevice:
     """Refuse a card that cannot be looked into, alone and by this plugin.
 
     Were the error to leave the plugin, its cards would be any plugin's: one
     that knows of no regions would give them to guests, and what they hold
     afterwards to the next one.
     """
-    return Refused(claim.function.address, Refusal.UNREADABLE, error.message)
+    return RejectedDevice(
+        claim.function.address, RejectReason.UNREADABLE, error.message
+    )

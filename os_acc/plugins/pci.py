@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
-from os_acc.objects.claim import Claim, Named
+from os_acc.objects.claim import NamedFunction, UsableFunction
 from os_acc.objects.device import Device
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base
@@ -63,7 +63,7 @@ class PciPlugin(base.PluginBase):
         for _, claims in itertools.groupby(in_order, key=_card):
             # Functions of one card that the operator tagged differently cannot
             # stand on one provider: it carries one class and one set of traits.
-            offers: defaultdict[_Offer, list[Claim]] = defaultdict(list)
+            offers: defaultdict[_Offer, list[UsableFunction]] = defaultdict(list)
             for claim in claims:
                 offers[_offer(claim)].append(claim)
             of_card = named[claim.parent.address]
@@ -71,7 +71,7 @@ class PciPlugin(base.PluginBase):
 
     def _devices(
         self,
-        offers: Mapping[_Offer, list[Claim]],
+        offers: Mapping[_Offer, list[UsableFunction]],
         named: Mapping[_Offer, PciFunction],
         on_record: frozenset[PciAddress],
     ) -> Iterator[Device]:
@@ -113,15 +113,15 @@ def _place(
     return own
 
 
-def _own_address(claim: Claim) -> tuple[int, int, int, int]:
+def _own_address(claim: UsableFunction) -> tuple[int, int, int, int]:
     return claim.function.address.parts
 
 
-def _card(claim: Claim) -> tuple[int, int, int, int]:
+def _card(claim: UsableFunction) -> tuple[int, int, int, int]:
     return claim.parent.address.parts
 
 
-def _offer(claim: Claim | Named) -> _Offer:
+def _offer(claim: UsableFunction | NamedFunction) -> _Offer:
     identity = claim.function.identity
     kind = accelerator_type(claim.function)
     return (

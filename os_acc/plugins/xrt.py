@@ -19,8 +19,8 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.host import xrt
 from os_acc.host.function import read_function
-from os_acc.objects.claim import Claim
-from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.claim import UsableFunction
+from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
@@ -28,7 +28,7 @@ from os_acc.objects.xrt import USER_DRIVER, VENDOR
 from os_acc.plugins import base, fpga
 from os_acc.privsep.options import XRT_TOOLS
 
-_Found: TypeAlias = Iterator[Device | Refused]
+_Found: TypeAlias = Iterator[Device | RejectedDevice]
 
 
 class XrtPlugin(base.PluginBase):
@@ -37,7 +37,9 @@ class XrtPlugin(base.PluginBase):
     api_version: ClassVar[tuple[int, int]] = (1, 1)
     options: ClassVar[Sequence[cfg.Opt]] = (XRT_TOOLS,)
 
-    def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
+    def discover(
+        self, candidates: base.Candidates
+    ) -> Iterable[Device | RejectedDevice]:
         """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
         for claim in candidates.claims:
             if claim.function.identity.vendor == VENDOR:
@@ -61,7 +63,9 @@ class XrtPlugin(base.PluginBase):
             function_id=xrt.read_xclbin(root, user.address),
         )
 
-    def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
+    def program(
+        self, region: Region, bitstream: Bitstream, steps: base.PrivilegedSteps
+    ) -> None:
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is not ImageFormat.XCLBIN:
             raise exception.ImageMismatch(
@@ -69,15 +73,17 @@ class XrtPlugin(base.PluginBase):
             )
         steps.load_xclbin(region, bitstream)
 
-    def _function(self, root: str, claim: Claim, recorded: Region | None) -> _Found:
+    def _function(
+        self, root: str, claim: UsableFunction, recorded: Region | None
+    ) -> _Found:
         function = claim.function
         management = _management_among(root, claim)
         if management == function.address:
-            yield Refused(management, Refusal.MANAGEMENT)
+            yield RejectedDevice(management, RejectReason.MANAGEMENT)
         elif management is not None:
-            yield Refused(
+            yield RejectedDevice(
                 function.address,
-                Refusal.NOT_ISOLATED,
+                RejectReason.NOT_ISOLATED,
                 f"the management function {management} is in it",
             )
         elif recorded is not None and recorded.card.same_slot(function.address):
@@ -85,7 +91,7 @@ class XrtPlugin(base.PluginBase):
         elif function.driver == USER_DRIVER:
             yield self._user(root, claim)
 
-    def _user(self, root: str, claim: Claim) -> Device | Refused:
+    def _user(self, root: str, claim: UsableFunction) -> Device | RejectedDevice:
         address = claim.function.address
         card = xrt.management_of(root, claim.function)
         if card is None:
@@ -93,7 +99,7 @@ class XrtPlugin(base.PluginBase):
             # has loaded its driver: the guest takes what it finds.
             return fpga.device(self.name, claim, None)
         if card.interface_id is None:
-            return Refused(address, Refusal.NO_INTERFACE, card.why)
+            return RejectedDevice(address, RejectReason.NO_INTERFACE, card.why)
         region = Region(
             card=card.function.address,
             identity=card.function.identity,
@@ -104,7 +110,7 @@ class XrtPlugin(base.PluginBase):
         return fpga.device(self.name, claim, region)
 
 
-def _management_among(root: str, claim: Claim) -> PciAddress | None:
+def _management_among(root: str, claim: UsableFunction) -> PciAddress | None:
     """The management function among those that would leave the host."""
     for address in (claim.function.address, *claim.members):
         function = read_function(root, address)

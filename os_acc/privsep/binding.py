@@ -21,9 +21,9 @@ from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, kernel, record, rootconf, worker
 from os_acc.privsep.functions import VFIO_PCI
-from os_acc.privsep.outcome import Outcome, Result
-from os_acc.privsep.record import Record, Use
-from os_acc.privsep.targets import Permission, Target, parse, permission
+from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.record import FunctionRecord, FunctionUse
+from os_acc.privsep.targets import BindTarget, Permission, parse, permission
 
 
 @privsep.base.entrypoint
@@ -47,7 +47,7 @@ def take(
     """
     parsed = parse(group, targets, epoch, milliseconds, 2)
     if parsed is None or not functions.is_uuid(lease):
-        return (Result(Outcome.INVALID, errno.EINVAL),)
+        return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
     return _run(
         parsed,
@@ -90,7 +90,7 @@ def give_back(
     """
     parsed = parse(group, targets, epoch, milliseconds, 4)
     if parsed is None or type(proven_free) is not bool or not functions.is_uuid(lease):
-        return (Result(Outcome.INVALID, errno.EINVAL),)
+        return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
     return _run(
         parsed,
@@ -116,7 +116,7 @@ def reserve(
 
     :param targets: as for :func:`take`.
     :param lease: canonical UUID.
-    :param use: a :class:`~os_acc.privsep.record.Use`.
+    :param use: a :class:`~os_acc.privsep.record.FunctionUse`.
     :param instead_of: the lease whose records become those of this one; what
         they say of driver and override stays. :data:`record.UNREADABLE`:
         records that are damaged. '' for none.
@@ -126,10 +126,10 @@ def reserve(
         parsed is None
         or not functions.is_uuid(lease)
         or type(use) is not str
-        or use not in set(Use)
+        or use not in set(FunctionUse)
         or not _is_lease(instead_of)
     ):
-        return (Result(Outcome.INVALID, errno.EINVAL),)
+        return (CallResult(Outcome.INVALID, errno.EINVAL),)
     allows = permission(parsed)
     return _run(
         parsed,
@@ -137,7 +137,7 @@ def reserve(
         milliseconds,
         lambda each: (
             _claim(parsed, each, lease, instead_of)
-            or _guarded(_reserve_allowed, each, lease, Use(use), allows)
+            or _guarded(_reserve_allowed, each, lease, FunctionUse(use), allows)
         ),
     )
 
@@ -162,14 +162,14 @@ def forget(
         or not functions.is_deadline(milliseconds)
         or not functions.is_uuid(lease)
     ):
-        return (Result(Outcome.INVALID, errno.EINVAL),)
+        return (CallResult(Outcome.INVALID, errno.EINVAL),)
     parsed = [functions.parse_address(parts) for parts in places]
     addresses = [address for address in parsed if address is not None]
     if len(set(addresses)) != len(parsed):
-        return (Result(Outcome.INVALID, errno.EINVAL),)
+        return (CallResult(Outcome.INVALID, errno.EINVAL),)
     # No lock file for what is not there.
     if not any(record.exists(address) for address in addresses):
-        return (Result(Outcome.OK),) * len(addresses)
+        return (CallResult(Outcome.OK),) * len(addresses)
     return worker.run(
         addresses,
         epoch,
@@ -179,17 +179,19 @@ def forget(
 
 
 def _run(
-    targets: Sequence[Target],
+    targets: Sequence[BindTarget],
     epoch: int,
     milliseconds: int,
-    step: Callable[[Target], Result],
-) -> tuple[Result, ...]:
+    step: Callable[[BindTarget], CallResult],
+) -> tuple[CallResult, ...]:
     # No lock file for what is not there: four thousand million addresses
     # would fill the file system.
     missing = [not functions.exists(target.address) for target in targets]
     if any(missing):
-        gone = Result(Outcome.GONE, errno.ENODEV, "identity")
-        return tuple(gone if each else Result(Outcome.UNREACHED) for each in missing)
+        gone = CallResult(Outcome.GONE, errno.ENODEV, "identity")
+        return tuple(
+            gone if each else CallResult(Outcome.UNREACHED) for each in missing
+        )
     return worker.run(
         [target.address for target in targets],
         epoch,
@@ -206,8 +208,8 @@ def _is_lease(value: object) -> bool:
 
 
 def _claim(
-    targets: Sequence[Target], target: Target, lease: str, instead_of: str
-) -> Result | None:
+    targets: Sequence[BindTarget], target: BindTarget, lease: str, instead_of: str
+) -> CallResult | None:
     """Make sure, before the first function is touched, that none is another's.
 
     The call has the locks of all of them until it ends.
@@ -218,13 +220,15 @@ def _claim(
         for each in targets:
             found = _lease_of(each)
             if found not in (None, lease, instead_of):
-                return Result(Outcome.CLAIMED, errno.EBUSY, str(each.address), found)
+                return CallResult(
+                    Outcome.CLAIMED, errno.EBUSY, str(each.address), found
+                )
     except OSError as error:
         return _refused(error)
     return None
 
 
-def _take_allowed(target: Target, lease: str, allows: Permission) -> Result:
+def _take_allowed(target: BindTarget, lease: str, allows: Permission) -> CallResult:
     # One that is taken already, and has left device_spec since, stays so.
     is_taken = functions.driver(target.address) == VFIO_PCI and _lease_of(target)
     if is_taken != lease and _is_denied(target, allows):
@@ -233,14 +237,14 @@ def _take_allowed(target: Target, lease: str, allows: Permission) -> Result:
 
 
 def _reserve_allowed(
-    target: Target, lease: str, use: Use, allows: Permission
-) -> Result:
+    target: BindTarget, lease: str, use: FunctionUse, allows: Permission
+) -> CallResult:
     if _lease_of(target) is None and _is_denied(target, allows):
         return rootconf.denied()
     return _reserve(target, lease, use)
 
 
-def _is_denied(target: Target, allows: Permission) -> bool:
+def _is_denied(target: BindTarget, allows: Permission) -> bool:
     """Whether root's configuration keeps a function from all leases.
 
     A PF that is served in VFs is itself no device: see
@@ -252,22 +256,22 @@ def _is_denied(target: Target, allows: Permission) -> bool:
     return not allowed or rootconf.known().is_in_parts(target.address)
 
 
-def _lease_of(target: Target) -> str | None:
+def _lease_of(target: BindTarget) -> str | None:
     """The lease for which a function is recorded; None where it is for none."""
     try:
         found = record.of(target.address, target.identity)
-    except record.Unclear:
+    except record.RecordUnclear:
         return record.UNREADABLE
     return found.lease if found else None
 
 
-def _reserve(target: Target, lease: str, use: Use) -> Result:
+def _reserve(target: BindTarget, lease: str, use: FunctionUse) -> CallResult:
     try:
         found = record.of(target.address, target.identity)
-    except record.Unclear:
+    except record.RecordUnclear:
         found = None
     if found is None:
-        found = Record(
+        found = FunctionRecord(
             lease,
             target.address,
             target.identity,
@@ -276,33 +280,35 @@ def _reserve(target: Target, lease: str, use: Use) -> Result:
             use,
         )
     # A guest's function is on vfio-pci until it is given back: see _forget().
-    if Use.GUEST in (found.use, use):
-        use = Use.GUEST
+    if FunctionUse.GUEST in (found.use, use):
+        use = FunctionUse.GUEST
     record.write(dataclasses.replace(found, lease=lease, use=use))
-    return Result(Outcome.OK)
+    return CallResult(Outcome.OK)
 
 
-def _forget(address: PciAddress, lease: str) -> Result:
+def _forget(address: PciAddress, lease: str) -> CallResult:
     try:
         found = record.read(address)
         if found is None or found.lease != lease:
-            return Result(Outcome.OK)
+            return CallResult(Outcome.OK)
         if (
-            found.use == Use.GUEST
+            found.use == FunctionUse.GUEST
             and functions.identity(address) == found.identity
             and functions.driver(address) == VFIO_PCI
         ):
-            return Result(Outcome.REFUSED, errno.EBUSY, "record", VFIO_PCI)
+            return CallResult(Outcome.REFUSED, errno.EBUSY, "record", VFIO_PCI)
         record.remove(address)
-    except record.Unclear:
+    except record.RecordUnclear:
         # It may be of another lease: an operator decides.
-        return Result(Outcome.OK)
+        return CallResult(Outcome.OK)
     except OSError as error:
         return _refused(error)
-    return Result(Outcome.OK)
+    return CallResult(Outcome.OK)
 
 
-def _guarded(step: Callable[..., Result], target: Target, *args: object) -> Result:
+def _guarded(
+    step: Callable[..., CallResult], target: BindTarget, *args: object
+) -> CallResult:
     """Check that the function is what the caller believes, then do it."""
     try:
         refusal = _mismatch(target)
@@ -317,11 +323,13 @@ def _guarded(step: Callable[..., Result], target: Target, *args: object) -> Resu
         return _refused(error)
 
 
-def _refused(error: OSError) -> Result:
-    return Result(Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error))
+def _refused(error: OSError) -> CallResult:
+    return CallResult(
+        Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
+    )
 
 
-def _exchange(target: Target) -> Result | None:
+def _exchange(target: BindTarget) -> CallResult | None:
     """What has become of the function meanwhile, if it is another one.
 
     One that is pulled out in mid-step takes its files along; and what was
@@ -333,14 +341,14 @@ def _exchange(target: Target) -> Result | None:
     return found
 
 
-def _mismatch(target: Target) -> Result | None:
+def _mismatch(target: BindTarget) -> CallResult | None:
     if found := functions.changed(target.address, target.identity):
         return found
     number = functions.group(target.address)
     if number != target.group:
-        return Result(Outcome.CHANGED, 0, "iommu_group", str(number))
+        return CallResult(Outcome.CHANGED, 0, "iommu_group", str(number))
     if functions.is_bridge(target.address):
-        return Result(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
+        return CallResult(Outcome.REFUSED, errno.EPERM, "class", "a bridge")
     return None
 
 
@@ -353,27 +361,27 @@ def _let_go(address: PciAddress) -> None:
             functions.probe(address)
 
 
-def _take(target: Target, lease: str) -> Result:
+def _take(target: BindTarget, lease: str) -> CallResult:
     address = target.address
     if functions.driver(address) == VFIO_PCI:
-        return _reserve(target, lease, Use.GUEST)
+        return _reserve(target, lease, FunctionUse.GUEST)
     node = dfl.held(address)
     if node is not None:
-        return Result(Outcome.IN_USE, errno.EBUSY, node)
-    _reserve(target, lease, Use.GUEST)
+        return CallResult(Outcome.IN_USE, errno.EBUSY, node)
+    _reserve(target, lease, FunctionUse.GUEST)
     functions.rebind(address, VFIO_PCI)
     return _prove(address, VFIO_PCI, VFIO_PCI)
 
 
 def _give_back_recorded(
-    target: Target, lease: str, proven_free: bool, allows: Permission
-) -> Result:
+    target: BindTarget, lease: str, proven_free: bool, allows: Permission
+) -> CallResult:
     try:
         found = record.of(target.address, target.identity)
-    except record.Unclear:
+    except record.RecordUnclear:
         found = None
     if found is not None and found.lease != lease:
-        return Result(Outcome.OK, 0, "record", found.lease)
+        return CallResult(Outcome.OK, 0, "record", found.lease)
     # A record of vfio-pci says nothing where the driver before that is asked for.
     if found is not None and (found.driver != VFIO_PCI or target.driver == VFIO_PCI):
         target = target._replace(driver=found.driver, override=found.override)
@@ -387,7 +395,9 @@ def _give_back_recorded(
     return result
 
 
-def _give_to_kernel(target: Target, proven_free: bool, *, allowed: bool) -> Result:
+def _give_to_kernel(
+    target: BindTarget, proven_free: bool, *, allowed: bool
+) -> CallResult:
     """Let the kernel choose the driver of a function that nothing recorded.
 
     A version without records took it, or the record is damaged.
@@ -398,7 +408,7 @@ def _give_to_kernel(target: Target, proven_free: bool, *, allowed: bool) -> Resu
     if held is not None:
         return held
     if (driver, functions.override(address)) == (target.driver, target.override):
-        return Result(Outcome.OK)
+        return CallResult(Outcome.OK)
     if not allowed or driver not in (VFIO_PCI, "") or target.override:
         return rootconf.denied(driver)
     if driver == VFIO_PCI:
@@ -410,7 +420,7 @@ def _give_to_kernel(target: Target, proven_free: bool, *, allowed: bool) -> Resu
     return _prove(address, target.driver, "")
 
 
-def _give_back(target: Target, proven_free: bool) -> Result:
+def _give_back(target: BindTarget, proven_free: bool) -> CallResult:
     address = target.address
     # 1. No process may hold it: a write would wait for the holder. The link of
     #    the driver does not tell: a device that is being pulled out has lost it.
@@ -424,7 +434,7 @@ def _give_back(target: Target, proven_free: bool) -> Result:
         _reset(address)
     node = None if target.driver == DRIVER else dfl.held(address)
     if node is not None:
-        return Result(Outcome.IN_USE, errno.EBUSY, node)
+        return CallResult(Outcome.IN_USE, errno.EBUSY, node)
     # 3. Back to the driver that had it; once more, should the first probe have
     #    had no effect.
     for _attempt in range(2):
@@ -436,13 +446,13 @@ def _give_back(target: Target, proven_free: bool) -> Result:
     return _prove(address, target.driver, target.override)
 
 
-def _held(group: int) -> Result | None:
+def _held(group: int) -> CallResult | None:
     error = kernel.current.probe_vfio_group(group)
     if error in (0, errno.ENOENT):
         return None
     if error == errno.EBUSY:
-        return Result(Outcome.IN_USE, error, "vfio")
-    return Result(Outcome.UNSURE, error, "vfio")
+        return CallResult(Outcome.IN_USE, error, "vfio")
+    return CallResult(Outcome.UNSURE, error, "vfio")
 
 
 def _reset(address: PciAddress) -> None:
@@ -453,7 +463,7 @@ def _reset(address: PciAddress) -> None:
         return
 
 
-def _rebind(target: Target) -> None:
+def _rebind(target: BindTarget) -> None:
     if target.driver:
         functions.rebind(target.address, target.driver)
     else:
@@ -462,11 +472,11 @@ def _rebind(target: Target) -> None:
         functions.unbind(target.address)
 
 
-def _prove(address: PciAddress, driver: str, override: str) -> Result:
+def _prove(address: PciAddress, driver: str, override: str) -> CallResult:
     found = functions.driver(address)
     if found != driver:
-        return Result(Outcome.NO_EFFECT, 0, "driver", found)
+        return CallResult(Outcome.NO_EFFECT, 0, "driver", found)
     found = functions.override(address)
     if found != override:
-        return Result(Outcome.NO_EFFECT, 0, "driver_override", found)
-    return Result(Outcome.OK)
+        return CallResult(Outcome.NO_EFFECT, 0, "driver_override", found)
+    return CallResult(Outcome.OK)

@@ -21,7 +21,7 @@ from os_acc.privsep import functions, kernel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Port:
+class DflPortNode:
     """A port that dfl-pci has.
 
     :ivar function: the card, or the VF that it was released for.
@@ -42,12 +42,12 @@ def own_ports(function: PciAddress) -> list[str]:
     return list(_below(function, PORT))
 
 
-def port(card: PciAddress, number: int) -> Port | None:
+def port(card: PciAddress, number: int) -> DflPortNode | None:
     """The port of this number, on the card or on a VF of it."""
     for function in (card, *vfs(card)):
         for path in own_ports(function):
             if _read(path, "id") == str(number):
-                return Port(function, path)
+                return DflPortNode(function, path)
     return None
 
 

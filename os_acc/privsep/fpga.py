@@ -24,7 +24,13 @@ from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import dfl, functions, images, kernel, rootconf, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Refusal, Result, Unfit, after_programming
+from os_acc.privsep.outcome import (
+    CallRefused,
+    CallResult,
+    ImageUnfit,
+    Outcome,
+    after_programming,
+)
 from os_acc.privsep.rootconf import RootConf
 
 PORT_PR = 0xB680
@@ -92,21 +98,23 @@ def program(
         or not functions.is_deadline(milliseconds)
         or not images.is_signature(signature)
     ):
-        return Result(Outcome.INVALID, errno.EINVAL)
+        return CallResult(Outcome.INVALID, errno.EINVAL)
     task = _Task(card, tuple(identity), number, interface_id, offset, size)
     deadline = time.monotonic() + milliseconds / 1000
     # No lock file for what is not there.
     if not functions.exists(card):
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
+        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     try:
         with images.current.sealed(named, deadline) as image:
             if offset + size > image.size:
-                return Result(Outcome.REFUSED, errno.ERANGE, "image", str(image.size))
+                return CallResult(
+                    Outcome.REFUSED, errno.ERANGE, "image", str(image.size)
+                )
             root = rootconf.current()
             images.check_signature(image, signature, root, deadline)
             return _run(task, image, epoch, deadline, root)
-    except Unfit as error:
-        return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
+    except ImageUnfit as error:
+        return CallResult(Outcome.REFUSED, error.errno, error.step, error.observed)
 
 
 @privsep.base.entrypoint
@@ -140,7 +148,7 @@ def assign_ports(
 
 def _run(
     task: _Task, image: Sealed, epoch: int, deadline: float, root: RootConf
-) -> Result:
+) -> CallResult:
     addresses = [task.card]
     with contextlib.suppress(OSError):
         port = dfl.port(task.card, task.number)
@@ -148,30 +156,30 @@ def _run(
         if port is not None and port.function != task.card:
             addresses.append(port.function)
 
-    def job(index: int) -> Result:
+    def job(index: int) -> CallResult:
         if index:
-            return Result(Outcome.OK)
+            return CallResult(Outcome.OK)
         return _guarded(lambda: _program(task, image, addresses, root))
 
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         # Nothing has been begun: the reading took all of it.
-        return Result(Outcome.REFUSED, errno.ETIMEDOUT, "image")
+        return CallResult(Outcome.REFUSED, errno.ETIMEDOUT, "image")
     return worker.run(addresses, epoch, seconds, job, [image.fd])[0]
 
 
 def _program(
     task: _Task, image: Sealed, locked: list[PciAddress], root: RootConf
-) -> Result:
+) -> CallResult:
     _check_card(task.card, task.identity)
     if not root.allows(task.card, *dfl.vfs(task.card)):
         return rootconf.denied()
     fme = _fme(task.card)
     found = dfl.interface_id(fme)
     if found is None:
-        return Result(Outcome.REFUSED, errno.ENOENT, "compat_id")
+        return CallResult(Outcome.REFUSED, errno.ENOENT, "compat_id")
     if found != task.interface_id:
-        return Result(Outcome.CHANGED, 0, "compat_id", found)
+        return CallResult(Outcome.CHANGED, 0, "compat_id", found)
     port = _port(task, locked)
     if port.function == task.card and _is_in_reset(port.path):
         _revive(task.card)
@@ -195,33 +203,33 @@ def _write(fd: int, fme: str, task: _Task, image: Sealed) -> None:
         try:
             kernel.current.ioctl(fd, PORT_PR, argument)
         except OSError as error:
-            raise Refusal(_failure(error, fme)) from error
+            raise CallRefused(_failure(error, fme)) from error
         finally:
             # The view cannot be closed while something points into it.
             del begin
 
 
-def _failure(error: OSError, fme: str) -> Result:
+def _failure(error: OSError, fme: str) -> CallResult:
     if error.errno == errno.EBUSY:
         # Refused before anything was begun (fpga_mgr_lock()).
-        return Result(Outcome.IN_USE, errno.EBUSY, "fme")
+        return CallResult(Outcome.IN_USE, errno.EBUSY, "fme")
     # Of any other error the manager says nothing, or what it said before.
     told = ""
     if error.errno == errno.EIO:
         # That it cannot be read must not hide what has failed.
         with contextlib.suppress(OSError):
             told = dfl.status(fme)
-    return Result(Outcome.REFUSED, error.errno or errno.EIO, "programming", told)
+    return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "programming", told)
 
 
-def _read_back(port: str) -> Result:
+def _read_back(port: str) -> CallResult:
     try:
         found = dfl.function_id(port)
     except OSError as error:
-        return Result(Outcome.NO_EFFECT, error.errno or errno.EIO, "programming")
+        return CallResult(Outcome.NO_EFFECT, error.errno or errno.EIO, "programming")
     if found is None:
-        return Result(Outcome.NO_EFFECT, 0, "programming")
-    return Result(Outcome.OK, 0, "", found)
+        return CallResult(Outcome.NO_EFFECT, 0, "programming")
+    return CallResult(Outcome.OK, 0, "", found)
 
 
 def _is_in_reset(port: str) -> bool:
@@ -244,26 +252,30 @@ def _revive(card: PciAddress) -> None:
     """
     vfs = functions.count_vfs(card)
     if vfs:
-        raise Refusal(Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs)))
+        raise CallRefused(
+            CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs))
+        )
     held = dfl.held(card)
     if held is not None:
-        raise Refusal(Result(Outcome.IN_USE, errno.EBUSY, held))
+        raise CallRefused(CallResult(Outcome.IN_USE, errno.EBUSY, held))
     override = functions.override(card)
     functions.rebind(card, DRIVER)
     found = functions.driver(card)
     if found != DRIVER:
-        raise Refusal(Result(Outcome.NO_EFFECT, 0, "driver", found))
+        raise CallRefused(CallResult(Outcome.NO_EFFECT, 0, "driver", found))
     functions.set_override(card, override)
     left = functions.override(card)
     if left != override:
-        raise Refusal(Result(Outcome.NO_EFFECT, 0, "driver_override", left))
+        raise CallRefused(CallResult(Outcome.NO_EFFECT, 0, "driver_override", left))
 
 
-def _port(task: _Task, locked: list[PciAddress]) -> dfl.Port:
+def _port(task: _Task, locked: list[PciAddress]) -> dfl.DflPortNode:
     port = dfl.port(task.card, task.number)
     # One that has moved since its lock was chosen is with somebody else.
     if port is None or port.function not in locked:
-        raise Refusal(Result(Outcome.REFUSED, errno.ENODEV, "port", str(task.number)))
+        raise CallRefused(
+            CallResult(Outcome.REFUSED, errno.ENODEV, "port", str(task.number))
+        )
     return port
 
 
@@ -272,7 +284,7 @@ def _port(task: _Task, locked: list[PciAddress]) -> dfl.Port:
 
 def _set_ports(
     parts: object, identity: object, count: object, epoch: object, milliseconds: object
-) -> Result:
+) -> CallResult:
     card = functions.parse_address(parts)
     if (
         card is None
@@ -281,9 +293,9 @@ def _set_ports(
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
     ):
-        return Result(Outcome.INVALID, errno.EINVAL)
+        return CallResult(Outcome.INVALID, errno.EINVAL)
     if not functions.exists(card):
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
+        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     assert isinstance(identity, tuple | list)
     assert isinstance(count, int)
     assert isinstance(epoch, int)
@@ -291,7 +303,7 @@ def _set_ports(
     wanted = tuple(identity)
     root = rootconf.current()
 
-    def job(_index: int) -> Result:
+    def job(_index: int) -> CallResult:
         return _guarded(lambda: _hand_out(card, wanted, count, root))
 
     return worker.run([card], epoch, milliseconds / 1000, job)[0]
@@ -299,14 +311,14 @@ def _set_ports(
 
 def _hand_out(
     card: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
-) -> Result:
+) -> CallResult:
     _check_card(card, identity)
     if not (root.allows_vfs(card, count) if count else root.allows(card)):
         return rootconf.denied(count)
     fme = _fme(card)
     number_of_ports = int(kernel.current.read(os.path.join(fme, "ports_num")))
     if count > number_of_ports:
-        return Result(Outcome.REFUSED, errno.ERANGE, "port", str(number_of_ports))
+        return CallResult(Outcome.REFUSED, errno.ERANGE, "port", str(number_of_ports))
     moved = [
         number
         for number in range(number_of_ports)
@@ -314,7 +326,7 @@ def _hand_out(
     ]
     vfs = functions.count_vfs(card)
     if moved and vfs:
-        return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs))
+        return CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(vfs))
     assigned: list[int] = []
     if moved:
         with _exclusive(fme, "fme") as fd:
@@ -331,8 +343,8 @@ def _hand_out(
         and _is_hosts(card, number) == (number < count)
     ]
     if stayed:
-        return Result(Outcome.NO_EFFECT, 0, "port", str(stayed[0]))
-    return Result(Outcome.OK)
+        return CallResult(Outcome.NO_EFFECT, 0, "port", str(stayed[0]))
+    return CallResult(Outcome.OK)
 
 
 def _move(fd: int, request: int, number: int) -> bool:
@@ -344,8 +356,8 @@ def _move(fd: int, request: int, number: int) -> bool:
             # The card counts a port that it has not got (FME_PORT_OFST_IMP).
             return False
         outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
-        raise Refusal(
-            Result(outcome, error.errno or errno.EIO, "port", str(number))
+        raise CallRefused(
+            CallResult(outcome, error.errno or errno.EIO, "port", str(number))
         ) from error
     return True
 
@@ -358,29 +370,29 @@ def _is_hosts(card: PciAddress, number: int) -> bool:
 # -- both ---------------------------------------------------------------------
 
 
-def _guarded(step: Callable[[], Result]) -> Result:
+def _guarded(step: Callable[[], CallResult]) -> CallResult:
     try:
         return step()
-    except Refusal as refusal:
+    except CallRefused as refusal:
         return refusal.result
     except OSError as error:
-        return Result(
+        return CallResult(
             Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
         )
 
 
 def _check_card(card: PciAddress, identity: tuple[int, ...]) -> None:
     if found := functions.changed(card, identity):
-        raise Refusal(found)
+        raise CallRefused(found)
     driver = functions.driver(card)
     if driver != DRIVER:
-        raise Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
+        raise CallRefused(CallResult(Outcome.CHANGED, 0, "driver", driver))
 
 
 def _fme(card: PciAddress) -> str:
     fme = dfl.fme(card)
     if fme is None:
-        raise Refusal(Result(Outcome.REFUSED, errno.ENODEV, "fme"))
+        raise CallRefused(CallResult(Outcome.REFUSED, errno.ENODEV, "fme"))
     return fme
 
 
@@ -390,7 +402,9 @@ def _exclusive(device: str, step: str) -> Iterator[int]:
         fd = dfl.open_node(device)
     except OSError as error:
         outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
-        raise Refusal(Result(outcome, error.errno or errno.EIO, step)) from error
+        raise CallRefused(
+            CallResult(outcome, error.errno or errno.EIO, step)
+        ) from error
     try:
         yield fd
     finally:

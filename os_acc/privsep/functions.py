@@ -16,7 +16,7 @@ from os_acc import exception
 from os_acc.objects.digest import Digest
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 
 VFIO_PCI = "vfio-pci"
 # A driver's directory below /sys/bus/pci/drivers, never a path. Some have
@@ -125,14 +125,14 @@ def identity(address: PciAddress) -> tuple[int, ...] | None:
         raise
 
 
-def changed(address: PciAddress, expected: tuple[int, ...]) -> Result | None:
+def changed(address: PciAddress, expected: tuple[int, ...]) -> CallResult | None:
     """What is there instead of the function with an identity; None: nothing."""
     found = identity(address)
     if found is None:
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
+        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     if found != expected:
         ids = ":".join(f"{number:04x}" for number in found)
-        return Result(Outcome.CHANGED, 0, "identity", ids)
+        return CallResult(Outcome.CHANGED, 0, "identity", ids)
     return None
 
 

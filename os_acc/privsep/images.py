@@ -25,7 +25,7 @@ from os_acc import deadlines, exception
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
 from os_acc.privsep import options, rootconf
-from os_acc.privsep.outcome import Unfit
+from os_acc.privsep.outcome import ImageUnfit
 from os_acc.privsep.rootconf import RootConf
 
 #: Bytes that an image may have: as many are held in memory, twice, while it
@@ -74,7 +74,7 @@ class Images:
         if found is None:
             found = self._configured()
         if not found or not os.path.isabs(found):
-            raise Unfit(errno.EINVAL, "image", "state_path is not absolute")
+            raise ImageUnfit(errno.EINVAL, "image", "state_path is not absolute")
         return os.path.join(found, DIRECTORY)
 
     def _configured(self) -> str | None:
@@ -82,7 +82,7 @@ class Images:
         try:
             found: str | None = cfg.CONF[options.GROUP].state_path
         except cfg.Error as error:
-            raise Unfit(errno.EINVAL, "image", str(error)) from error
+            raise ImageUnfit(errno.EINVAL, "image", str(error)) from error
         return found
 
     @contextlib.contextmanager
@@ -150,7 +150,7 @@ def _open(directory: str, name: str) -> int:
         os.close(place)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Unfit(errno.EINVAL, "image", "not a file")
+        raise ImageUnfit(errno.EINVAL, "image", "not a file")
     return fd
 
 
@@ -166,9 +166,9 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
         size += len(data)
         # What is read, and not what fstat(2) says: it may grow meanwhile.
         if size > SIZE_LIMIT:
-            raise Unfit(errno.EFBIG, "image", str(SIZE_LIMIT))
+            raise ImageUnfit(errno.EFBIG, "image", str(SIZE_LIMIT))
         if time.monotonic() >= deadline:
-            raise Unfit(errno.ETIMEDOUT, "image")
+            raise ImageUnfit(errno.ETIMEDOUT, "image")
         # No more than two pieces are in memory, however slow the hash is.
         _end(hashed, deadline)
         hashed = _begin(found.update, data)
@@ -177,7 +177,7 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
             left = left[os.write(memory, left) :]
     _end(hashed, deadline)
     if found.hexdigest() != digest.value:
-        raise Unfit(errno.EBADMSG, "digest", found.hexdigest())
+        raise ImageUnfit(errno.EBADMSG, "digest", found.hexdigest())
     return size
 
 
@@ -200,7 +200,7 @@ def _end(hashed: futures.Future[None], deadline: float) -> None:
     try:
         hashed.result(max(0.0, deadline - time.monotonic()))
     except futures.TimeoutError as error:
-        raise Unfit(errno.ETIMEDOUT, "image") from error
+        raise ImageUnfit(errno.ETIMEDOUT, "image") from error
 
 
 def _seal(memory: int, deadline: float) -> None:
@@ -219,5 +219,5 @@ def _seal(memory: int, deadline: float) -> None:
         time.sleep(_PAUSE)
 
 
-def _unreadable(error: OSError) -> Unfit:
-    return Unfit(error.errno or errno.EIO, "image")
+def _unreadable(error: OSError) -> ImageUnfit:
+    return ImageUnfit(error.errno or errno.EIO, "image")

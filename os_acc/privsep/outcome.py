@@ -49,7 +49,7 @@ class Outcome(enum.StrEnum):
     UNREACHED = "unreached"
 
 
-class Result(NamedTuple):
+class CallResult(NamedTuple):
     """One device's answer; a tuple, as msgpack carries it."""
 
     outcome: str
@@ -58,10 +58,10 @@ class Result(NamedTuple):
     observed: str = ""
 
 
-class Refusal(Exception):
+class CallRefused(Exception):
     """A step ends here, with this answer."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: CallResult) -> None:
         super().__init__(result)
         self.result = result
 
@@ -74,12 +74,12 @@ def after_programming() -> Iterator[None]:
     """
     try:
         yield
-    except Refusal as refusal:
-        answer = Result(Outcome.REFUSED, errno.ENODEV, "programming")
-        raise Refusal(answer) from refusal
+    except CallRefused as refusal:
+        answer = CallResult(Outcome.REFUSED, errno.ENODEV, "programming")
+        raise CallRefused(answer) from refusal
 
 
-class Unfit(Exception):
+class ImageUnfit(Exception):
     """An image that is not to be programmed.
 
     :ivar step: ``digest``: it is not what it has to be; ``image``: it cannot

@@ -31,7 +31,7 @@ UNREADABLE = "unreadable"
 _SUFFIX = ".lease"
 
 
-class Use(enum.StrEnum):
+class FunctionUse(enum.StrEnum):
     """How the consumer of a lease uses a function."""
 
     #: By VFIO.
@@ -40,12 +40,12 @@ class Use(enum.StrEnum):
     HOST = "host"
 
 
-class Unclear(Exception):
+class RecordUnclear(Exception):
     """The file is not a record as this module writes them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class FunctionRecord:
     """One function that is taken.
 
     :ivar lease: canonical UUID of the lease.
@@ -59,7 +59,7 @@ class Record:
     identity: tuple[int, ...]
     driver: str
     override: str
-    use: Use
+    use: FunctionUse
 
 
 @privsep.base.entrypoint
@@ -67,7 +67,7 @@ def claimed() -> tuple[tuple[tuple[int, ...], str, str, str, str], ...]:
     """List the functions that are recorded in this boot.
 
     :returns: for each its address as four numbers, the uuid of the lease
-        (:data:`UNREADABLE` where the record is damaged), :class:`Use`, prior
+        (:data:`UNREADABLE` where the record is damaged), :class:`FunctionUse`, prior
         driver and prior override. A record of another function that was in the same
         place is left out.
     """
@@ -80,7 +80,7 @@ def _listed(
 ) -> tuple[tuple[int, ...], str, str, str, str] | None:
     try:
         record = read(address)
-    except Unclear:
+    except RecordUnclear:
         return (address.parts, UNREADABLE, "", "", "")
     if record is None or functions.identity(address) not in (None, record.identity):
         return None
@@ -111,7 +111,7 @@ def exists(address: PciAddress) -> bool:
     return os.path.lexists(_path(address))
 
 
-def read(address: PciAddress) -> Record | None:
+def read(address: PciAddress) -> FunctionRecord | None:
     """The record of a function; None where there is none.
 
     :raises Unclear: it is damaged.
@@ -123,18 +123,20 @@ def read(address: PciAddress) -> Record | None:
         return None
     check, _, payload = text.removesuffix("\n").partition(" ")
     if check != _check(payload):
-        raise Unclear(address)
+        raise RecordUnclear(address)
     try:
         lease, identity, driver, override, use = json.loads(payload)
-        record = Record(lease, address, tuple(identity), driver, override, Use(use))
+        record = FunctionRecord(
+            lease, address, tuple(identity), driver, override, FunctionUse(use)
+        )
     except (TypeError, ValueError) as error:
-        raise Unclear(address) from error
+        raise RecordUnclear(address) from error
     if not _is_sound(record):
-        raise Unclear(address)
+        raise RecordUnclear(address)
     return record
 
 
-def of(address: PciAddress, identity: tuple[int, ...]) -> Record | None:
+def of(address: PciAddress, identity: tuple[int, ...]) -> FunctionRecord | None:
     """The record of a function, if it is the one with this identity.
 
     :raises Unclear: it is damaged.
@@ -143,7 +145,7 @@ def of(address: PciAddress, identity: tuple[int, ...]) -> Record | None:
     return record if record is not None and record.identity == identity else None
 
 
-def write(record: Record) -> None:
+def write(record: FunctionRecord) -> None:
     """Write the record of a function, in place of one that is there.
 
     :raises OSError: there is no space for it, for example.
@@ -185,7 +187,7 @@ def _check(payload: str) -> str:
     return f"{zlib.crc32(payload.encode()):08x}"
 
 
-def _is_sound(record: Record) -> bool:
+def _is_sound(record: FunctionRecord) -> bool:
     return (
         functions.is_uuid(record.lease)
         and functions.is_identity(record.identity)

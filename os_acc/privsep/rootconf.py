@@ -23,12 +23,12 @@ from oslo_log import log
 from os_acc import exception, privsep
 from os_acc.bitstreams import options
 from os_acc.objects import device_spec
-from os_acc.objects.claim import Tags
+from os_acc.objects.claim import DeviceTags
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import functions, kernel
 from os_acc.privsep import options as shared
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 
 LOG = log.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _DEVICES = cfg.MultiStrOpt("device_spec", default=[])
 _NO_DEVICES = DeviceSpec()
 
 
-class Mode(enum.StrEnum):
+class LimitMode(enum.StrEnum):
     """What limits the callers of a helper."""
 
     #: Root's file.
@@ -67,7 +67,7 @@ class RootConf:
         need no signature.
     """
 
-    mode: Mode
+    mode: LimitMode
     why: str = ""
     devices: DeviceSpec = _NO_DEVICES
     state_path: str | None = None
@@ -77,9 +77,9 @@ class RootConf:
     @property
     def is_open(self) -> bool:
         """Whether nothing limits the callers."""
-        return self.mode in (Mode.ABSENT, Mode.IGNORED)
+        return self.mode in (LimitMode.ABSENT, LimitMode.IGNORED)
 
-    def tags(self, address: PciAddress) -> Tags | None:
+    def tags(self, address: PciAddress) -> DeviceTags | None:
         """The tags of a function; None where ``device_spec`` does not name it."""
         function = _function(address)
         if function is None:
@@ -122,12 +122,12 @@ def standing() -> tuple[str, str, str]:
     return (str(conf.mode), kernel.current.path(*PATH), conf.why)
 
 
-def denied(observed: object = "") -> Result:
+def denied(observed: object = "") -> CallResult:
     """The answer to a call that root's configuration does not allow."""
-    return Result(Outcome.DENIED, errno.EPERM, STEP, str(observed))
+    return CallResult(Outcome.DENIED, errno.EPERM, STEP, str(observed))
 
 
-_last: tuple[tuple[object, ...], RootConf] = ((), RootConf(Mode.ABSENT))
+_last: tuple[tuple[object, ...], RootConf] = ((), RootConf(LimitMode.ABSENT))
 
 
 def current() -> RootConf:
@@ -179,13 +179,13 @@ def _places() -> tuple[list[tuple[str, _Seen]], int]:
 
 def _load(places: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
     if missing in (errno.ENOENT, errno.ENOTDIR):
-        return RootConf(Mode.ABSENT)
+        return RootConf(LimitMode.ABSENT)
     if missing:
-        return RootConf(Mode.BROKEN, os.strerror(missing))
+        return RootConf(LimitMode.BROKEN, os.strerror(missing))
     for path, (_, _, mode, owner, _, _) in places:
         is_file = path == places[-1][0]
         if (why := _not_roots(path, mode, owner, is_file=is_file)) is not None:
-            return RootConf(Mode.IGNORED, why)
+            return RootConf(LimitMode.IGNORED, why)
     return _read(places[-1][0])
 
 
@@ -211,7 +211,7 @@ def _read(path: str) -> RootConf:
         conf([], default_config_files=[path], default_config_dirs=[], use_env=False)
         own = conf[shared.GROUP]
         return RootConf(
-            Mode.ENFORCED,
+            LimitMode.ENFORCED,
             devices=device_spec.parse(tuple(own.device_spec or ())),
             state_path=str(own.state_path or ""),
             tools=str(conf[shared.XRT_GROUP].tools or ""),
@@ -219,7 +219,7 @@ def _read(path: str) -> RootConf:
         )
     except (cfg.Error, ValueError, exception.InvalidDeviceSpec) as error:
         # ValueError: bytes that are no text, or a value of another type.
-        return RootConf(Mode.BROKEN, " ".join(str(error).split()))
+        return RootConf(LimitMode.BROKEN, " ".join(str(error).split()))
 
 
 def _certificates(group: cfg.ConfigOpts.GroupAttr) -> str | None:
@@ -254,26 +254,26 @@ def not_roots_tree(directory: str) -> str | None:
 def _log(conf: RootConf) -> None:
     path = kernel.current.path(*PATH)
     match conf.mode:
-        case Mode.ABSENT:
+        case LimitMode.ABSENT:
             LOG.warning(
                 "There is no %s: the service's user decides which devices of this "
                 "host are bound and programmed",
                 path,
             )
-        case Mode.IGNORED:
+        case LimitMode.IGNORED:
             LOG.warning(
                 "%s is IGNORED, since %s: the service's user decides which devices of "
                 "this host are bound and programmed",
                 path,
                 conf.why,
             )
-        case Mode.BROKEN:
+        case LimitMode.BROKEN:
             LOG.error(
                 "%s cannot be used, so no device is bound or programmed: %s",
                 path,
                 conf.why,
             )
-        case Mode.ENFORCED:
+        case LimitMode.ENFORCED:
             LOG.info("%s limits which devices are bound and programmed", path)
 
 

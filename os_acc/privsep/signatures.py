@@ -36,7 +36,7 @@ from os_acc import exception
 from os_acc.bitstreams import certificates
 from os_acc.objects.instance import canonical_uuid
 from os_acc.privsep import rootconf
-from os_acc.privsep.outcome import Unfit
+from os_acc.privsep.outcome import ImageUnfit
 
 _HASHES: dict[str, tuple[str, hashes.HashAlgorithm]] = {
     "SHA-224": ("sha224", hashes.SHA224()),
@@ -105,7 +105,7 @@ def _digest(image: int, algorithm: str, deadline: float) -> bytes:
     found, offset = hashlib.new(algorithm), 0
     while piece := os.pread(image, _PIECE, offset):
         if time.monotonic() >= deadline:
-            raise Unfit(errno.ETIMEDOUT, "image")
+            raise ImageUnfit(errno.ETIMEDOUT, "image")
         found.update(piece)
         offset += len(piece)
     return found.digest()
@@ -124,5 +124,5 @@ def _verify(
         key.verify(signature, digest, hashed)
 
 
-def _unsigned(why: str) -> Unfit:
-    return Unfit(errno.EKEYREJECTED, "signature", why)
+def _unsigned(why: str) -> ImageUnfit:
+    return ImageUnfit(errno.EKEYREJECTED, "signature", why)

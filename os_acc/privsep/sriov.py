@@ -11,7 +11,7 @@ from os_acc import privsep
 from os_acc.objects.dfl import DRIVER
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, rootconf, worker
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.rootconf import RootConf
 
 _VF_LIMIT = 0xFFFF
@@ -48,10 +48,10 @@ def set_num_vfs(
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
     ):
-        return Result(Outcome.INVALID, errno.EINVAL)
+        return CallResult(Outcome.INVALID, errno.EINVAL)
     # No lock file for what is not there.
     if not functions.exists(address):
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
+        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     wanted = tuple(identity)
     root = rootconf.current()
     (result,) = worker.run(
@@ -119,20 +119,20 @@ def _set_autoprobe(address: PciAddress, value: str) -> None:
 
 def _set(
     address: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
-) -> Result:
+) -> CallResult:
     try:
         return _set_checked(address, identity, count, root)
     except _WithoutEffect as error:
-        return Result(Outcome.NO_EFFECT, 0, _AUTOPROBE, error.observed)
+        return CallResult(Outcome.NO_EFFECT, 0, _AUTOPROBE, error.observed)
     except OSError as error:
-        return Result(
+        return CallResult(
             Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
         )
 
 
 def _set_checked(
     address: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
-) -> Result:
+) -> CallResult:
     if found := functions.changed(address, identity):
         return found
     if not root.allows_vfs(address, count):
@@ -140,12 +140,12 @@ def _set_checked(
     _put_back(address)
     present = functions.count_vfs(address)
     if present == count:
-        return Result(Outcome.OK)
+        return CallResult(Outcome.OK)
     if present:
-        return Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
+        return CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
     _create(address, count)
     # The kernel only warns when a driver made another number of them.
     present = functions.count_vfs(address)
     if present != count:
-        return Result(Outcome.NO_EFFECT, 0, "sriov_numvfs", str(present))
-    return Result(Outcome.OK)
+        return CallResult(Outcome.NO_EFFECT, 0, "sriov_numvfs", str(present))
+    return CallResult(Outcome.OK)

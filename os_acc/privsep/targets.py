@@ -13,7 +13,7 @@ from os_acc.privsep import functions, rootconf, worker
 _GROUP_LIMIT = 2**31 - 1
 
 
-class Target(NamedTuple):
+class BindTarget(NamedTuple):
     """One function of a call: where, what it has to be, what to restore."""
 
     address: PciAddress
@@ -24,12 +24,12 @@ class Target(NamedTuple):
 
 
 #: Whether root's configuration allows a function; None: it limits nothing.
-Permission = Callable[[Target], bool | None]
+Permission = Callable[[BindTarget], bool | None]
 
 
 def parse(
     group: int, targets: object, epoch: object, milliseconds: object, fields: int
-) -> tuple[Target, ...] | None:
+) -> tuple[BindTarget, ...] | None:
     """Read the arguments of a call; None where they are malformed.
 
     :param fields: of each target.
@@ -49,7 +49,7 @@ def parse(
     return whole if len(different) == len(parsed) else None
 
 
-def _parse_target(group: int, target: object, fields: int) -> Target | None:
+def _parse_target(group: int, target: object, fields: int) -> BindTarget | None:
     if not isinstance(target, tuple | list) or len(target) != fields:
         return None
     address = functions.parse_address(target[0])
@@ -59,14 +59,14 @@ def _parse_target(group: int, target: object, fields: int) -> Target | None:
     names = tuple(target[2:])
     if not all(functions.is_driver_name(name) for name in names):
         return None
-    return Target(address, tuple(identity), group, *names)
+    return BindTarget(address, tuple(identity), group, *names)
 
 
-def permission(targets: Sequence[Target]) -> Permission:
+def permission(targets: Sequence[BindTarget]) -> Permission:
     """What root's configuration says of each function of a call."""
     root = rootconf.current()
 
-    def allows(target: Target) -> bool | None:
+    def allows(target: BindTarget) -> bool | None:
         if root.is_open:
             return None
         # The groups of the other targets are not checked before their turn.

@@ -35,7 +35,7 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-class Missing(Exception):
+class ToolMissing(Exception):
     """A program that is not there, or not to be run as root."""
 
     def __init__(self, number: int, path: str) -> None:
@@ -44,7 +44,7 @@ class Missing(Exception):
         self.path = path
 
 
-class Ended(NamedTuple):
+class ToolExit(NamedTuple):
     """How a program ended.
 
     :ivar status: as its parent's shell would see it; negative: a signal.
@@ -77,9 +77,9 @@ class Tools:
             try:
                 found = str(cfg.CONF[options.XRT_GROUP].tools)
             except cfg.Error as error:
-                raise Missing(errno.EINVAL, options.XRT_GROUP) from error
+                raise ToolMissing(errno.EINVAL, options.XRT_GROUP) from error
         if not os.path.isabs(found):
-            raise Missing(errno.EINVAL, found)
+            raise ToolMissing(errno.EINVAL, found)
         return found
 
 
@@ -98,15 +98,15 @@ def find(*names: str) -> str:
         try:
             found = os.stat(place)
         except OSError as error:
-            raise Missing(error.errno or errno.EIO, place) from error
+            raise ToolMissing(error.errno or errno.EIO, place) from error
         if found.st_uid not in (0, os.geteuid()) or found.st_mode & _OTHERS_MAY_WRITE:
-            raise Missing(errno.EPERM, place)
+            raise ToolMissing(errno.EPERM, place)
     if not stat.S_ISREG(found.st_mode) or not found.st_mode & stat.S_IXUSR:
-        raise Missing(errno.EACCES, path)
+        raise ToolMissing(errno.EACCES, path)
     return path
 
 
-def run(path: str, arguments: Sequence[str], file: int) -> Ended:
+def run(path: str, arguments: Sequence[str], file: int) -> ToolExit:
     """Run a program until it ends; only in a worker's child.
 
     :param file: a descriptor that the program can read under ``/proc/self/fd``.
@@ -119,7 +119,7 @@ def run(path: str, arguments: Sequence[str], file: int) -> Ended:
     told = _listen(readable)
     os.close(readable)
     _, status = os.waitpid(pid, 0)
-    return Ended(os.waitstatus_to_exitcode(status), told)
+    return ToolExit(os.waitstatus_to_exitcode(status), told)
 
 
 def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoReturn:

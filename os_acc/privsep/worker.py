@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 from os_acc.objects import epoch as epochs
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 
 #: Where the locks lie: root's own, gone with the boot that they belong to.
 LOCKS = "run/os_acc"
@@ -52,7 +52,7 @@ _RECORD = 30
 _TEXT_LIMIT = 500
 _ENDINGS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
-Job = Callable[[int], Result]
+Job = Callable[[int], CallResult]
 
 
 class Clock:
@@ -95,13 +95,13 @@ def run(
     seconds: float,
     job: Job,
     files: Sequence[int] = (),
-) -> tuple[Result, ...]:
+) -> tuple[CallResult, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
     :param epoch: number of the store's write that this call stands on.
     :param seconds: how long to wait for the devices' locks and the child.
     :param files: descriptors that the job needs; all others are closed.
-    :returns: one :class:`Result` for each address.
+    :returns: one :class:`CallResult` for each address.
     """
     deadline = time.monotonic() + seconds
     _reap()
@@ -118,7 +118,7 @@ def run(
         try:
             return _in_child(len(addresses), deadline, job, (*locks, *files))
         except ChildRefused as error:
-            refusal = Result(Outcome.REFUSED, error.errno or errno.EAGAIN, "worker")
+            refusal = CallResult(Outcome.REFUSED, error.errno or errno.EAGAIN, "worker")
             return (refusal,) * len(addresses)
     finally:
         for fd in locks:
@@ -129,7 +129,7 @@ def _lock_path(address: PciAddress) -> str:
     return kernel.current.path(LOCKS, str(address))
 
 
-def _lock(address: PciAddress, deadline: float, locks: list[int]) -> Result | None:
+def _lock(address: PciAddress, deadline: float, locks: list[int]) -> CallResult | None:
     try:
         os.makedirs(kernel.current.path(LOCKS), mode=0o700, exist_ok=True)
         fd = os.open(
@@ -138,7 +138,7 @@ def _lock(address: PciAddress, deadline: float, locks: list[int]) -> Result | No
             0o600,
         )
     except OSError as error:
-        return Result(Outcome.REFUSED, error.errno or errno.EIO, "lock")
+        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "lock")
     locks.append(fd)
     while True:
         try:
@@ -146,23 +146,23 @@ def _lock(address: PciAddress, deadline: float, locks: list[int]) -> Result | No
             return None
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                return Result(Outcome.BUSY, errno.EBUSY, "lock")
+                return CallResult(Outcome.BUSY, errno.EBUSY, "lock")
             time.sleep(_POLL_SECONDS)
 
 
-def _enter(epoch: int, locks: Sequence[int]) -> Result | None:
+def _enter(epoch: int, locks: Sequence[int]) -> CallResult | None:
     """Record an epoch in all locked files, or refuse it and record nothing."""
     try:
         # Of all devices of the call: each accepts then what the others have seen.
         seen = max((_epoch(fd) for fd in locks), default=0)
-        accepted = epochs.Accepted.at(seen, clock.now())
+        accepted = epochs.AcceptedEpochs.at(seen, clock.now())
         if not accepted.seen <= epoch <= accepted.limit:
             outcome = Outcome.STALE if epoch < seen else Outcome.AHEAD
-            return Result(outcome, 0, "lock", f"{accepted.seen} {accepted.limit}")
+            return CallResult(outcome, 0, "lock", f"{accepted.seen} {accepted.limit}")
         for fd in locks:
             os.pwrite(fd, _record(b"%020d" % epoch), 0)
     except OSError as error:
-        return Result(Outcome.REFUSED, error.errno or errno.EIO, "lock")
+        return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "lock")
     return None
 
 
@@ -181,7 +181,7 @@ def _record(number: bytes) -> bytes:
 
 def _in_child(
     count: int, deadline: float, job: Job, keep: Sequence[int]
-) -> tuple[Result, ...]:
+) -> tuple[CallResult, ...]:
     try:
         readable, writable = os.pipe2(os.O_CLOEXEC)
     except OSError as error:
@@ -227,14 +227,14 @@ def _child(count: int, job: Job, writable: int, keep: Sequence[int]) -> None:
         os._exit(0)
 
 
-def _outcome(job: Job, index: int) -> Result:
+def _outcome(job: Job, index: int) -> CallResult:
     try:
         return job(index)
     except MemoryError:
-        return Result(Outcome.REFUSED, errno.ENOMEM, "worker")
+        return CallResult(Outcome.REFUSED, errno.ENOMEM, "worker")
     except BaseException as error:  # noqa: BLE001 - it is for whoever waits
         text = f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]
-        return Result(Outcome.FAILED, 0, "worker", text)
+        return CallResult(Outcome.FAILED, 0, "worker", text)
 
 
 def _close_all_but(keep: set[int]) -> None:
@@ -245,7 +245,7 @@ def _close_all_but(keep: set[int]) -> None:
     os.closerange(start, os.sysconf("SC_OPEN_MAX"))
 
 
-def _collect(readable: int, deadline: float) -> tuple[list[Result], bool]:
+def _collect(readable: int, deadline: float) -> tuple[list[CallResult], bool]:
     data = b""
     poll = select.poll()
     poll.register(readable, select.POLLIN)
@@ -258,19 +258,21 @@ def _collect(readable: int, deadline: float) -> tuple[list[Result], bool]:
         data += chunk
         ended = not chunk
     whole = data.decode().split("\n")[:-1]
-    return [Result(*json.loads(line)) for line in whole], ended
+    return [CallResult(*json.loads(line)) for line in whole], ended
 
 
-def _complete(answers: list[Result], count: int, ended: bool) -> tuple[Result, ...]:
+def _complete(
+    answers: list[CallResult], count: int, ended: bool
+) -> tuple[CallResult, ...]:
     failed = bool(answers) and answers[-1].outcome != Outcome.OK
     if len(answers) < count and not failed:
         answers.append(
-            Result(Outcome.NO_EFFECT, 0, "child", "ended without an answer")
+            CallResult(Outcome.NO_EFFECT, 0, "child", "ended without an answer")
             if ended
-            else Result(Outcome.STUCK, errno.ETIMEDOUT)
+            else CallResult(Outcome.STUCK, errno.ETIMEDOUT)
         )
     rest = count - len(answers)
-    return (*answers, *(Result(Outcome.UNREACHED),) * rest)
+    return (*answers, *(CallResult(Outcome.UNREACHED),) * rest)
 
 
 def _reap() -> None:

@@ -30,7 +30,13 @@ from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, images, rootconf, tools, worker
 from os_acc.privsep.images import Sealed
-from os_acc.privsep.outcome import Outcome, Refusal, Result, Unfit, after_programming
+from os_acc.privsep.outcome import (
+    CallRefused,
+    CallResult,
+    ImageUnfit,
+    Outcome,
+    after_programming,
+)
 from os_acc.privsep.rootconf import RootConf
 
 # struct axlf in src/runtime_src/core/include/xclbin.h.
@@ -40,7 +46,7 @@ _UUID_OFFSET, _UUID_SIZE = 416, 16
 _XBUTIL = ("xrt-smi", "xbutil")
 
 
-class _Task(NamedTuple):
+class _XrtTask(NamedTuple):
     card: PciAddress
     user: PciAddress
     identity: tuple[int, ...]
@@ -87,48 +93,50 @@ def program(
         or not functions.is_deadline(milliseconds)
         or not images.is_signature(signature)
     ):
-        return Result(Outcome.INVALID, errno.EINVAL)
+        return CallResult(Outcome.INVALID, errno.EINVAL)
     user = dataclasses.replace(card, function=number)
-    task = _Task(card, user, tuple(identity), interface_id)
+    task = _XrtTask(card, user, tuple(identity), interface_id)
     deadline = time.monotonic() + milliseconds / 1000
     root = rootconf.current()
     # No lock file for what is not there.
     if not functions.exists(card) or not functions.exists(user):
-        return Result(Outcome.GONE, errno.ENODEV, "identity")
+        return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     try:
         with images.current.sealed(named, deadline) as image:
             images.check_signature(image, signature, root, deadline)
 
-            def job(index: int) -> Result:
-                return Result(Outcome.OK) if index else _guarded(task, image, root)
+            def job(index: int) -> CallResult:
+                return CallResult(Outcome.OK) if index else _guarded(task, image, root)
 
             seconds = max(0.0, deadline - time.monotonic())
             return worker.run([card, user], epoch, seconds, job, [image.fd])[0]
-    except Unfit as error:
-        return Result(Outcome.REFUSED, error.errno, error.step, error.observed)
+    except ImageUnfit as error:
+        return CallResult(Outcome.REFUSED, error.errno, error.step, error.observed)
 
 
-def _guarded(task: _Task, image: Sealed, root: RootConf) -> Result:
+def _guarded(task: _XrtTask, image: Sealed, root: RootConf) -> CallResult:
     try:
         return _program(task, image, root)
-    except Refusal as refusal:
+    except CallRefused as refusal:
         return refusal.result
-    except tools.Missing as error:
-        return Result(Outcome.REFUSED, error.errno, "tool", error.path)
+    except tools.ToolMissing as error:
+        return CallResult(Outcome.REFUSED, error.errno, "tool", error.path)
     except OSError as error:
-        return Result(
+        return CallResult(
             Outcome.REFUSED, error.errno or errno.EIO, functions.attribute(error)
         )
 
 
-def _program(task: _Task, image: Sealed, root: RootConf) -> Result:
+def _program(task: _XrtTask, image: Sealed, root: RootConf) -> CallResult:
     wanted = _xclbin_id(image)
     _check(task)
     if not root.allows(task.card, task.user):
         return rootconf.denied()
     found = xrt.interface_id(functions.read(task.card, "interface_uuids"))
     if found != task.interface_id:
-        raise Refusal(Result(Outcome.CHANGED, 0, "interface_uuids", found or ""))
+        raise CallRefused(
+            CallResult(Outcome.CHANGED, 0, "interface_uuids", found or "")
+        )
     xbmgmt, xbutil = tools.find("xbmgmt"), tools.find(*_XBUTIL)
     for tool, function in ((xbmgmt, task.card), (xbutil, task.user)):
         _run(tool, function, image)
@@ -145,36 +153,36 @@ def _run(tool: str, function: PciAddress, image: Sealed) -> None:
     if ended.status:
         name = os.path.basename(tool)
         told = ended.told or f"{name} ended with status {ended.status}"
-        raise Refusal(Result(Outcome.REFUSED, 0, "programming", told))
+        raise CallRefused(CallResult(Outcome.REFUSED, 0, "programming", told))
 
 
-def _read_back(user: PciAddress, wanted: str) -> Result:
+def _read_back(user: PciAddress, wanted: str) -> CallResult:
     found: str | None = None
     with contextlib.suppress(OSError):
         found = xrt.xclbin_id(functions.read(user, "xclbinuuid"))
     if found != wanted:
         told = f"{found or 'nothing known'} is loaded after it, not {wanted}"
-        return Result(Outcome.NO_EFFECT, 0, "programming", told)
-    return Result(Outcome.OK, 0, "", wanted)
+        return CallResult(Outcome.NO_EFFECT, 0, "programming", told)
+    return CallResult(Outcome.OK, 0, "", wanted)
 
 
 def _xclbin_id(image: Sealed) -> str:
     if os.pread(image.fd, len(_MAGIC), 0) != _MAGIC:
-        raise Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
+        raise CallRefused(CallResult(Outcome.REFUSED, errno.ENOEXEC, "image"))
     found = os.pread(image.fd, _UUID_SIZE, _UUID_OFFSET)
     if len(found) != _UUID_SIZE or not any(found):
         # Nothing could tell afterwards whether it is loaded.
-        raise Refusal(Result(Outcome.REFUSED, errno.ENOEXEC, "image"))
+        raise CallRefused(CallResult(Outcome.REFUSED, errno.ENOEXEC, "image"))
     return str(uuid.UUID(bytes=found))
 
 
-def _check(task: _Task) -> None:
+def _check(task: _XrtTask) -> None:
     if found := functions.changed(task.card, task.identity):
-        raise Refusal(found)
+        raise CallRefused(found)
     for function, wanted in (
         (task.card, xrt.MANAGEMENT_DRIVER),
         (task.user, xrt.USER_DRIVER),
     ):
         driver = functions.driver(function)
         if driver != wanted:
-            raise Refusal(Result(Outcome.CHANGED, 0, "driver", driver))
+            raise CallRefused(CallResult(Outcome.CHANGED, 0, "driver", driver))

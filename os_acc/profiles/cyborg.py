@@ -18,7 +18,7 @@ from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.options import CYBORG, CYBORG_DEFAULTS
 from os_acc.profiles.source import Judged
-from os_acc.rest.client import Link
+from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ register, list_opts = SERVICE.register, SERVICE.list_opts
 
 
 class Cyborg:
-    """A :class:`os_acc.profiles.source.Source` that is Cyborg.
+    """A :class:`os_acc.profiles.source.ProfileSource` that is Cyborg.
 
     Threads may share one.
 
@@ -45,10 +45,10 @@ class Cyborg:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._link = Link(conf, SERVICE)
+        self._link = ServiceClient(conf, SERVICE)
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """See :meth:`os_acc.profiles.source.Source.profile`.
+        """See :meth:`os_acc.profiles.source.ProfileSource.profile`.
 
         :raises InvalidConfiguration: Cyborg does not let us in, or is not there.
         """
@@ -61,7 +61,7 @@ class Cyborg:
         )
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
-        """See :meth:`os_acc.profiles.source.Source.judged`.
+        """See :meth:`os_acc.profiles.source.ProfileSource.judged`.
 
         :raises InvalidConfiguration: Cyborg does not let us in, or is not there.
         """

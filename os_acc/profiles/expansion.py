@@ -20,7 +20,7 @@ from typing import Any, Final
 from os_acc import exception
 from os_acc.objects.profile import DeviceProfile, index_of
 from os_acc.objects.request import NUMBERED_SUFFIX, GroupPolicy
-from os_acc.profiles.source import Source
+from os_acc.profiles.source import ProfileSource
 from os_acc.scheduling import accel_keys, request_groups
 
 #: The key by which a flavor names its profile. There is one in a request.
@@ -31,7 +31,7 @@ _NAMESPACE: Final = "os_acc"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Folded:
+class ExpandedFlavor:
     """A flavor's extra specs, with the groups of the profile that they name.
 
     :ivar specs: whatever else was passed is returned as it is.
@@ -51,7 +51,7 @@ def named(specs: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def folded(specs: object, source: Source, deadline: float) -> Folded:
+def folded(specs: object, source: ProfileSource, deadline: float) -> ExpandedFlavor:
     """A flavor's extra specs with the groups of the profile that they name.
 
     The flavor's ``group_policy`` governs all of them. Where there are several, no
@@ -67,7 +67,7 @@ def folded(specs: object, source: Source, deadline: float) -> Folded:
     :raises ProfilesUnavailable: nobody answers who has the profiles.
     """
     if not isinstance(specs, Mapping) or not (name := named(specs)):
-        return Folded(specs)
+        return ExpandedFlavor(specs)
     profile = source.profile(name, deadline)
     own = _numbered(specs)
     whole: dict[Any, Any] = {key: specs[key] for key in specs if key != KEY}
@@ -83,7 +83,7 @@ def folded(specs: object, source: Source, deadline: float) -> Folded:
             whole[key] = value
     if len(own) <= 1 < len(own) + len(profile.groups) and not _has_policy(specs):
         whole[request_groups.GROUP_POLICY] = GroupPolicy.NONE.value
-    return Folded(whole, profile.name)
+    return ExpandedFlavor(whole, profile.name)
 
 
 def _check_same(

@@ -33,7 +33,7 @@ from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.source import Judged
 from os_acc.rest import unreadable
-from os_acc.rest.unreadable import Unreadable
+from os_acc.rest.unreadable import UnusableValue
 
 _SUFFIX: Final = ".yaml"
 #: Bytes: hundreds of profiles. PyYAML takes some seconds for a megabyte.
@@ -61,8 +61,8 @@ _WRONG: Final = (
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class Catalogue:
-    """A :class:`os_acc.profiles.source.Source` that is files.
+class ProfileFiles:
+    """A :class:`os_acc.profiles.source.ProfileSource` that is files.
 
     One that is wrong hides none of the others.
 
@@ -73,7 +73,7 @@ class Catalogue:
         self._path = path
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """See :meth:`os_acc.profiles.source.Source.profile`.
+        """See :meth:`os_acc.profiles.source.ProfileSource.profile`.
 
         :raises InvalidProfile: it is wrong, or there are two.
         """
@@ -102,7 +102,7 @@ class Catalogue:
         )
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
-        """See :meth:`os_acc.profiles.source.Source.judged`; the place is a file."""
+        """See :meth:`.ProfileSource.judged`; the place is a file."""
         entries = list(self._entries(deadline))
         called = Counter(
             each
@@ -145,7 +145,7 @@ class Catalogue:
             for entry in listed:
                 if isinstance(entry, Mapping):
                     yield path, entry
-                elif isinstance(entry, Unreadable):
+                elif isinstance(entry, UnusableValue):
                     yield path, exception.InvalidProfile(f"{path}: {entry.why}")
                 else:
                     yield (
@@ -170,7 +170,7 @@ class Catalogue:
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML in which a value that cannot be constructed spoils no other.
 
-    :class:`.Unreadable` stands in its place. So it does for a mapping that has a key
+    :class:`.UnusableValue` stands in its place. So it does for a mapping that has a key
     twice: the last one would win, unseen.
     """
 
@@ -240,7 +240,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return text
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """See PyYAML; return :class:`.Unreadable` for a value that is wrong.
+        """See PyYAML; return :class:`.UnusableValue` for a value that is wrong.
 
         :raises DeviceStuck: the deadline has passed.
         """
@@ -256,7 +256,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             # Else PyYAML constructs the contents later, outside of here.
             return super().construct_object(node, deep=True)
         except _WRONG as error:
-            wrong = self.constructed_objects[node] = Unreadable(_why(node, error))
+            wrong = self.constructed_objects[node] = UnusableValue(_why(node, error))
             return wrong
 
 
@@ -280,12 +280,12 @@ def _why(node: yaml.Node, error: BaseException) -> str:
     return exception.shorten(why, _LONGEST_REASON)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Unreadable:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | UnusableValue:
     """Return a mapping of JSON, if it has no key twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            return Unreadable(_twice(key))
+            return UnusableValue(_twice(key))
         found[key] = value
     return found
 
@@ -293,7 +293,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Unreadable:
 def _parsed(path: str, text: bytes, deadline: float) -> object:
     """Return the contents of a file in JSON, or else in YAML.
 
-    A value that is wrong is :class:`.Unreadable` in its place.
+    A value that is wrong is :class:`.UnusableValue` in its place.
 
     :raises InvalidProfile: it is neither.
     :raises DeviceStuck: the deadline has passed.
@@ -327,7 +327,7 @@ def _listed(path: str, deadline: float) -> list[Any]:
             f"{path} has more than {_LARGEST} bytes", hint="use several files"
         )
     found = _parsed(path, text, deadline)
-    if isinstance(found, Unreadable):
+    if isinstance(found, UnusableValue):
         raise exception.InvalidProfile(f"{path}: {found.why}")
     listed = found.get("device_profiles") if isinstance(found, Mapping) else found
     if not isinstance(listed, list):

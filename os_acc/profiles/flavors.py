@@ -20,7 +20,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.profiles.options import NOVA, NOVA_DEFAULTS
-from os_acc.rest.client import Link
+from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _OLD: Final = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Applied:
+class FlavorUpdate:
     """What has become of a flavor.
 
     :ivar removed: keys that an earlier profile of the same prefix had put there.
@@ -67,7 +67,7 @@ class Flavors:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._link = Link(conf, SERVICE)
+        self._link = ServiceClient(conf, SERVICE)
 
     def apply(
         self,
@@ -75,7 +75,7 @@ class Flavors:
         properties: Mapping[str, str],
         prefix: str,
         deadline: float,
-    ) -> Applied:
+    ) -> FlavorUpdate:
         """Set properties, and remove what an earlier profile had there besides.
 
         What is there already is not set again. What is new is set before what
@@ -102,7 +102,7 @@ class Flavors:
             with contextlib.suppress(exception.FlavorNotFound):
                 self._ask("DELETE", where, about, _nothing, deadline)
         kept = {key: value for key, value in before.items() if key not in removed}
-        return Applied(name, removed, {**kept, **properties})
+        return FlavorUpdate(name, removed, {**kept, **properties})
 
     def _found(self, flavor: str, deadline: float) -> tuple[str, str]:
         """(id, name) of a flavor; one with this id before one of this name."""

@@ -10,32 +10,32 @@ from oslo_config import cfg
 
 from os_acc.profiles import expansion, options
 from os_acc.profiles.cyborg import Cyborg
-from os_acc.profiles.files import Catalogue
-from os_acc.profiles.source import Source
+from os_acc.profiles.files import ProfileFiles
+from os_acc.profiles.source import ProfileSource
 
 
-class Profiles:
+class ProfileLookup:
     """Device profiles, for those who are passed flavors.
 
     :raises InvalidConfiguration: an option cannot be used.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._settings = options.Settings.load(conf)
-        self.source: Source = (
+        self._settings = options.ProfileSettings.load(conf)
+        self.source: ProfileSource = (
             Cyborg(conf)
             if self._settings.source == "cyborg"
-            else Catalogue(self._settings.catalogue)
+            else ProfileFiles(self._settings.catalogue)
         )
 
-    def folded(self, specs: object, deadline: float) -> expansion.Folded:
+    def folded(self, specs: object, deadline: float) -> expansion.ExpandedFlavor:
         """See :func:`os_acc.profiles.expansion.folded`.
 
         Where nobody has said where profiles are, one that a flavor names may be
         between Nova and Cyborg, as it is without os_acc: it is left unread.
         """
         if (name := expansion.named(specs)) and self._are_nowhere():
-            return expansion.Folded(specs, unread=name)
+            return expansion.ExpandedFlavor(specs, unread=name)
         return expansion.folded(specs, self.source, deadline)
 
     def _are_nowhere(self) -> bool:

@@ -63,7 +63,7 @@ _DEFAULTS: Final = frozenset({cfg.Locations.opt_default, cfg.Locations.set_defau
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class ProfileSettings:
     """The options as typed values.
 
     :ivar is_set: whether somebody has said where the catalogue is.

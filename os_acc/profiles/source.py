@@ -14,7 +14,7 @@ from os_acc.objects.profile import DeviceProfile
 Judged: TypeAlias = DeviceProfile | exception.OsAccError
 
 
-class Source(Protocol):
+class ProfileSource(Protocol):
     """Somebody who has device profiles."""
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:

@@ -34,7 +34,7 @@ def _not_judged(_answer: Response) -> exception.OsAccError | None:
     return None
 
 
-class Link:
+class ServiceClient:
     """One service, asked by threads that may share this.
 
     keystoneauth1 is imported when something is first asked.
@@ -160,7 +160,7 @@ class Link:
             return service.unavailable(
                 f"Keystone cannot answer to {told}", hint="its own log says more"
             )
-        if isinstance(error, errors.Unread):
+        if isinstance(error, errors.ResponseUnread):
             return service.unavailable(
                 f"cannot read the answer to {told}",
                 hint=f"see {service.name}, and what is between it and this host",

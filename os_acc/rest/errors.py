@@ -21,17 +21,17 @@ _NETWORK: tuple[type[BaseException], ...] = (
 )
 
 
-class Unread(Exception):
+class ResponseUnread(Exception):
     """An answer that is not read: it is too large, or is encoded."""
 
 
-class Malformed(ValueError):
+class ResponseMalformed(ValueError):
     """A value in an answer has another type than the service's API says."""
 
 
 #: What is raised on the way through an answer that is not the service's.
 NOT_THEIRS = (
-    Unread,
+    ResponseUnread,
     ArithmeticError,
     AttributeError,
     LookupError,

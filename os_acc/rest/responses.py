@@ -3,7 +3,7 @@
 """Typed reading of what services answer in JSON.
 
 Each value knows its path in the answer: ``inventories.CUSTOM_X.total``. A value
-of another type than the reader asks for raises :class:`Malformed`, so that
+of another type than the reader asks for raises :class:`ResponseMalformed`, so that
 nothing of an answer gets any further unchecked.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
 from os_acc.rest import unreadable
-from os_acc.rest.errors import NOT_THEIRS, Malformed
+from os_acc.rest.errors import NOT_THEIRS, ResponseMalformed
 
 if TYPE_CHECKING:
     from requests import Response
@@ -30,7 +30,7 @@ _LONGEST_REFUSAL: Final = 600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Value:
+class JsonValue:
     """A value of an answer.
 
     :ivar path: its place in the answer; empty for all of it.
@@ -39,7 +39,7 @@ class Value:
     found: object
     path: str = ""
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> JsonValue:
         """Return a field of an object.
 
         :raises Malformed: it is no object, or has no such field.
@@ -47,12 +47,12 @@ class Value:
         fields = self._fields()
         if name not in fields:
             raise self._wrong(f"has no field {name!r}")
-        return Value(fields[name], self._below(name))
+        return JsonValue(fields[name], self._below(name))
 
     def __contains__(self, name: str) -> bool:
         return name in self._fields()
 
-    def items(self) -> Iterator[tuple[str, Value]]:
+    def items(self) -> Iterator[tuple[str, JsonValue]]:
         """Return the fields of an object.
 
         :raises Malformed: it is none.
@@ -60,9 +60,9 @@ class Value:
         for name, value in self._fields().items():
             if not exception.is_encodable(name):
                 raise self._wrong(f"has a field {exception.show(name)}")
-            yield name, Value(value, self._below(name))
+            yield name, JsonValue(value, self._below(name))
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[JsonValue]:
         """Return the elements of a list.
 
         :raises Malformed: it is none.
@@ -70,7 +70,7 @@ class Value:
         if not isinstance(self.found, list):
             raise self._not("a list")
         for index, value in enumerate(self.found):
-            yield Value(value, f"{self.path}[{index}]")
+            yield JsonValue(value, f"{self.path}[{index}]")
 
     def text(self) -> str:
         """Return a text.
@@ -91,7 +91,7 @@ class Value:
             raise self._not("a UUID")
         return text
 
-    def optional(self) -> Value | None:
+    def optional(self) -> JsonValue | None:
         """Return the value itself; None for JSON's null."""
         return None if self.found is None else self
 
@@ -135,14 +135,16 @@ class Value:
         # A name may be as long as the answer.
         return exception.shorten(path, _LONGEST_PATH)
 
-    def _not(self, what: str) -> Malformed:
+    def _not(self, what: str) -> ResponseMalformed:
         return self._wrong(f"is {exception.show(self.found)}, not {what}")
 
-    def _wrong(self, how: str) -> Malformed:
-        return Malformed(f"{self.path!r} {how}" if self.path else f"the answer {how}")
+    def _wrong(self, how: str) -> ResponseMalformed:
+        return ResponseMalformed(
+            f"{self.path!r} {how}" if self.path else f"the answer {how}"
+        )
 
 
-def document(answer: Response) -> Value:
+def document(answer: Response) -> JsonValue:
     """Return an answer that is JSON.
 
     An integer of thousands of digits is :class:`.Unreadable` in its place.
@@ -150,7 +152,7 @@ def document(answer: Response) -> Value:
     :raises ValueError: it is no JSON.
     :raises RecursionError: it is nested too deeply.
     """
-    return Value(answer.json(parse_int=unreadable.integer))
+    return JsonValue(answer.json(parse_int=unreadable.integer))
 
 
 def refusal(answer: Response) -> str:
@@ -167,7 +169,7 @@ def refusal(answer: Response) -> str:
     return f"{exception.shorten(said, _LONGEST_REFUSAL)} ({status})" if said else status
 
 
-def _said(body: Value) -> str:
+def _said(body: JsonValue) -> str:
     if "errors" in body:
         for each in body["errors"]:
             return each["detail"].text()

@@ -21,7 +21,7 @@ from os_acc.rest.service import Service
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Access:
+class ServiceAccess:
     """What to ask a service with.
 
     :ivar session: whose connections end at the deadlines of their users.
@@ -35,7 +35,7 @@ class Access:
     retries: Retries
 
 
-def access(conf: cfg.ConfigOpts, service: Service) -> Access:
+def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
     """Read the options; nothing is asked for yet.
 
     :raises InvalidConfiguration: there are too few, or some make no sense.
@@ -66,7 +66,7 @@ def access(conf: cfg.ConfigOpts, service: Service) -> Access:
             f"[{group_name}] cannot be used: {error}",
             hint="its options are keystoneauth1's",
         ) from error
-    return Access(session, auth, where, retries)
+    return ServiceAccess(session, auth, where, retries)
 
 
 def _check_timeout(group_name: str, seconds: float | None) -> None:

@@ -33,7 +33,7 @@ import urllib3.exceptions
 from keystoneauth1 import session as ksa_session
 
 from os_acc import exception
-from os_acc.rest.errors import Unread
+from os_acc.rest.errors import ResponseUnread
 
 #: Bytes of an answer, decoded. Placement's list of a node with 1,000 providers has
 #: one megabyte, Cyborg's of 10,000 device profiles six, a page of Glance's with
@@ -51,7 +51,7 @@ _CODINGS: Final = ("", "identity", "gzip")
 
 
 @dataclasses.dataclass(slots=True)
-class Asking:
+class ThreadRequest:
     """What one thread asks for.
 
     :ivar deadline: on the clock of :func:`time.monotonic`.
@@ -64,7 +64,7 @@ class Asking:
 
 
 class _Thread(threading.local):
-    asking = Asking(math.inf)
+    asking = ThreadRequest(math.inf)
 
 
 _thread = _Thread()
@@ -76,7 +76,7 @@ _WITH_DATA: Final = (200, 206)
 
 
 @contextlib.contextmanager
-def until(deadline: float) -> Iterator[Asking]:
+def until(deadline: float) -> Iterator[ThreadRequest]:
     """What this thread asks for in here is answered by then, or not at all.
 
     A response keeps its deadline, wherever it is read later.
@@ -84,7 +84,7 @@ def until(deadline: float) -> Iterator[Asking]:
     :param deadline: on the clock of :func:`time.monotonic`.
     """
     before = _thread.asking
-    _thread.asking = asking = Asking(deadline)
+    _thread.asking = asking = ThreadRequest(deadline)
     try:
         yield asking
     finally:
@@ -131,14 +131,14 @@ def _take(response: requests.Response) -> None:
         unused.callback(response.close)
         coding = response.headers.get("Content-Encoding", "").strip().lower()
         if coding not in _CODINGS:
-            raise Unread(f"it is encoded: {exception.show(coding)}")
+            raise ResponseUnread(f"it is encoded: {exception.show(coding)}")
         body = bytearray()
         for piece in response.iter_content(_PIECE):
             body += piece
             if len(body) > MOST_BYTES:
-                raise Unread(f"it has more than {MOST_BYTES} bytes")
+                raise ResponseUnread(f"it has more than {MOST_BYTES} bytes")
         if sum(body.count(each) for each in (b",", b"[", b"{")) > MOST_VALUES:
-            raise Unread(f"it has more than {MOST_VALUES} values")
+            raise ResponseUnread(f"it has more than {MOST_VALUES} values")
         unused.pop_all()
     # As requests itself keeps it; there is no public way.
     response._content = bytes(body)

@@ -2,7 +2,7 @@
 
 """Values of a document that stand where they are, and cannot be used.
 
-A parser puts :class:`Unreadable` in the place of such a value. The reader of that
+A parser puts :class:`UnusableValue` in the place of such a value. The reader of that
 place refuses it as a value of another type, and reads the rest of the document.
 """
 
@@ -17,7 +17,7 @@ LONGEST_NUMBER: Final = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Unreadable:
+class UnusableValue:
     """A value that cannot be used.
 
     :ivar why: a short reason.
@@ -29,13 +29,13 @@ class Unreadable:
         return f"<{self.why}>"
 
 
-def too_long(number: str) -> Unreadable | None:
+def too_long(number: str) -> UnusableValue | None:
     """Return the stand-in for a number with too many characters; None for others."""
     if len(number) <= LONGEST_NUMBER:
         return None
-    return Unreadable(f"a number of {len(number)} characters")
+    return UnusableValue(f"a number of {len(number)} characters")
 
 
-def integer(number: str) -> int | Unreadable:
+def integer(number: str) -> int | UnusableValue:
     """Return an integer of JSON; see ``parse_int`` of :func:`json.loads`."""
     return too_long(number) or int(number)

@@ -15,7 +15,7 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.objects import bitstream_requests
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
 from os_acc.scheduling.group_drafts import text_of
@@ -28,7 +28,7 @@ _OURS = re.compile(rf"(?:{'|'.join(NAMESPACES)})({NUMBERED_SUFFIX})?:(.*)", re.D
 DEVICE_PROFILE: Final = "accel:device_profile"
 
 
-class Treatment(enum.Enum):
+class KeyTreatment(enum.Enum):
     """What becomes of a key that is about accelerators."""
 
     #: It says what a region is to be programmed with: a field of Wish.
@@ -40,13 +40,13 @@ class Treatment(enum.Enum):
 
 
 #: Every name below :data:`NAMESPACES`, and what becomes of such a key.
-KEYS: Final[Mapping[str, Treatment]] = {
-    "bitstream_id": Treatment.WISH,
-    "bitstream_name": Treatment.WISH,
-    "function_id": Treatment.WISH,
-    "function_name": Treatment.WISH,
-    "numa_policy": Treatment.POLICY,
-    "attach_target": Treatment.TARGET,
+KEYS: Final[Mapping[str, KeyTreatment]] = {
+    "bitstream_id": KeyTreatment.WISH,
+    "bitstream_name": KeyTreatment.WISH,
+    "function_id": KeyTreatment.WISH,
+    "function_name": KeyTreatment.WISH,
+    "numa_policy": KeyTreatment.POLICY,
+    "attach_target": KeyTreatment.TARGET,
 }
 #: The os_acc specification's own namespaces, and what they say in our words.
 OF_THE_SPECIFICATION: Final[Mapping[str, str]] = {
@@ -62,7 +62,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OwnKey:
+class AccelKey:
     """A key in a namespace of ours.
 
     :ivar key: all of it.
@@ -77,12 +77,12 @@ class OwnKey:
     told: str | None = None
 
     @property
-    def treatment(self) -> Treatment | None:
+    def treatment(self) -> KeyTreatment | None:
         """What becomes of it; None where there is no such key."""
         return KEYS.get(self.name)
 
 
-def find(key: str, suffixes: Collection[str] = ()) -> OwnKey | None:
+def find(key: str, suffixes: Collection[str] = ()) -> AccelKey | None:
     """A key as one of ours; None where it is another's.
 
     :param suffixes: the groups that there are.
@@ -93,14 +93,14 @@ def find(key: str, suffixes: Collection[str] = ()) -> OwnKey | None:
     if match is None:
         namespace, colon, told = key.partition(":")
         name = OF_THE_SPECIFICATION.get(namespace)
-        return OwnKey(key, "", name, told) if colon and name else None
+        return AccelKey(key, "", name, told) if colon and name else None
     suffix, name = match.groups(default="")
     # 'accelerator:size' could be read as our key 'size' in a group 'erator'.
     # It is another's namespace unless there is such a group, or such a key.
     may_be_a_word = bool(suffix) and not suffix.isdecimal() and suffix not in suffixes
     if may_be_a_word and exception.nearest(name, KEYS) is None:
         return None
-    return OwnKey(key, suffix, name)
+    return AccelKey(key, suffix, name)
 
 
 def check(key: str, value: object) -> None:
@@ -114,28 +114,28 @@ def check(key: str, value: object) -> None:
     own = find(key)
     if own is None:
         return
-    if own.treatment is Treatment.WISH:
+    if own.treatment is KeyTreatment.WISH:
         _wish(own, value)
         return
     _check_known(own)
     _check_choice(own, value)
 
 
-def read(own: OwnKey, value: object) -> Wish | AttachTarget | NUMAPolicy:
+def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMAPolicy:
     """What a key says.
 
     :raises InvalidExtraSpec: there is no such key, or it cannot say that.
     """
-    if own.treatment is Treatment.WISH:
+    if own.treatment is KeyTreatment.WISH:
         return _wish(own, value)
     _check_known(own)
     _check_choice(own, value)
-    if own.treatment is Treatment.TARGET:
+    if own.treatment is KeyTreatment.TARGET:
         return AttachTarget(value)
     return NUMAPolicy(value)
 
 
-def _wish(own: OwnKey, value: object) -> Wish:
+def _wish(own: AccelKey, value: object) -> BitstreamRequest:
     text = text_of(own.key, value)
     if own.told is not None:
         # The specification has it as a trait: 'bitstream:<uuid>=required'.
@@ -153,7 +153,7 @@ def _wish(own: OwnKey, value: object) -> Wish:
         ) from error
 
 
-def _check_known(own: OwnKey) -> None:
+def _check_known(own: AccelKey) -> None:
     if own.treatment is None:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: {exception.show(own.name)} is no "
@@ -162,7 +162,7 @@ def _check_known(own: OwnKey) -> None:
         )
 
 
-def _check_choice(own: OwnKey, value: object) -> None:
+def _check_choice(own: AccelKey, value: object) -> None:
     choices = CHOICES[own.name]
     text = text_of(own.key, value)
     if text not in choices:

@@ -9,49 +9,49 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
-from os_acc.numa.affinity import Guest, allows
-from os_acc.numa.nearest import Demand, Shelf, divide
+from os_acc.numa.affinity import GuestCells, allows
+from os_acc.numa.nearest import EqualDevices, GroupDemand, divide
 from os_acc.numa.policies import NOTHING_SAID, Policies
 from os_acc.objects.device import Handle, Provider
 from os_acc.objects.numa import Affinity, NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import title
-from os_acc.objects.selection import Wanted
+from os_acc.objects.selection import GroupAllocation
 
 #: A guest of which nobody says where it is.
-ANYWHERE: Final = Guest(NUMATopology())
+ANYWHERE: Final = GuestCells(NUMATopology())
 _MOST_SHOWN: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedDevice:
     """One device for one accelerator of the request.
 
     :ivar affinity: None where nobody says which cells the guest is in.
     """
 
-    wanted: Wanted
+    wanted: GroupAllocation
     provider: Provider
     handle: Handle
     affinity: Affinity | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Chooser:
+class DeviceSelector:
     """Chooses devices for one guest.
 
     :ivar policies: of no account where the guest may be anywhere.
     """
 
-    guest: Guest = ANYWHERE
+    guest: GuestCells = ANYWHERE
     policies: Policies = NOTHING_SAID
 
     def choose(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[GroupAllocation],
         providers: Mapping[str, Provider],
         taken: frozenset[PciAddress],
-    ) -> tuple[Chosen, ...]:
+    ) -> tuple[SelectedDevice, ...]:
         """Free devices of each provider, in the order of the request.
 
         The nearest to the guest that its policies allow, shared out among its
@@ -71,16 +71,16 @@ class Chooser:
         shelves = self._shelves(free)
         shares = divide(
             [self._demand(each, shelves) for each in wanted],
-            [Shelf(shelf.node, len(shelf.handles)) for shelf in shelves],
+            [EqualDevices(shelf.node, len(shelf.handles)) for shelf in shelves],
             self.guest,
         )
-        chosen: list[Chosen] = []
+        chosen: list[SelectedDevice] = []
         for each, share in zip(wanted, shares, strict=True):
             provider = providers[each.provider_uuid]
             if sum(share) < each.amount:
                 raise self._unmet(each, provider, free[provider.uuid], sum(share))
             chosen += [
-                Chosen(each, provider, handle, self._affinity(handle))
+                SelectedDevice(each, provider, handle, self._affinity(handle))
                 for shelf, number in zip(shelves, share, strict=True)
                 for handle in shelf.take(number)
             ]
@@ -100,8 +100,10 @@ class Chooser:
                 shelves.setdefault(alike, new).handles.append(handle)
         return list(shelves.values())
 
-    def _demand(self, wanted: Wanted, shelves: Sequence[_Shelf]) -> Demand:
-        return Demand(
+    def _demand(
+        self, wanted: GroupAllocation, shelves: Sequence[_Shelf]
+    ) -> GroupDemand:
+        return GroupDemand(
             wanted.amount,
             tuple(
                 place
@@ -111,7 +113,7 @@ class Chooser:
             ),
         )
 
-    def _allows(self, wanted: Wanted, handle: Handle) -> bool:
+    def _allows(self, wanted: GroupAllocation, handle: Handle) -> bool:
         policy = self.policies.effective(wanted, handle)
         return allows(policy, self.guest.affinity(handle.numa_node))
 
@@ -119,7 +121,11 @@ class Chooser:
         return self.guest.affinity(handle.numa_node) if self.guest.cells else None
 
     def _unmet(
-        self, wanted: Wanted, provider: Provider, free: Sequence[Handle], got: int
+        self,
+        wanted: GroupAllocation,
+        provider: Provider,
+        free: Sequence[Handle],
+        got: int,
     ) -> exception.NUMAPolicyUnmet:
         policies = {self.policies.effective(wanted, each).value for each in free}
         cells = ", ".join(map(str, self.guest.cells))
@@ -162,7 +168,9 @@ class _Shelf:
         return taken
 
 
-def _check_offered(wanted: Sequence[Wanted], providers: Mapping[str, Provider]) -> None:
+def _check_offered(
+    wanted: Sequence[GroupAllocation], providers: Mapping[str, Provider]
+) -> None:
     for each in wanted:
         if each.provider_uuid not in providers:
             raise exception.DeviceGone(
@@ -173,7 +181,7 @@ def _check_offered(wanted: Sequence[Wanted], providers: Mapping[str, Provider]) 
 
 
 def _check_enough(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[GroupAllocation],
     providers: Mapping[str, Provider],
     free: Mapping[str, Sequence[Handle]],
 ) -> None:

@@ -20,11 +20,11 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget, FlavorRequest, title
 from os_acc.scheduling import accel_keys, request_groups, request_rules
-from os_acc.scheduling.group_drafts import Draft
+from os_acc.scheduling.group_drafts import GroupBuilder
 
 #: Nova's, for all PCI devices of a guest; judged where it is needed.
 PCI_NUMA_POLICY: Final = "hw:pci_numa_affinity_policy"
@@ -40,7 +40,7 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
         bitstreams, or for one without an accelerator to be programmed.
     """
     specs = _sorted_items(flavor_extra_specs)
-    drafts: dict[str, Draft] = {}
+    drafts: dict[str, GroupBuilder] = {}
     policy = None
     for key, value in specs:
         if key == request_groups.GROUP_POLICY:
@@ -112,10 +112,12 @@ def _sorted_items(specs: object) -> list[tuple[str, object]]:
     return sorted(specs.items(), key=lambda item: item[0])
 
 
-def _add_own(drafts: dict[str, Draft], own: accel_keys.OwnKey, value: object) -> None:
+def _add_own(
+    drafts: dict[str, GroupBuilder], own: accel_keys.AccelKey, value: object
+) -> None:
     said = accel_keys.read(own, value)
-    draft = drafts.setdefault(own.suffix, Draft())
-    if isinstance(said, Wish):
+    draft = drafts.setdefault(own.suffix, GroupBuilder())
+    if isinstance(said, BitstreamRequest):
         _add_wish(draft, own, said)
         return
     before: AttachTarget | NUMAPolicy | None
@@ -130,7 +132,9 @@ def _add_own(drafts: dict[str, Draft], own: accel_keys.OwnKey, value: object) ->
         )
 
 
-def _add_wish(draft: Draft, own: accel_keys.OwnKey, wish: Wish) -> None:
+def _add_wish(
+    draft: GroupBuilder, own: accel_keys.AccelKey, wish: BitstreamRequest
+) -> None:
     if draft.wish not in (None, wish):
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(own.key)}: {title(own.suffix)} asks for "

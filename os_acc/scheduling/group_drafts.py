@@ -7,19 +7,19 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc import exception
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget, RequestGroup
 
 
 @dataclasses.dataclass(slots=True)
-class Draft:
+class GroupBuilder:
     """A group as far as it has been read."""
 
     resources: dict[str, int] = dataclasses.field(default_factory=dict)
     required: set[str] = dataclasses.field(default_factory=set)
     forbidden: set[str] = dataclasses.field(default_factory=set)
-    wish: Wish | None = None
+    wish: BitstreamRequest | None = None
     attach_target: AttachTarget | None = None
     numa_policy: NUMAPolicy | None = None
 

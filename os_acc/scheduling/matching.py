@@ -24,12 +24,17 @@ from os_acc.objects.request import (
     RequestGroup,
     title,
 )
-from os_acc.objects.selection import Allocations, Selection, SingleProvider, Wanted
+from os_acc.objects.selection import (
+    Allocations,
+    GroupAllocation,
+    Selection,
+    SingleProvider,
+)
 from os_acc.scheduling.assignment.problem import Pins
-from os_acc.scheduling.assignment.trait_view import Known
+from os_acc.scheduling.assignment.trait_view import TraitView
 from os_acc.scheduling.assignment.unmapped import without_mappings
 
-_NOTHING_KNOWN: Final = Known()
+_NOTHING_KNOWN: Final = TraitView()
 _NOT_DECIDED: Final[Pins] = MappingProxyType({})
 
 
@@ -37,9 +42,9 @@ def match_groups(
     request: FlavorRequest,
     selection: Selection,
     ours: Mapping[str, str],
-    known: Known = _NOTHING_KNOWN,
+    known: TraitView = _NOTHING_KNOWN,
     recorded: Pins = _NOT_DECIDED,
-) -> tuple[Wanted, ...]:
+) -> tuple[GroupAllocation, ...]:
     """Attribute what was selected to the request's groups.
 
     :param ours: this host's providers: uuid to resource class.
@@ -64,7 +69,7 @@ def match_groups(
         elif selection.mappings is not None:
             wanted = _with_mappings(request, allocated, selection.mappings, ours)
         elif not request.groups:
-            wanted = [Wanted("", uuid, ours[uuid], n) for uuid, n in allocated]
+            wanted = [GroupAllocation("", uuid, ours[uuid], n) for uuid, n in allocated]
         else:
             wanted = without_mappings(request, selection, ours, known, recorded)
     if request.groups:
@@ -107,7 +112,9 @@ def check_promise(
         )
 
 
-def _with_wishes(request: FlavorRequest, wanted: Sequence[Wanted]) -> list[Wanted]:
+def _with_wishes(
+    request: FlavorRequest, wanted: Sequence[GroupAllocation]
+) -> list[GroupAllocation]:
     """What each group wants to be programmed, beside what it wants."""
     asked = {group.suffix: group.wish for group in request.groups if group.wish}
     served = {one.group_suffix for one in wanted}
@@ -154,7 +161,7 @@ def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]
 
 def _from_single(
     request: FlavorRequest, provider: str, ours: Mapping[str, str]
-) -> list[Wanted]:
+) -> list[GroupAllocation]:
     if provider not in ours:
         raise exception.ProviderNotFound(
             f"resource provider {provider} is none of this host's accelerators",
@@ -176,14 +183,16 @@ def _from_single(
             f"no request group asks for {resource_class}, "
             f"which is what the selected provider {provider} has"
         )
-    return [Wanted(suffix, provider, resource_class, n) for suffix, n in asking]
+    return [
+        GroupAllocation(suffix, provider, resource_class, n) for suffix, n in asking
+    ]
 
 
 def _check_traits(
     request: FlavorRequest,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[GroupAllocation],
     ours: Mapping[str, str],
-    known: Known,
+    known: TraitView,
 ) -> None:
     """Hold one provider against the traits that its groups require and forbid.
 
@@ -230,12 +239,12 @@ def _with_mappings(
     allocated: Iterable[tuple[str, int]],
     mappings: Sequence[tuple[str, tuple[str, ...]]],
     ours: Mapping[str, str],
-) -> list[Wanted]:
+) -> list[GroupAllocation]:
     wanted = []
     for provider, amount in allocated:
         suffixes = [suffix for suffix, members in mappings if provider in members]
         parts = _parts(request, provider, amount, suffixes, ours[provider])
-        wanted += [Wanted(s, provider, ours[provider], n) for s, n in parts]
+        wanted += [GroupAllocation(s, provider, ours[provider], n) for s, n in parts]
     named = {suffix for suffix, _members in mappings}
     for resource_class in sorted(set(ours.values())):
         for suffix, amount in _asking(request, resource_class):
@@ -293,7 +302,7 @@ def _check_sum(
         )
 
 
-def _check_served_once(wanted: Iterable[Wanted]) -> None:
+def _check_served_once(wanted: Iterable[GroupAllocation]) -> None:
     # Placement never splits one resource class of one group over providers.
     provider_of: dict[tuple[str, str], str] = {}
     for one in wanted:
@@ -307,7 +316,7 @@ def _check_served_once(wanted: Iterable[Wanted]) -> None:
             )
 
 
-def _check_isolation(request: FlavorRequest, wanted: Iterable[Wanted]) -> None:
+def _check_isolation(request: FlavorRequest, wanted: Iterable[GroupAllocation]) -> None:
     if request.policy is not GroupPolicy.ISOLATE:
         return
     holder: dict[str, str] = {}

@@ -22,7 +22,7 @@ from os_acc.objects.request import (
     GroupPolicy,
     title,
 )
-from os_acc.scheduling.group_drafts import Draft, text_of
+from os_acc.scheduling.group_drafts import GroupBuilder, text_of
 
 LOG = logging.getLogger("os_acc.scheduling.extra_specs")
 
@@ -54,7 +54,7 @@ def looks_like_it(key: str) -> bool:
     return _LOOKS_LIKE_IT.match(key) is not None
 
 
-def read(key: str, value: object, drafts: dict[str, Draft]) -> None:
+def read(key: str, value: object, drafts: dict[str, GroupBuilder]) -> None:
     """Add to its group what a key says, if it is about groups.
 
     :raises InvalidExtraSpec: Placement would refuse it.
@@ -63,7 +63,7 @@ def read(key: str, value: object, drafts: dict[str, Draft]) -> None:
     if match is None:
         return
     kind, suffix, name = match.groups(default="")
-    draft = drafts.setdefault(suffix, Draft())
+    draft = drafts.setdefault(suffix, GroupBuilder())
     if kind == "resources":
         _add_resource(draft, suffix, name, key, value)
     else:
@@ -96,7 +96,7 @@ def _check_name(key: str, name: str) -> None:
 
 
 def _add_resource(
-    draft: Draft, suffix: str, name: str, key: str, value: object
+    draft: GroupBuilder, suffix: str, name: str, key: str, value: object
 ) -> None:
     # A bool is an int to Python, but never an amount that somebody meant.
     given = value if type(value) is int else text_of(key, value)
@@ -135,7 +135,9 @@ def _add_resource(
         )
 
 
-def _add_trait(draft: Draft, suffix: str, name: str, key: str, value: object) -> None:
+def _add_trait(
+    draft: GroupBuilder, suffix: str, name: str, key: str, value: object
+) -> None:
     kind = text_of(key, value)
     if kind not in ("required", "forbidden"):
         LOG.warning(

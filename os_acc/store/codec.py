@@ -24,7 +24,7 @@ from os_acc.objects.request import AttachTarget
 VERSION = 1
 
 
-class Unreadable(Exception):
+class DecodeError(Exception):
     """A record that does not prove itself, or says nothing we know."""
 
 
@@ -114,9 +114,9 @@ def decode(payload: str) -> Lease:
             profile=fields.get("profile", ""),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Unreadable(f"not the record of a lease: {error}") from error
+        raise DecodeError(f"not the record of a lease: {error}") from error
     except exception.InvalidPciAddress as error:
-        raise Unreadable(error.message) from error
+        raise DecodeError(error.message) from error
 
 
 def _decode_affinity(value: str | None) -> Affinity | None:

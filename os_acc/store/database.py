@@ -211,7 +211,7 @@ class Database:
                     raise errors.from_sqlite(error, self.path) from error
                 raise self._replace(str(error), deadline) from error
             # Names in SQLite's messages come out of the file as they are.
-            except (_Damage, codec.Unreadable, UnicodeDecodeError) as error:
+            except (_Damage, codec.DecodeError, UnicodeDecodeError) as error:
                 raise self._replace(str(error), deadline) from error
 
     @contextlib.contextmanager
@@ -270,7 +270,7 @@ class Database:
             )
         try:
             fresh, _ = self._build(
-                deadline, recovery.Remains(regions_are_whole=not lost)
+                deadline, recovery.SalvagedContents(regions_are_whole=not lost)
             )
             os.replace(fresh, self.path)
             _sync(self._directory)
@@ -314,8 +314,8 @@ class Database:
         return damage
 
     def _build(
-        self, deadline: float, remains: recovery.Remains
-    ) -> tuple[str, recovery.Salvaged]:
+        self, deadline: float, remains: recovery.SalvagedContents
+    ) -> tuple[str, recovery.RecoveryResult]:
         """A complete store under another name, so that none is half made."""
         fresh = f"{self.path}.new"
         _remove(fresh, "", *_COMPANIONS)
@@ -328,7 +328,7 @@ class Database:
         _remove(fresh, *_COMPANIONS)
         return fresh, saved
 
-    def _remains(self, deadline: float) -> recovery.Remains:
+    def _remains(self, deadline: float) -> recovery.SalvagedContents:
         try:
             with _connect(self.path, deadline, trusting=False) as connection:
                 return recovery.read(connection)
@@ -337,7 +337,7 @@ class Database:
                 raise
         except UnicodeDecodeError:
             LOG.debug("Not even the names of its tables can be read.")
-        return recovery.Remains()
+        return recovery.SalvagedContents()
 
     def _aside(self) -> str:
         now = datetime.datetime.now(datetime.UTC)

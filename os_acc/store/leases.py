@@ -19,11 +19,11 @@ from oslo_log import log
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
-from os_acc.objects.epoch import LIMIT, Accepted
-from os_acc.objects.lease import Lease, LeaseState, Standing
-from os_acc.objects.naming import NOWHERE, Place
+from os_acc.objects.epoch import LIMIT, AcceptedEpochs
+from os_acc.objects.lease import Lease, LeaseState, RecordedState
+from os_acc.objects.naming import NOWHERE, ProviderOrigin
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.published import NOTHING, Told
+from os_acc.objects.published import NOTHING, PublishedNames
 from os_acc.store import (
     codec,
     journal,
@@ -137,7 +137,7 @@ class Store:
             return fresh
 
     def replace(
-        self, leases: Iterable[Lease], accepted: Accepted | None = None
+        self, leases: Iterable[Lease], accepted: AcceptedEpochs | None = None
     ) -> tuple[Lease, ...]:
         """Change leases, all or none; they return with their new epoch.
 
@@ -226,7 +226,7 @@ class Store:
             requests.move(connection, [lease.uuid for lease in fresh], new_consumer)
             return fresh
 
-    def next_epoch(self, accepted: Accepted | None = None) -> int:
+    def next_epoch(self, accepted: AcceptedEpochs | None = None) -> int:
         """An epoch for a privileged step that belongs to no lease.
 
         :param accepted: by the helper, which has refused the one before.
@@ -242,7 +242,7 @@ class Store:
     def remember_providers(
         self,
         offered: Mapping[str, str],
-        where: Mapping[str, Place] = NOWHERE,
+        where: Mapping[str, ProviderOrigin] = NOWHERE,
         by: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Record what is offered, uuid to resource class, for ever.
@@ -255,17 +255,17 @@ class Store:
             provider_names.keep(connection, where)
             offers.keep(connection, by)
 
-    def told(self) -> Told:
+    def told(self) -> PublishedNames:
         """What Placement was told under our name."""
         with self._transaction() as connection:
             return published.read(connection)
 
-    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
         """Record what Placement is told from now on, and what no longer."""
         with self._transaction() as connection:
             published.change(connection, more, gone)
 
-    def forget_region(self, key: str, image_id: str) -> regions.Row | None:
+    def forget_region(self, key: str, image_id: str) -> regions.RegionRow | None:
         """Record that a region is about to be programmed with an image.
 
         Until :meth:`know_region` nothing is known of what it holds.
@@ -285,7 +285,7 @@ class Store:
         with self._transaction() as connection:
             regions.entrust(connection, key)
 
-    def recall_region(self, key: str, before: regions.Row | None) -> None:
+    def recall_region(self, key: str, before: regions.RegionRow | None) -> None:
         """Record again what was known before a programming that never began."""
         with self._transaction() as connection:
             regions.recall(connection, key, before)
@@ -339,11 +339,11 @@ class Store:
         with self._transaction() as connection:
             return journal.newest(connection, limit)
 
-    def standing(self) -> Standing:
+    def standing(self) -> RecordedState:
         """All leases, and what else is not to be offered."""
         with self._transaction() as connection:
             leases = self._load(connection, rows.select(connection))
-            return Standing(
+            return RecordedState(
                 leases,
                 tuple(sorted(rows.orphans(connection))),
                 regions.read(connection),
@@ -396,19 +396,19 @@ class Store:
         return self._load(connection, rows.select(connection, "consumer = ?", consumer))
 
     def _load(
-        self, connection: sqlite3.Connection, found: list[rows.Row]
+        self, connection: sqlite3.Connection, found: list[rows.LeaseRow]
     ) -> tuple[Lease, ...]:
         """The leases that prove themselves; the others are set aside."""
         leases = []
         for row in found:
             try:
                 leases.append(rows.lease_of(row))
-            except codec.Unreadable as error:
+            except codec.DecodeError as error:
                 self._set_aside(connection, row, str(error))
         return tuple(leases)
 
     def _set_aside(
-        self, connection: sqlite3.Connection, row: rows.Row, why: str
+        self, connection: sqlite3.Connection, row: rows.LeaseRow, why: str
     ) -> None:
         rows.set_aside(connection, row, why)
         journal.record(
@@ -426,7 +426,7 @@ class Store:
             why,
         )
 
-    def _current(self, connection: sqlite3.Connection, lease: Lease) -> rows.Row:
+    def _current(self, connection: sqlite3.Connection, lease: Lease) -> rows.LeaseRow:
         found = rows.select(connection, "uuid = ?", lease.uuid)
         if not found:
             raise exception.LeaseNotFound(
@@ -434,7 +434,7 @@ class Store:
             )
         try:
             recorded = rows.lease_of(found[0])
-        except codec.Unreadable as error:
+        except codec.DecodeError as error:
             raise exception.LeaseNotFound(
                 f"the record of lease {lease.uuid} is damaged: {error}"
             ) from error
@@ -450,7 +450,7 @@ class Store:
         connection: sqlite3.Connection,
         leases: Iterable[Lease],
         consumer: str | None = None,
-        accepted: Accepted | None = None,
+        accepted: AcceptedEpochs | None = None,
     ) -> tuple[Lease, ...]:
         epoch = rows.next_epoch(connection, self._now(), accepted)
 

@@ -12,7 +12,7 @@ from os_acc.store import codec, schema
 from os_acc.store.proof import META
 
 
-class Meta(NamedTuple):
+class StoreMeta(NamedTuple):
     """The row.
 
     :ivar store: another one for each store that was ever made.
@@ -25,15 +25,15 @@ class Meta(NamedTuple):
     version: int
 
 
-def read(connection: sqlite3.Connection) -> Meta:
+def read(connection: sqlite3.Connection) -> StoreMeta:
     """The row of a store of this version.
 
     :raises Unreadable: it is not as it was written, or there is another number.
     """
     found = META.read(connection)
     if len(found) != 1 or not 0 <= found[0][1] <= LIMIT:
-        raise codec.Unreadable("it does not say which store it is")
-    return Meta(*found[0])
+        raise codec.DecodeError("it does not say which store it is")
+    return StoreMeta(*found[0])
 
 
 def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:

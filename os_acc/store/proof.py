@@ -17,7 +17,7 @@ from os_acc.store import codec, schema
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Table:
+class ProvenTable:
     """A table of plain columns, and a digest beside them.
 
     :ivar columns: all others, in the order of the table.
@@ -60,7 +60,7 @@ class Table:
         if not proves:
             return found
         if not all(map(self.is_sound, found)):
-            raise codec.Unreadable(f"a row of {self.name} does not match its digest")
+            raise codec.DecodeError(f"a row of {self.name} does not match its digest")
         return [row[:-1] for row in found]
 
     def put(
@@ -82,17 +82,19 @@ class Table:
         ).rowcount
 
 
-META: Final = Table("meta", ("store", "epoch", "version"))
-CLAIMS: Final = Table("claims", ("address", "lease"))
-PROVIDERS: Final = Table("providers", ("uuid", "resource_class"))
-EVENTS: Final = Table(
+META: Final = ProvenTable("meta", ("store", "epoch", "version"))
+CLAIMS: Final = ProvenTable("claims", ("address", "lease"))
+PROVIDERS: Final = ProvenTable("providers", ("uuid", "resource_class"))
+EVENTS: Final = ProvenTable(
     "events", ("id", "at", "operation", "consumer", "address", "state", "detail")
 )
-TOLD: Final = Table("told", ("provider", "kind", "name"), schema.WITH_TOLD)
-MADE: Final = Table("made_names", ("kind", "name", "kept"), schema.WITH_KEPT)
-PLACES: Final = Table("places", ("provider", "address", "key"), schema.WITH_PLACES)
-OFFERED: Final = Table("offered_by", ("provider", "plugin"), schema.WITH_PLUGINS)
-RECORDED: Final = Table("recorded", ("address", "lease"), schema.WITH_RECORDED)
+TOLD: Final = ProvenTable("told", ("provider", "kind", "name"), schema.WITH_TOLD)
+MADE: Final = ProvenTable("made_names", ("kind", "name", "kept"), schema.WITH_KEPT)
+PLACES: Final = ProvenTable(
+    "places", ("provider", "address", "key"), schema.WITH_PLACES
+)
+OFFERED: Final = ProvenTable("offered_by", ("provider", "plugin"), schema.WITH_PLUGINS)
+RECORDED: Final = ProvenTable("recorded", ("address", "lease"), schema.WITH_RECORDED)
 
 #: A damaged row of these tables makes the whole store a damaged one.
 DECISIVE: Final = (META, CLAIMS, PROVIDERS, TOLD, MADE, PLACES, OFFERED, RECORDED)

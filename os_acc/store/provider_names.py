@@ -11,22 +11,22 @@ import sqlite3
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from os_acc.objects.naming import Place
+from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.store.proof import PLACES
 
 
-def read(connection: sqlite3.Connection) -> Mapping[str, Place]:
+def read(connection: sqlite3.Connection) -> Mapping[str, ProviderOrigin]:
     """The place of every provider that was ever offered, by its uuid."""
     return MappingProxyType(
         {
-            provider: Place(PciAddress.parse(address), key)
+            provider: ProviderOrigin(PciAddress.parse(address), key)
             for provider, address, key in PLACES.read(connection)
         }
     )
 
 
-def keep(connection: sqlite3.Connection, places: Mapping[str, Place]) -> None:
+def keep(connection: sqlite3.Connection, places: Mapping[str, ProviderOrigin]) -> None:
     """Record where providers are now."""
     PLACES.put(
         connection,

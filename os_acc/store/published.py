@@ -11,31 +11,33 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 
-from os_acc.objects.published import Kind, Name, Told
+from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.store.proof import MADE, TOLD
 
-_KINDS = {each.value: each for each in Kind}
+_KINDS = {each.value: each for each in NameKind}
 
 
-def read(connection: sqlite3.Connection) -> Told:
+def read(connection: sqlite3.Connection) -> PublishedNames:
     """All that was told."""
-    given: defaultdict[str, set[Name]] = defaultdict(set)
+    given: defaultdict[str, set[PlacementName]] = defaultdict(set)
     for provider, kind, text in TOLD.read(connection):
         if kind in _KINDS:
-            given[provider].add(Name(_KINDS[kind], text))
+            given[provider].add(PlacementName(_KINDS[kind], text))
     made = {
-        Name(_KINDS[kind], text): at
+        PlacementName(_KINDS[kind], text): at
         for kind, text, at in MADE.read(connection)
         if kind in _KINDS
     }
-    return Told.of_mapping(
+    return PublishedNames.of_mapping(
         {each: frozenset(names) for each, names in given.items()},
         frozenset(made),
         {name: at for name, at in made.items() if at},
     )
 
 
-def change(connection: sqlite3.Connection, more: Told, gone: Told) -> None:
+def change(
+    connection: sqlite3.Connection, more: PublishedNames, gone: PublishedNames
+) -> None:
     """Record what is told from now on, and what is not any more."""
     connection.executemany(
         "DELETE FROM told WHERE provider = ? AND kind = ? AND name = ?", gone.rows()
@@ -50,5 +52,5 @@ def change(connection: sqlite3.Connection, more: Told, gone: Told) -> None:
     MADE.put(connection, [row for row in kept if row[:2] in ours])
 
 
-def _made(told: Told) -> list[tuple[str, str]]:
+def _made(told: PublishedNames) -> list[tuple[str, str]]:
     return [(name.kind.value, name.text) for name in told.made]

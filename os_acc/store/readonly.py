@@ -21,11 +21,11 @@ from types import MappingProxyType
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
-from os_acc.objects.lease import Lease, Standing
-from os_acc.objects.naming import Place
+from os_acc.objects.lease import Lease, RecordedState
+from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.published import NOTHING, Told
-from os_acc.objects.region import NO_DOUBTS, Doubts
+from os_acc.objects.published import NOTHING, PublishedNames
+from os_acc.objects.region import NO_DOUBTS, UnverifiedRegions
 from os_acc.store import (
     codec,
     errors,
@@ -47,7 +47,7 @@ from os_acc.store.database import (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Recorded:
+class StoreSnapshot:
     """What a store says; nothing where there is none yet.
 
     :ivar damaged_claims: functions of leases that cannot be read.
@@ -63,10 +63,10 @@ class Recorded:
     leases: tuple[Lease, ...] = ()
     damaged_claims: tuple[PciAddress, ...] = ()
     damaged_files: tuple[str, ...] = ()
-    unknown_regions: Doubts = NO_DOUBTS
-    told: Told = NOTHING
+    unknown_regions: UnverifiedRegions = NO_DOUBTS
+    told: PublishedNames = NOTHING
     requests: tuple[AcceleratorRequest, ...] = ()
-    places: Mapping[str, Place] = dataclasses.field(
+    places: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     plugins: Mapping[str, str] = dataclasses.field(
@@ -77,9 +77,9 @@ class Recorded:
     )
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> RecordedState:
         """The same as somebody has it who may write."""
-        return Standing(
+        return RecordedState(
             self.leases,
             self.damaged_claims,
             self.unknown_regions,
@@ -89,7 +89,7 @@ class Recorded:
         )
 
 
-def read(state_path: str, busy_timeout: float) -> Recorded:
+def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
     """What the store below a state directory says at this moment.
 
     :param busy_timeout: how long to wait for those who write, in seconds.
@@ -100,12 +100,12 @@ def read(state_path: str, busy_timeout: float) -> Recorded:
     try:
         os.stat(database.path)
     except FileNotFoundError:
-        return Recorded(damaged_files=database.damaged)
+        return StoreSnapshot(damaged_files=database.damaged)
     except OSError as error:
         raise errors.from_os_error(error, database.path) from error
     try:
         found = _read(database.path, time.monotonic() + busy_timeout)
-    except codec.Unreadable as error:
+    except codec.DecodeError as error:
         raise _damaged(database.path, str(error)) from error
     except sqlite3.Error as error:
         if errors.is_damage(error) or not has_sound_header(database.path):
@@ -116,7 +116,7 @@ def read(state_path: str, busy_timeout: float) -> Recorded:
     return dataclasses.replace(found, damaged_files=database.damaged)
 
 
-def _read(path: str, deadline: float) -> Recorded:
+def _read(path: str, deadline: float) -> StoreSnapshot:
     while True:
         left = max(0.0, deadline - time.monotonic())
         if not has_strange_log(path):
@@ -134,7 +134,7 @@ def _read(path: str, deadline: float) -> Recorded:
             raise exception.StoreBusy(f"others were writing to {path} all the time")
 
 
-def _copied(path: str) -> Recorded | None:
+def _copied(path: str) -> StoreSnapshot | None:
     """What a copy says; None where somebody wrote while it was made."""
     files = [each for each in (path, f"{path}-journal") if os.path.exists(each)]
     with tempfile.TemporaryDirectory(prefix="os-acc-") as directory:
@@ -155,7 +155,7 @@ def _stamp(path: str) -> tuple[int, int, int]:
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def _recorded(path: str, mode: str, timeout: float) -> Recorded:
+def _recorded(path: str, mode: str, timeout: float) -> StoreSnapshot:
     with contextlib.closing(
         sqlite3.connect(
             f"{pathlib.Path(path).as_uri()}?mode={mode}",
@@ -178,9 +178,9 @@ def _recorded(path: str, mode: str, timeout: float) -> Recorded:
         for row in rows.select(connection):
             try:
                 leases.append(rows.lease_of(row))
-            except codec.Unreadable:
+            except codec.DecodeError:
                 claims.update(rows.claims_of(connection, row))
-        return Recorded(
+        return StoreSnapshot(
             tuple(leases),
             tuple(sorted(claims)),
             unknown_regions=regions.read(connection),

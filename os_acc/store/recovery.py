@@ -20,7 +20,7 @@ from os_acc.store.proof import (
     PLACES,
     PROVIDERS,
     TOLD,
-    Table,
+    ProvenTable,
 )
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
@@ -29,7 +29,7 @@ _KEPT = (PROVIDERS, TOLD, MADE, PLACES, OFFERED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Remains:
+class SalvagedContents:
     """What a damaged store still says; nothing where it says nothing.
 
     :ivar claims: also those that do not prove themselves.
@@ -37,32 +37,34 @@ class Remains:
     :ivar regions_are_whole: whether this is all that it said of regions.
     """
 
-    leases: tuple[rows.Row, ...] = ()
+    leases: tuple[rows.LeaseRow, ...] = ()
     claims: tuple[tuple[str, ...], ...] = ()
     epoch: int = 0
-    tables: Mapping[Table, tuple[tuple[Any, ...], ...]] = dataclasses.field(
+    tables: Mapping[ProvenTable, tuple[tuple[Any, ...], ...]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    regions: tuple[region_rows.Row, ...] = ()
+    regions: tuple[region_rows.RegionRow, ...] = ()
     regions_are_whole: bool = False
     requests: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Salvaged:
+class RecoveryResult:
     """How many leases were kept, and how many were there but unreadable."""
 
     kept: int = 0
     damaged: int = 0
 
 
-def read(connection: sqlite3.Connection) -> Remains:
+def read(connection: sqlite3.Connection) -> SalvagedContents:
     """Read a damaged store as far as it can be read.
 
     :raises sqlite3.Error: it cannot be read now, for a reason that passes.
     """
-    return Remains(
-        leases=tuple(rows.Row(*row) for row in _scan(connection, "leases", _LEASE)),
+    return SalvagedContents(
+        leases=tuple(
+            rows.LeaseRow(*row) for row in _scan(connection, "leases", _LEASE)
+        ),
         claims=tuple(_texts(connection, "claims", "address, lease")),
         epoch=max((epoch for _, epoch, _ in _sound(connection, META)), default=0),
         tables=MappingProxyType(
@@ -71,14 +73,14 @@ def read(connection: sqlite3.Connection) -> Remains:
         regions=tuple(
             row
             for _, *found in _scan(connection, "unknown_regions", region_rows.COLUMNS)
-            if (row := region_rows.Row(*found)).is_sound
+            if (row := region_rows.RegionRow(*found)).is_sound
         ),
         regions_are_whole=_is_whole(connection),
         requests=tuple(_texts(connection, "requests", requests.COLUMNS)),
     )
 
 
-def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
+def write(connection: sqlite3.Connection, remains: SalvagedContents) -> RecoveryResult:
     """Copy every lease that proves itself, and every claim that is left.
 
     A claim whose lease is not among them keeps its device out of use, also where
@@ -91,7 +93,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     for row in remains.leases:
         try:
             lease = rows.lease_of(row)
-        except codec.Unreadable as error:
+        except codec.DecodeError as error:
             damaged += 1
             connection.execute(
                 "INSERT INTO damaged VALUES (?, ?, ?, ?, ?, ?)",
@@ -110,7 +112,7 @@ def write(connection: sqlite3.Connection, remains: Remains) -> Salvaged:
     requests.keep(connection, remains.requests)
     region_rows.keep(connection, remains.regions, whole=remains.regions_are_whole)
     meta.set_epoch(connection, last)
-    return Salvaged(len(kept), damaged)
+    return RecoveryResult(len(kept), damaged)
 
 
 def _is_whole(connection: sqlite3.Connection) -> bool:
@@ -129,7 +131,9 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def _sound(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
+def _sound(
+    connection: sqlite3.Connection, table: ProvenTable
+) -> Iterator[tuple[Any, ...]]:
     for _, *row in _scan(connection, table.name, table.listed):
         if table.is_sound(tuple(row)):
             yield tuple(row[:-1])

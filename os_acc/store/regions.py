@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from oslo_log import log
 
-from os_acc.objects.region import NO_DOUBTS, Doubts
+from os_acc.objects.region import NO_DOUBTS, UnverifiedRegions
 from os_acc.store import codec, schema
 
 LOG = log.getLogger(__name__)
@@ -28,7 +28,7 @@ COLUMNS = "key, image, proved, digest"
 _ALL = "*"
 
 
-class State(enum.IntEnum):
+class RegionState(enum.IntEnum):
     """What the column ``proved`` says of a region, and ``image`` beside it.
 
     FAILED: its programming has begun with this image, and is not proved.
@@ -41,7 +41,7 @@ class State(enum.IntEnum):
     ENTRUSTED = 2
 
 
-class Row(NamedTuple):
+class RegionRow(NamedTuple):
     """One row as SQLite gives it; in a damaged file, anything may be in it."""
 
     key: object
@@ -56,12 +56,12 @@ class Row(NamedTuple):
             isinstance(self.key, str)
             and isinstance(self.image, str)
             and isinstance(self.proved, int)
-            and self.proved in tuple(State)
-            and self == _row(self.key, self.image, State(self.proved))
+            and self.proved in tuple(RegionState)
+            and self == _row(self.key, self.image, RegionState(self.proved))
         )
 
 
-def read(connection: sqlite3.Connection) -> Doubts:
+def read(connection: sqlite3.Connection) -> UnverifiedRegions:
     """What is in doubt, by all that the store says."""
     version = schema.version_of(connection)
     if version < schema.WITH_REGIONS:
@@ -69,35 +69,35 @@ def read(connection: sqlite3.Connection) -> Doubts:
     if version < schema.WITH_PROOF:
         # Somebody only looks, and brings nothing up to date.
         found = connection.execute("SELECT key FROM unknown_regions").fetchall()
-        return Doubts(proved=frozenset()) if found else NO_DOUBTS
+        return UnverifiedRegions(proved=frozenset()) if found else NO_DOUBTS
     rows = _rows(connection)
     sound = [row for row in rows if row.is_sound]
-    failed = _keys(sound, State.FAILED)
-    proved = _keys(sound, State.PROVED)
+    failed = _keys(sound, RegionState.FAILED)
+    proved = _keys(sound, RegionState.PROVED)
     all_are = _ALL in failed or len(sound) < len(rows)
-    return Doubts(
+    return UnverifiedRegions(
         keys=failed - {_ALL},
-        entrusted=_keys(sound, State.ENTRUSTED),
+        entrusted=_keys(sound, RegionState.ENTRUSTED),
         contents={str(row.key): str(row.image) for row in sound if row.key in proved},
         proved=proved if all_are else None,
     )
 
 
-def doubt(connection: sqlite3.Connection, key: str, image: str) -> Row | None:
+def doubt(connection: sqlite3.Connection, key: str, image: str) -> RegionRow | None:
     """Record that a region is about to be programmed with an image.
 
     :returns: what was recorded of it before.
     """
     before = _row_of(connection, key)
     _all_are(connection)
-    _put(connection, _row(key, image, State.FAILED))
+    _put(connection, _row(key, image, RegionState.FAILED))
     return before
 
 
 def settle(connection: sqlite3.Connection, key: str, content: str) -> None:
     """Record what a region is proved to hold."""
     _all_are(connection)
-    _put(connection, _row(key, content, State.PROVED))
+    _put(connection, _row(key, content, RegionState.PROVED))
 
 
 def entrust(connection: sqlite3.Connection, key: str) -> None:
@@ -109,11 +109,11 @@ def entrust(connection: sqlite3.Connection, key: str) -> None:
     before = _row_of(connection, key)
     if before is None and all_are:
         return
-    if before is None or before.proved != State.FAILED:
-        _put(connection, _row(key, "", State.ENTRUSTED))
+    if before is None or before.proved != RegionState.FAILED:
+        _put(connection, _row(key, "", RegionState.ENTRUSTED))
 
 
-def recall(connection: sqlite3.Connection, key: str, before: Row | None) -> None:
+def recall(connection: sqlite3.Connection, key: str, before: RegionRow | None) -> None:
     """Record again what was known before a programming that never began."""
     _all_are(connection)
     if before is not None:
@@ -136,7 +136,9 @@ def is_sound(connection: sqlite3.Connection) -> bool:
     return all(row.is_sound for row in _rows(connection))
 
 
-def keep(connection: sqlite3.Connection, rows: Iterable[Row], *, whole: bool) -> None:
+def keep(
+    connection: sqlite3.Connection, rows: Iterable[RegionRow], *, whole: bool
+) -> None:
     """Put into a new store what a damaged one still said.
 
     :param rows: that are sound.
@@ -144,10 +146,10 @@ def keep(connection: sqlite3.Connection, rows: Iterable[Row], *, whole: bool) ->
     """
     for row in rows:
         # What was proved then may have been in doubt since, in what is lost.
-        if whole or row.proved == State.FAILED:
+        if whole or row.proved == RegionState.FAILED:
             _put(connection, row)
     if not whole:
-        _put(connection, _row(_ALL, "", State.FAILED))
+        _put(connection, _row(_ALL, "", RegionState.FAILED))
 
 
 def _all_are(connection: sqlite3.Connection) -> bool:
@@ -158,32 +160,32 @@ def _all_are(connection: sqlite3.Connection) -> bool:
     """
     if read(connection).proved is None:
         return False
-    _put(connection, _row(_ALL, "", State.FAILED))
+    _put(connection, _row(_ALL, "", RegionState.FAILED))
     return True
 
 
-def _keys(rows: Iterable[Row], state: State) -> frozenset[str]:
+def _keys(rows: Iterable[RegionRow], state: RegionState) -> frozenset[str]:
     return frozenset(str(row.key) for row in rows if row.proved == state)
 
 
-def _row_of(connection: sqlite3.Connection, key: str) -> Row | None:
+def _row_of(connection: sqlite3.Connection, key: str) -> RegionRow | None:
     """The row of a region, if it is sound."""
     return next(
         (row for row in _rows(connection) if row.key == key and row.is_sound), None
     )
 
 
-def _rows(connection: sqlite3.Connection) -> list[Row]:
+def _rows(connection: sqlite3.Connection) -> list[RegionRow]:
     found = connection.execute(f"SELECT {COLUMNS} FROM unknown_regions")
-    return [Row(*values) for values in found]
+    return [RegionRow(*values) for values in found]
 
 
-def _put(connection: sqlite3.Connection, row: Row) -> None:
+def _put(connection: sqlite3.Connection, row: RegionRow) -> None:
     connection.execute(
         "INSERT OR REPLACE INTO unknown_regions VALUES (?, ?, ?, ?)", row
     )
 
 
-def _row(key: str, image: str, state: State) -> Row:
+def _row(key: str, image: str, state: RegionState) -> RegionRow:
     text = json.dumps([key, image, int(state)])
-    return Row(key, image, int(state), codec.digest(text))
+    return RegionRow(key, image, int(state), codec.digest(text))

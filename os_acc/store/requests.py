@@ -18,7 +18,7 @@ from oslo_log import log
 
 from os_acc.objects.accelerator_request import (
     AcceleratorRequest,
-    Binding,
+    RequestBinding,
     RequestState,
 )
 from os_acc.objects.lease import Lease
@@ -162,6 +162,6 @@ def _decode(payload: str) -> AcceleratorRequest:
         group=fields["group"],
         properties=tuple((key, value) for key, value in fields["properties"]),
         recorded=RequestState(fields["state"]),
-        binding=Binding(*binding) if binding else None,
+        binding=RequestBinding(*binding) if binding else None,
         reason=fields["reason"],
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from os_acc import exception
 from os_acc.objects import epoch
-from os_acc.objects.epoch import Accepted
+from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec, meta
@@ -20,7 +20,7 @@ from os_acc.store.proof import CLAIMS, RECORDED
 COLUMNS = "rowid, uuid, consumer, epoch, payload, digest"
 
 
-class Row(NamedTuple):
+class LeaseRow(NamedTuple):
     """One row as SQLite gives it; in a damaged file, anything may be in it."""
 
     rowid: int
@@ -31,38 +31,38 @@ class Row(NamedTuple):
     digest: object
 
 
-def lease_of(row: Row) -> Lease:
+def lease_of(row: LeaseRow) -> Lease:
     """The lease of a row that proves itself.
 
     :raises codec.Unreadable: the row is not what was once written.
     """
     if not isinstance(row.payload, str):
-        raise codec.Unreadable("its payload is not text")
+        raise codec.DecodeError("its payload is not text")
     if codec.digest(row.payload) != row.digest:
-        raise codec.Unreadable("its payload does not match its digest")
+        raise codec.DecodeError("its payload does not match its digest")
     lease = codec.decode(row.payload)
     if (row.uuid, row.consumer, row.epoch) != (
         lease.uuid,
         lease.consumer,
         lease.epoch,
     ):
-        raise codec.Unreadable("its columns do not match its payload")
+        raise codec.DecodeError("its columns do not match its payload")
     return lease
 
 
 def select(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
-) -> list[Row]:
+) -> list[LeaseRow]:
     """Rows in the order in which they were added."""
     cursor = connection.execute(
         f"SELECT {COLUMNS} FROM leases WHERE {condition} ORDER BY rowid",
         arguments,
     )
-    return [Row(*values) for values in cursor]
+    return [LeaseRow(*values) for values in cursor]
 
 
 def next_epoch(
-    connection: sqlite3.Connection, now: int, accepted: Accepted | None = None
+    connection: sqlite3.Connection, now: int, accepted: AcceptedEpochs | None = None
 ) -> int:
     """The next number, above all that this store gave out, and near ``now``.
 
@@ -74,7 +74,7 @@ def next_epoch(
     last = meta.read(connection).epoch
     own = min(max(last + 1, now), epoch.LIMIT)
     chosen = accepted.nearest(own) if accepted else own
-    kept = chosen if chosen <= epoch.Accepted.at(last, now).limit else own
+    kept = chosen if chosen <= epoch.AcceptedEpochs.at(last, now).limit else own
     meta.set_epoch(connection, kept)
     return chosen
 
@@ -89,7 +89,7 @@ def insert(connection: sqlite3.Connection, lease: Lease) -> None:
     )
 
 
-def update(connection: sqlite3.Connection, row: Row, lease: Lease) -> None:
+def update(connection: sqlite3.Connection, row: LeaseRow, lease: Lease) -> None:
     """Write a lease in the place of one that was read before."""
     payload = codec.encode(lease, previous=str(row.payload))
     connection.execute(
@@ -105,13 +105,13 @@ def update(connection: sqlite3.Connection, row: Row, lease: Lease) -> None:
     )
 
 
-def delete(connection: sqlite3.Connection, row: Row) -> None:
+def delete(connection: sqlite3.Connection, row: LeaseRow) -> None:
     """Remove a row, and what its lease claims."""
     connection.execute("DELETE FROM leases WHERE rowid = ?", (row.rowid,))
     release(connection, row)
 
 
-def release(connection: sqlite3.Connection, row: Row) -> None:
+def release(connection: sqlite3.Connection, row: LeaseRow) -> None:
     """Remove what a lease claims."""
     connection.execute("DELETE FROM claims WHERE lease = ?", (row.uuid,))
 
@@ -136,7 +136,7 @@ def addresses_of(lease: Lease) -> list[str]:
     return [str(address) for address in sorted({lease.address, *lease.members})]
 
 
-def set_aside(connection: sqlite3.Connection, row: Row, found: str) -> None:
+def set_aside(connection: sqlite3.Connection, row: LeaseRow, found: str) -> None:
     """Move a damaged row out of the way; what it claims stays claimed.
 
     :param found: when and why, for people.
@@ -167,7 +167,7 @@ def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[PciAddress]:
             continue
 
 
-def claims_of(connection: sqlite3.Connection, row: Row) -> Iterator[PciAddress]:
+def claims_of(connection: sqlite3.Connection, row: LeaseRow) -> Iterator[PciAddress]:
     """Addresses that the lease of a row claims, whether it can be read or not."""
     yield from _parsed(CLAIMS.read(connection, "lease = ?", row.uuid))
 

@@ -13,17 +13,17 @@ from os_acc.testing import hosts
 from os_acc.testing.dfl_specs import DflSpec
 from os_acc.testing.kernel import FakeKernel, FunctionState, Snapshot
 from os_acc.testing.specs import (
-    ClassDevice,
+    ClassDeviceSpec,
     DriverSpec,
     FunctionSpec,
     HostSpec,
     NodeSpec,
     SriovSpec,
 )
-from os_acc.testing.writes import Outcome, Write
+from os_acc.testing.writes import Write, WriteOutcome
 
 __all__ = [
-    "ClassDevice",
+    "ClassDeviceSpec",
     "DflSpec",
     "DriverSpec",
     "FakeKernel",
@@ -31,9 +31,9 @@ __all__ = [
     "FunctionState",
     "HostSpec",
     "NodeSpec",
-    "Outcome",
     "Snapshot",
     "SriovSpec",
     "Write",
+    "WriteOutcome",
     "hosts",
 ]

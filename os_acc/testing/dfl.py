@@ -27,7 +27,7 @@ _MAJORS = {"dfl-fme": 241, "dfl-port": 242}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Port:
+class FakePort:
     """A port as the driver of the card or VF knows it.
 
     :ivar disabled: how often it was disabled and not enabled again.
@@ -51,7 +51,7 @@ class Made:
 
     card: str
     place: str
-    ports: tuple[Port, ...]
+    ports: tuple[FakePort, ...]
     fme: str = ""
     manager: str = ""
 
@@ -133,7 +133,7 @@ def _show_card(tree: Transaction, spec: FunctionSpec) -> None:
     manager = _show_manager(tree, path, spec) if card.reconfigurable else ""
     known = Made(spec.address, place, (), fme, manager)
     for number in range(len(card.functions)):
-        port = Port(number, _port_name(tree))
+        port = FakePort(number, _port_name(tree))
         _show_port(tree, place, port)
         known = dataclasses.replace(known, ports=(*known.ports, port))
     _put(tree, spec.address, known)
@@ -144,7 +144,7 @@ def _show_vf(tree: Transaction, spec: FunctionSpec, address: str) -> None:
     released = [port for port in made(tree, spec.address).ports if port.released]
     number = released[spec.vf_index(address)].number
     place = _base_region(tree, address)
-    port = Port(number, _port_name(tree))
+    port = FakePort(number, _port_name(tree))
     _show_port(tree, place, port)
     known = Made(spec.address, place, (port,))
     _put(tree, address, known)
@@ -173,7 +173,7 @@ def _show_manager(tree: Transaction, fme: str, spec: FunctionSpec) -> str:
     return manager
 
 
-def _show_port(tree: Transaction, place: str, port: Port) -> None:
+def _show_port(tree: Transaction, place: str, port: FakePort) -> None:
     path = _platform_device(tree, place, port.name)
     tree.put(f"{path}/id", f"{port.number}\n")
 
@@ -225,7 +225,7 @@ def engine_of(tree: Transaction, address: str) -> str:
     return made(tree, address).fme if address in tree.list(_MADE) else ""
 
 
-def own_port(tree: Transaction, card: str, number: int) -> Port | None:
+def own_port(tree: Transaction, card: str, number: int) -> FakePort | None:
     """A port as the card's driver knows it, released or not."""
     ports = made(tree, card).ports
     return ports[number] if 0 <= number < len(ports) else None
@@ -304,7 +304,7 @@ def move(tree: Transaction, card: str, number: int) -> None:
         _show_functions(tree, known)
 
 
-def _with(known: Made, port: Port) -> Made:
+def _with(known: Made, port: FakePort) -> Made:
     ports = tuple(port if port.number == own.number else own for own in known.ports)
     return dataclasses.replace(known, ports=ports)
 

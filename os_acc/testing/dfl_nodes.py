@@ -24,7 +24,7 @@ from os_acc.testing.dfl_specs import NOTHING, function_of
 from os_acc.testing.drivers import refuse
 from os_acc.testing.faults import Effect, Fault
 from os_acc.testing.tree import Transaction, Tree
-from os_acc.testing.writes import Outcome, Write, name_of, record
+from os_acc.testing.writes import Write, WriteOutcome, name_of, record
 
 #: The names by which faults strike an ioctl.
 PROGRAM, RELEASE, ASSIGN = "program", "release", "assign"
@@ -236,7 +236,7 @@ class DflNodes(privsep_kernel.Kernel):
         if fault is None:
             return None
         if fault.effect == Effect.KILL_BEFORE:
-            self._told(tree, node, text, Outcome.KILLED_BEFORE.value)
+            self._told(tree, node, text, WriteOutcome.KILLED_BEFORE.value)
         if fault.effect != Effect.FAIL or fault.errno in begun:
             return None
         refused = refuse(fault.errno, node)
@@ -250,7 +250,7 @@ class DflNodes(privsep_kernel.Kernel):
                 if not faults.hangs(tree, fault):
                     return
                 if not noted:
-                    self._told(tree, node, text, Outcome.BLOCKED.value)
+                    self._told(tree, node, text, WriteOutcome.BLOCKED.value)
             noted = True
             time.sleep(_POLL)
 
@@ -284,10 +284,10 @@ def _outcome(fault: Fault | None, refused: OSError | None) -> str:
     if refused is not None:
         return name_of(refused)
     effects = {
-        Effect.IGNORE.value: Outcome.IGNORED,
-        Effect.KILL_AFTER.value: Outcome.KILLED_AFTER,
+        Effect.IGNORE.value: WriteOutcome.IGNORED,
+        Effect.KILL_AFTER.value: WriteOutcome.KILLED_AFTER,
     }
-    return effects.get(fault.effect if fault else "", Outcome.DONE).value
+    return effects.get(fault.effect if fault else "", WriteOutcome.DONE).value
 
 
 def _lock(fd: int, path: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from os_acc.objects import pci
 from os_acc.testing import nodes, records
-from os_acc.testing.specs import ClassDevice, FunctionSpec
+from os_acc.testing.specs import ClassDeviceSpec, FunctionSpec
 from os_acc.testing.tree import PRIVATE, Transaction
 
 DEVICES = "sys/bus/pci/devices"
@@ -209,7 +209,7 @@ def _join(
 
 
 def show_devices(
-    tree: Transaction, above: str, devices: tuple[ClassDevice, ...]
+    tree: Transaction, above: str, devices: tuple[ClassDeviceSpec, ...]
 ) -> None:
     """Show what a driver made out of a function."""
     for device in devices:
@@ -217,7 +217,7 @@ def show_devices(
         _show(tree, above, path, device)
 
 
-def _show(tree: Transaction, above: str, path: str, device: ClassDevice) -> None:
+def _show(tree: Transaction, above: str, path: str, device: ClassDeviceSpec) -> None:
     for name, text in device.attributes:
         tree.put(f"{path}/{name}", f"{text}\n")
     for child in device.children:
@@ -232,7 +232,7 @@ def _show(tree: Transaction, above: str, path: str, device: ClassDevice) -> None
 
 
 def hide_devices(
-    tree: Transaction, above: str, devices: tuple[ClassDevice, ...]
+    tree: Transaction, above: str, devices: tuple[ClassDeviceSpec, ...]
 ) -> None:
     """Take away what :func:`show_devices` showed."""
     for device in devices:
@@ -240,7 +240,7 @@ def hide_devices(
         tree.drop(f"{above}/{device.subsystem}")
 
 
-def _unlist(tree: Transaction, device: ClassDevice) -> None:
+def _unlist(tree: Transaction, device: ClassDeviceSpec) -> None:
     tree.drop(f"sys/class/{device.subsystem}/{device.name}")
     for child in device.children:
         _unlist(tree, child)

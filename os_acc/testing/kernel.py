@@ -22,9 +22,9 @@ from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
     HOT_UNPLUG,
-    Outcome,
-    Target,
     Write,
+    WriteOutcome,
+    WriteTarget,
     carry_out,
     name_of,
     record,
@@ -263,7 +263,7 @@ class FakeKernel(DflNodes):
             try:
                 boot.unplug(tree, str(address))
             except holders.Blocked:
-                target = Target(HOT_UNPLUG, str(address))
+                target = WriteTarget(HOT_UNPLUG, str(address))
                 pending.add(tree, pending.Pending(target, ""))
             return function
 
@@ -346,14 +346,17 @@ class FakeKernel(DflNodes):
         :raises TimeoutError: they were not within that time.
         """
         deadline = time.monotonic() + timeout
-        while sum(write.outcome == Outcome.BLOCKED for write in self.writes()) < count:
+        while (
+            sum(write.outcome == WriteOutcome.BLOCKED for write in self.writes())
+            < count
+        ):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{count} blocked writes within {timeout} s")
             time.sleep(_POLL)
 
     # -- within --------------------------------------------------------------
 
-    def _lock_of(self, target: Target) -> str:
+    def _lock_of(self, target: WriteTarget) -> str:
         # drivers_probe_store() asks for no lock where there is a driver.
         if target.attribute == "drivers_probe" and target.lock == target.address:
             with self._tree.transaction() as tree:
@@ -363,7 +366,7 @@ class FakeKernel(DflNodes):
         return target.lock
 
     @contextlib.contextmanager
-    def _programmed(self, target: Target) -> Iterator[None]:
+    def _programmed(self, target: WriteTarget) -> Iterator[None]:
         """cci_pci_remove() waits until nobody programs the card any more."""
         engine = ""
         if target.attribute == "unbind":
@@ -377,7 +380,7 @@ class FakeKernel(DflNodes):
             return pending.locks(tree, address)
 
     def _wait_for_turn(
-        self, target: Target, path: str, text: str, fault: Fault | None
+        self, target: WriteTarget, path: str, text: str, fault: Fault | None
     ) -> None:
         """Wait while a fault lets the write hang or the function is locked."""
         noted = False
@@ -388,12 +391,12 @@ class FakeKernel(DflNodes):
                 if not hangs and (probe or not pending.locks(tree, target.address)):
                     return
                 if not noted:
-                    self._note(tree, path, text, Outcome.BLOCKED.value)
+                    self._note(tree, path, text, WriteOutcome.BLOCKED.value)
             noted = True
             time.sleep(_POLL)
 
     def _carry_out(
-        self, target: Target, path: str, text: str, fault: Fault | None
+        self, target: WriteTarget, path: str, text: str, fault: Fault | None
     ) -> int | None:
         """Write; the number of what is still under way, or None at its end.
 
@@ -403,12 +406,12 @@ class FakeKernel(DflNodes):
             try:
                 outcome, error = carry_out(tree, target, text, fault)
             except holders.Blocked:
-                self._note(tree, path, text, Outcome.BLOCKED.value)
+                self._note(tree, path, text, WriteOutcome.BLOCKED.value)
                 inside = os.path.relpath(path, self.root)
                 write = pending.Pending(target, text, inside, os.getpid())
                 return pending.add(tree, write)
             self._note(tree, path, text, outcome)
-        if outcome in (Outcome.KILLED_BEFORE, Outcome.KILLED_AFTER):
+        if outcome in (WriteOutcome.KILLED_BEFORE, WriteOutcome.KILLED_AFTER):
             os.kill(os.getpid(), signal.SIGKILL)
         if error is not None:
             raise OSError(error.errno, error.strerror, path) from error

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from os_acc.testing import drivers, holders, records
 from os_acc.testing.tree import PRIVATE, Transaction, serial
-from os_acc.testing.writes import Outcome, Target, Write, name_of, perform
+from os_acc.testing.writes import Write, WriteOutcome, WriteTarget, name_of, perform
 
 _PENDING = f"{PRIVATE}/pending"
 
@@ -21,7 +21,7 @@ _PENDING = f"{PRIVATE}/pending"
 class Pending:
     """A write under way; without a path it is none, but a hot unplug."""
 
-    target: Target
+    target: WriteTarget
     text: str
     path: str = ""
     pid: int = 0
@@ -49,7 +49,7 @@ def locks(tree: Transaction, address: str) -> bool:
 def resume(tree: Transaction) -> Iterator[Write]:
     """Go on with all that is under way; what has ended now."""
     for name, write in _all(tree):
-        outcome = Outcome.DONE.value
+        outcome = WriteOutcome.DONE.value
         try:
             perform(tree, write.target, write.text)
         except holders.Blocked:

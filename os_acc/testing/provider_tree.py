@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 Inventory = dict[str, dict[str, Any]]
 
 
-class ProviderData(NamedTuple):
+class FakeProviderData(NamedTuple):
     """A provider at one moment; changing it changes nothing in the tree."""
 
     uuid: str
@@ -51,7 +51,7 @@ class _Provider:
         )
 
 
-class ProviderTree:
+class FakeProviderTree:
     """All providers of a compute node; each is found by uuid or by name.
 
     Whatever names a provider that is not there raises :class:`ValueError`.
@@ -75,10 +75,10 @@ class ProviderTree:
             return False
         return True
 
-    def data(self, name_or_uuid: str) -> ProviderData:
+    def data(self, name_or_uuid: str) -> FakeProviderData:
         """What is known of a provider; a copy."""
         found = self._find(name_or_uuid)
-        return ProviderData(
+        return FakeProviderData(
             found.uuid,
             found.name,
             found.generation,

@@ -28,28 +28,28 @@ DENYLIST: tuple[Ids, ...] = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ClassDevice:
+class ClassDeviceSpec:
     """What a driver makes out of a function: a netdev, a disk, a DRM card."""
 
     subsystem: str
     name: str
     attributes: tuple[tuple[str, str], ...] = ()
-    children: tuple[ClassDevice, ...] = ()
+    children: tuple[ClassDeviceSpec, ...] = ()
 
 
-def netdev(name: str, *, up: bool = False) -> ClassDevice:
+def netdev(name: str, *, up: bool = False) -> ClassDeviceSpec:
     """A network interface."""
     # IFF_UP is bit 0 of flags (include/uapi/linux/if.h).
     flags, state = ("0x1003", "up") if up else ("0x1002", "down")
-    return ClassDevice("net", name, (("flags", flags), ("operstate", state)))
+    return ClassDeviceSpec("net", name, (("flags", flags), ("operstate", state)))
 
 
-def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDevice:
+def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDeviceSpec:
     """An NVMe controller with one namespace, partitioned if wanted."""
     disk = f"nvme{number}n1"
     size = ("size", "2097152")
     parts = tuple(
-        ClassDevice(
+        ClassDeviceSpec(
             "block",
             f"{disk}p{n}",
             (*_node(259, 16 * number + n, f"{disk}p{n}"), size, ("partition", str(n))),
@@ -57,18 +57,22 @@ def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDevice:
         for n in range(1, partitions + 1)
     )
     controller = f"nvme{number}"
-    return ClassDevice(
+    return ClassDeviceSpec(
         "nvme",
         controller,
         (*_node(242, number, controller), ("serial", f"{serial:<20}")),
-        (ClassDevice("block", disk, (*_node(259, 16 * number, disk), size), parts),),
+        (
+            ClassDeviceSpec(
+                "block", disk, (*_node(259, 16 * number, disk), size), parts
+            ),
+        ),
     )
 
 
-def drm(number: int) -> ClassDevice:
+def drm(number: int) -> ClassDeviceSpec:
     """A DRM card."""
     card = f"card{number}"
-    return ClassDevice("drm", card, _node(226, number, f"dri/{card}"))
+    return ClassDeviceSpec("drm", card, _node(226, number, f"dri/{card}"))
 
 
 def _node(major: int, minor: int, name: str) -> tuple[tuple[str, str], ...]:
@@ -141,7 +145,7 @@ class FunctionSpec:
     reset_methods: tuple[str, ...] = ("flr", "bus")
     boot_vga: bool = False
     sriov: SriovSpec | None = None
-    devices: tuple[ClassDevice, ...] = ()
+    devices: tuple[ClassDeviceSpec, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
     dfl: DflSpec | None = None

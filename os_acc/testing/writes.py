@@ -24,7 +24,7 @@ _DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/([a-z_]+)")
 HOT_UNPLUG = "(hot unplug)"
 
 
-class Outcome(enum.StrEnum):
+class WriteOutcome(enum.StrEnum):
     """How a write ended, where the kernel did not refuse it."""
 
     DONE = "done"
@@ -39,7 +39,7 @@ class Write:
     """A write that reached the kernel.
 
     :ivar path: relative to the root, as the caller wrote it.
-    :ivar outcome: the value of an :class:`Outcome`, or the name of the error
+    :ivar outcome: the value of an :class:`WriteOutcome`, or the name of the error
         number that it was refused with. A write that has to wait is there
         once as blocked, and again when it ends.
     """
@@ -51,7 +51,7 @@ class Write:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Target:
+class WriteTarget:
     """Which attribute of which function a write is for."""
 
     attribute: str
@@ -75,7 +75,7 @@ def revive(line: str) -> Write:
     return Write(path, text, outcome, pid)
 
 
-def target_of(root: str, path: str, text: str) -> Target:
+def target_of(root: str, path: str, text: str) -> WriteTarget:
     """Which attribute is written.
 
     :raises OSError: ENOENT, EACCES, ELOOP: it cannot be opened for writing.
@@ -90,17 +90,17 @@ def target_of(root: str, path: str, text: str) -> Target:
     inside = real.removeprefix(f"{root}/")
     line = text.removesuffix("\n")
     if inside == "sys/bus/pci/drivers_probe":
-        return Target("drivers_probe", line)
+        return WriteTarget("drivers_probe", line)
     if match := _DRIVER_FILE.fullmatch(inside):
-        return Target(match[2], line, match[1])
+        return WriteTarget(match[2], line, match[1])
     match = _DEVICE_FILE.fullmatch(inside)
     if match is None or match[2] not in _STORES:
         raise drivers.refuse(errno.EACCES, path)
-    return Target(match[2], match[1])
+    return WriteTarget(match[2], match[1])
 
 
 def carry_out(
-    tree: Transaction, target: Target, text: str, fault: Fault | None
+    tree: Transaction, target: WriteTarget, text: str, fault: Fault | None
 ) -> tuple[str, OSError | None]:
     """Change the tree as this write does; its outcome and its error.
 
@@ -112,13 +112,13 @@ def carry_out(
         refusal = drivers.refuse(fault.errno, target.address)
         return name_of(refusal), refusal
     if effect == Effect.IGNORE:
-        return Outcome.IGNORED.value, None
+        return WriteOutcome.IGNORED.value, None
     if effect == Effect.KILL_BEFORE:
-        return Outcome.KILLED_BEFORE.value, None
+        return WriteOutcome.KILLED_BEFORE.value, None
     refused = _store(tree, target, text)
     if effect == Effect.KILL_AFTER:
-        return Outcome.KILLED_AFTER.value, None
-    return Outcome.DONE.value if refused is None else name_of(refused), refused
+        return WriteOutcome.KILLED_AFTER.value, None
+    return WriteOutcome.DONE.value if refused is None else name_of(refused), refused
 
 
 def name_of(error: OSError) -> str:
@@ -126,7 +126,7 @@ def name_of(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, str(error.errno))
 
 
-def _store(tree: Transaction, target: Target, text: str) -> OSError | None:
+def _store(tree: Transaction, target: WriteTarget, text: str) -> OSError | None:
     try:
         # sysfs_kf_write() passes nothing on for a write of no bytes.
         if text:
@@ -137,7 +137,7 @@ def _store(tree: Transaction, target: Target, text: str) -> OSError | None:
     return None
 
 
-def perform(tree: Transaction, target: Target, text: str) -> None:
+def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
     """Do what the attribute is for.
 
     :raises OSError: the kernel refuses.

@@ -18,11 +18,11 @@ from typing import Any
 from os_acc.attach.manager import Manager
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.published import Kind, Name, Told
+from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.objects.region import Region
 from os_acc.store import readonly
 from os_acc.testing import HostSpec, hosts
-from os_acc.testing.provider_tree import ProviderTree
+from os_acc.testing.provider_tree import FakeProviderTree
 from tests.stress import fault_trials
 from tests.stress.simulated_host import Bench, plug, request
 from tests.unit.store.store_files import execute, file_in
@@ -37,8 +37,8 @@ FIRST, SECOND, LOST, UNLEASED = (
 _REPORT = re.compile("damaged|does not prove itself")
 #: A provider whose device has gone.
 _GONE = "99999999-9999-4999-8999-999999999999"
-_FAST = Name(Kind.TRAIT, "CUSTOM_FAST")
-_CLASS = Name(Kind.RESOURCE_CLASS, "CUSTOM_GONE")
+_FAST = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
+_CLASS = PlacementName(NameKind.RESOURCE_CLASS, "CUSTOM_GONE")
 _REGION = Region(
     PciAddress.parse("0000:b3:00.0"),
     PciIdentity(0x8086, 0x0B2B, 0, 0, 0),
@@ -111,7 +111,7 @@ class Flips:
         self.bench.manager().take_stock()
         store.remember_providers({_GONE: "CUSTOM_GONE"}, by={_GONE: "pci"})
         names = frozenset({_FAST, _CLASS})
-        store.change_told(Told.of_mapping({_GONE: names}, names, {_FAST: 7}))
+        store.change_told(PublishedNames.of_mapping({_GONE: names}, names, {_FAST: 7}))
         store.forget_region(_REGION.key, "an image")
         store.know_region(dataclasses.replace(_REGION, number=1).key, "a function")
         uuid = "55555555-5555-4555-8555-555555555555"
@@ -193,7 +193,7 @@ class Flips:
 
 
 def _tree(manager: Manager) -> dict[str, Any]:
-    tree = ProviderTree()
+    tree = FakeProviderTree()
     tree.new_root("host", "66666666-6666-4666-8666-666666666666", 1)
     tree.new_child("gone", "host", _GONE, 1)
     tree.update_inventory("gone", {"CUSTOM_GONE": {"total": 1}})

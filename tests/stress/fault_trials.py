@@ -25,7 +25,7 @@ from os_acc.attach import operations
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import worker
-from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
+from os_acc.testing import FakeKernel, Snapshot, Write, WriteOutcome
 from tests.stress import fault_flows, in_process_calls, recovery_checks
 from tests.stress.fault_flows import NEXT, Flow, Kind
 from tests.stress.fault_tally import Count, Counting
@@ -61,7 +61,10 @@ class Effect(enum.Enum):
     @property
     def outcome(self) -> str:
         """How the kernel notes it."""
-        others = {Effect.HANG: Outcome.BLOCKED, Effect.NOTHING: Outcome.IGNORED}
+        others = {
+            Effect.HANG: WriteOutcome.BLOCKED,
+            Effect.NOTHING: WriteOutcome.IGNORED,
+        }
         return others[self].value if self in others else self.name
 
 
@@ -114,7 +117,7 @@ def places_of(writes: Sequence[Write], *, after_failure: bool) -> list[Place]:
             continue
         seen[address, attribute] += 1
         found.append(Place(address, attribute, seen[address, attribute]))
-        if after_failure and write.outcome != Outcome.DONE:
+        if after_failure and write.outcome != WriteOutcome.DONE:
             found.clear()
     return found
 
@@ -417,4 +420,4 @@ def _time_flies(kernel: FakeKernel, effect: Effect) -> Iterator[None]:
 
 
 def _hangs(write: Write, pid: int) -> bool:
-    return write.pid == pid and write.outcome == Outcome.BLOCKED
+    return write.pid == pid and write.outcome == WriteOutcome.BLOCKED

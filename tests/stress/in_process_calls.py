@@ -20,7 +20,7 @@ import pytest
 
 from os_acc import deadlines
 from os_acc.privsep import worker
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 
 
 @contextlib.contextmanager
@@ -33,15 +33,15 @@ def for_workers() -> Iterator[None]:
 
 def _in_thread(
     count: int, deadline: float, job: worker.Job, _locks: Sequence[int]
-) -> tuple[Result, ...]:
-    answers: list[Result] = []
+) -> tuple[CallResult, ...]:
+    answers: list[CallResult] = []
     ended = deadlines.begin(_work, count, job, answers)
     left = max(0.0, deadline - time.monotonic())
     _, late = futures.wait([ended], left)
     return worker._complete(list(answers), count, not late)
 
 
-def _work(count: int, job: worker.Job, answers: list[Result]) -> None:
+def _work(count: int, job: worker.Job, answers: list[CallResult]) -> None:
     for index in range(count):
         answers.append(worker._outcome(job, index))
         if answers[-1].outcome != Outcome.OK:

@@ -11,7 +11,7 @@ import sys
 from hypothesis.stateful import invariant
 
 from os_acc.attach import operations
-from os_acc.testing import Outcome
+from os_acc.testing import WriteOutcome
 from tests.stress import observation
 from tests.stress.model import CONSUMERS, Model
 from tests.stress.observation import Sight
@@ -100,7 +100,7 @@ class Truths(Model):
             assert now.states[address].driver == VFIO
             assert address in now.members
         for write in now.writes:
-            assert write.outcome != Outcome.BLOCKED, write
+            assert write.outcome != WriteOutcome.BLOCKED, write
 
     def teardown(self) -> None:
         # What has failed within the history is the failure to report.

@@ -22,7 +22,7 @@ from os_acc import deadlines, exception, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Owner
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import FakeKernel, HostSpec, Outcome, Snapshot, helper, hosts
+from os_acc.testing import FakeKernel, HostSpec, Snapshot, WriteOutcome, helper, hosts
 from os_acc.testing.demo import compute
 from tests.run_figures import counts
 from tests.stress import processes
@@ -214,7 +214,7 @@ class Host:
         return [
             write.pid
             for write in self.kernel.writes()
-            if write.outcome == Outcome.BLOCKED
+            if write.outcome == WriteOutcome.BLOCKED
         ]
 
     def helpers(self, context: str = "base") -> frozenset[int]:

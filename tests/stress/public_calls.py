@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import os_acc
-from os_acc.testing.provider_tree import ProviderTree
+from os_acc.testing.provider_tree import FakeProviderTree
 from tests.random_values import Rubbish
 from tests.unit.bench import Bench, instance, request, uuid_of
 
@@ -130,8 +130,8 @@ def _made() -> list[str]:
     ]
 
 
-def _tree() -> ProviderTree:
-    tree = ProviderTree()
+def _tree() -> FakeProviderTree:
+    tree = FakeProviderTree()
     tree.new_root(NODE, STRANGER, 0)
     return tree
 
@@ -162,7 +162,7 @@ def fingerprint(values: object) -> list[object]:
         seen.add(id(value))
         inner = _inner(value)
         found.append((id(value), type(value), [id(each) for each in inner]))
-        if isinstance(value, ProviderTree):
+        if isinstance(value, FakeProviderTree):
             found.append(repr(value._providers))
         waiting.extend(inner)
     return found

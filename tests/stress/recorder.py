@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.privsep import worker
-from os_acc.privsep.outcome import Result
+from os_acc.privsep.outcome import CallResult
 from os_acc.testing import FakeKernel
 
 _CHANGES = frozenset(
@@ -135,7 +135,7 @@ class Recorder:
             job: worker.Job,
             files: Sequence[int] = (),
         ) -> Any:
-            def answered(index: int) -> Result:
+            def answered(index: int) -> CallResult:
                 result = job(index)
                 self.touch(f"answer {result.outcome}")
                 return result

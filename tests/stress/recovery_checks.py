@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Lease, LeaseState
-from os_acc.testing import FakeKernel, Outcome, Snapshot, Write
+from os_acc.testing import FakeKernel, Snapshot, Write, WriteOutcome
 from tests.stress.flows import BYSTANDER, BYSTANDERS, INSTANCE, MIGRATION, Flow
 from tests.stress.simulated_host import Bench, by_consumer, unfinished
 
@@ -67,7 +67,7 @@ def check_untouched(flow: Flow, writes: list[Write]) -> None:
     """
     held = {BYSTANDERS, *flow.in_use()}
     for write in writes:
-        assert write.outcome != Outcome.BLOCKED, f"unbound in use: {write}"
+        assert write.outcome != WriteOutcome.BLOCKED, f"unbound in use: {write}"
         named = {write.text.strip(), *write.path.split("/")}
         assert not named & held, f"a guest runs with it: {write}"
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import os_acc
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, hosts
 from tests.random_values import Rubbish, shown
 from tests.shares import Share
@@ -202,7 +202,7 @@ def test_a_name_that_is_none_is_refused(fake: FakeKernel, nothing_is_run: str):
 # -- who does not keep to the protocol ---------------------------------------------
 
 TAKE = "os_acc.privsep.binding.take"
-INVALID = (Result(Outcome.INVALID, errno.EINVAL),)
+INVALID = (CallResult(Outcome.INVALID, errno.EINVAL),)
 #: After these the connection is as good as before.
 WRONG_MESSAGES = [
     *((), (2,), (4, None), (5, "os.system", ()), (6, {"msg": "x"}), (99,), (-1,)),

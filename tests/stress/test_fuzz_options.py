@@ -46,8 +46,8 @@ OF_SERVICES = {
     **{each.name: [] for each in (profiles.CYBORG, profiles.NOVA)},
 }
 LOADED = {
-    placement.GROUP.name: placement.Settings.load,
-    profiles.GROUP.name: profiles.Settings.load,
+    placement.GROUP.name: placement.PlacementSettings.load,
+    profiles.GROUP.name: profiles.ProfileSettings.load,
 }
 
 #: Those of Nova's by which networks leave the host, in files of their own.

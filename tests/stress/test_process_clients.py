@@ -19,7 +19,7 @@ import pytest
 
 from os_acc import deadlines, privsep
 from os_acc.attach.manager import Manager
-from os_acc.testing import Outcome, Snapshot
+from os_acc.testing import Snapshot, WriteOutcome
 from tests.stress import process_program
 from tests.stress.process_host import (
     AUDIO,
@@ -170,7 +170,10 @@ def test_sigterm_to_all_its_processes_ends_no_write_half_way(
     unbound = [
         w for w in host.kernel.writes() if w.path.endswith(f"{AUDIO}/driver/unbind")
     ]
-    assert [write.outcome for write in unbound] == [Outcome.BLOCKED, Outcome.DONE]
+    assert [write.outcome for write in unbound] == [
+        WriteOutcome.BLOCKED,
+        WriteOutcome.DONE,
+    ]
     host.check_whole(pristine)
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from oslo_config import cfg
 
-from os_acc.objects.claim import Claim
+from os_acc.objects.claim import UsableFunction
 from os_acc.objects.device import Device, Handle
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base
@@ -19,7 +19,7 @@ from os_acc.plugins import base
 XILINX = 0x10EE
 
 
-def device(plugin: base.PluginBase, claim: Claim) -> Device:
+def device(plugin: base.PluginBase, claim: UsableFunction) -> Device:
     return Device(
         plugin=plugin.name,
         address=claim.function.address,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.image import Bitstream
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
@@ -47,7 +47,9 @@ class TwoFunctions(base.PluginBase):
     holds = POWER_ON
     programmed: list[str]
 
-    def discover(self, candidates: base.Candidates) -> Iterable[Device | Refused]:
+    def discover(
+        self, candidates: base.Candidates
+    ) -> Iterable[Device | RejectedDevice]:
         """Both functions are handles of one device."""
         claims = [
             claim
@@ -56,7 +58,7 @@ class TwoFunctions(base.PluginBase):
         ]
         card = PciAddress.parse(_MANAGEMENT)
         if any(claim.function.address == card for claim in candidates.claims):
-            yield Refused(card, Refusal.MANAGEMENT)
+            yield RejectedDevice(card, RejectReason.MANAGEMENT)
         if not claims:
             return
         identity = claims[0].function.identity
@@ -76,7 +78,9 @@ class TwoFunctions(base.PluginBase):
         """Its port to the host shows it, whoever has the functions."""
         return dataclasses.replace(region, function_id=type(self).holds)
 
-    def program(self, region: Region, bitstream: Bitstream, steps: base.Steps) -> None:
+    def program(
+        self, region: Region, bitstream: Bitstream, steps: base.PrivilegedSteps
+    ) -> None:
         """It becomes what the head of the file says."""
         function = bitstream.header.function_ids[0]
         type(self).holds = function

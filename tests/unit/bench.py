@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from os_acc import conf, privsep, service
 from os_acc.attach.manager import Manager
-from os_acc.objects.device import Provider, Refused
+from os_acc.objects.device import Provider, RejectedDevice
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import record, worker
@@ -101,7 +101,7 @@ class Bench:
                 return provider
         raise LookupError(f"{address} is not offered")
 
-    def refused(self, address: str) -> Refused:
+    def refused(self, address: str) -> RejectedDevice:
         """Why a function is not offered."""
         for refused in self.manager.take_stock().refused:
             if str(refused.address) == address:

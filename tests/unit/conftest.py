@@ -14,7 +14,7 @@ from os_acc import plugins, service
 from os_acc.attach.manager import Manager
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import worker
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit import acme_fpga
 from tests.unit.bench import Bench, privileged_here
@@ -57,7 +57,7 @@ def let_a_device_see(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], No
         with monkeypatch.context() as patch:
             patch.setattr(worker, "clock", worker.Clock(lambda: epoch * 1000))
             (answer,) = worker.run(
-                [PciAddress.parse(address)], epoch, 30, lambda _: Result(Outcome.OK)
+                [PciAddress.parse(address)], epoch, 30, lambda _: CallResult(Outcome.OK)
             )
         assert answer.outcome == Outcome.OK
 

@@ -17,7 +17,7 @@ from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.privsep import binding, fpga, functions, images, sriov, worker
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, hosts
 from os_acc.testing.dfl_specs import payload
 from os_acc.testing.hosts import DFL_INTERFACE
@@ -62,7 +62,7 @@ class FpgaHost:
         """The image's file."""
         return self.cache / self.digest.file_name
 
-    def program(self, address: str = CARD, **changed: object) -> Result:
+    def program(self, address: str = CARD, **changed: object) -> CallResult:
         """Ask the entry point to program a card with the image."""
         self.epoch += 1
         place = PciAddress.parse(address)
@@ -80,27 +80,27 @@ class FpgaHost:
             "signature": UNSIGNED,
             **changed,
         }
-        return Result(*fpga.program(*arguments.values()))
+        return CallResult(*fpga.program(*arguments.values()))
 
-    def release(self, count: int, address: str = PORTED) -> Result:
+    def release(self, count: int, address: str = PORTED) -> CallResult:
         """Ask for a card's first ports to be released."""
         self.epoch += 1
         place = PciAddress.parse(address)
-        return Result(
+        return CallResult(
             *fpga.release_ports(
                 place.parts, self.identity(address), count, self.epoch, 60_000
             )
         )
 
-    def assign(self, address: str = PORTED) -> Result:
+    def assign(self, address: str = PORTED) -> CallResult:
         """Ask for all ports of a card to be given back to the host."""
         self.epoch += 1
         place = PciAddress.parse(address)
-        return Result(
+        return CallResult(
             *fpga.assign_ports(place.parts, self.identity(address), self.epoch, 60_000)
         )
 
-    def take(self, address: str, milliseconds: int = 60_000) -> Result:
+    def take(self, address: str, milliseconds: int = 60_000) -> CallResult:
         """Ask for a function to be taken from the host."""
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address)),)
@@ -108,7 +108,7 @@ class FpgaHost:
         (answer,) = binding.take(group, targets, self.epoch, milliseconds, LEASE)
         return answer
 
-    def give_back(self, address: str, driver: str) -> Result:
+    def give_back(self, address: str, driver: str) -> CallResult:
         """Ask for a function to be given to a driver of the host."""
         place = PciAddress.parse(address)
         targets = ((place.parts, self.identity(address), driver, ""),)
@@ -122,7 +122,7 @@ class FpgaHost:
         answer = sriov.set_num_vfs(
             place.parts, self.identity(address), count, self.epoch, 60_000
         )
-        assert answer == Result(Outcome.OK)
+        assert answer == CallResult(Outcome.OK)
         for vf in VFS[:count]:
             functions.probe(PciAddress.parse(vf))
 

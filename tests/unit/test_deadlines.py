@@ -317,7 +317,7 @@ def test_a_forked_child_waits_for_no_initialize_of_its_parent(bench, monkeypatch
 
 
 def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
-    mine = calls.Calls("acme")
+    mine = calls.PluginCalls("acme")
     with pytest.raises(exception.PluginFailed):
         mine.call(0.01, NeverReturns.gate.wait)
     with mine._guard:

@@ -8,7 +8,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.exception import OsAccError
-from os_acc.objects.epoch import Accepted
+from os_acc.objects.epoch import AcceptedEpochs
 
 
 def all_of(kind: type[OsAccError]) -> list[type[OsAccError]]:
@@ -19,7 +19,7 @@ def make(kind: type[OsAccError], **arguments: object) -> OsAccError:
     more = (
         {"released": (), "unreleased": ()}
         if issubclass(kind, exception.DevicesUnreleased)
-        else {"address": "0000:3b:00.0", "accepted": Accepted(7, 9)}
+        else {"address": "0000:3b:00.0", "accepted": AcceptedEpochs(7, 9)}
         if kind.__name__ == "EpochRefused"
         else {}
     )

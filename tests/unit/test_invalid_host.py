@@ -16,7 +16,7 @@ import os_acc
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.inventory import discovery
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.testing import hosts
 from tests.unit.bench import instance, request
 from tests.unit.invalid_values import WRONG, is_told
@@ -74,7 +74,7 @@ def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
 def test_a_host_without_iommu_offers_nothing_and_says_why(make_bench):
     bench = make_bench(hosts.without_iommu())
     assert bench.manager.providers() == ()
-    assert bench.refused(GPU).reason is Refusal.NO_IOMMU
+    assert bench.refused(GPU).reason is RejectReason.NO_IOMMU
     assert bench.kernel.writes() == []
 
 

@@ -14,7 +14,7 @@ from stevedore import ExtensionManager
 import os_acc
 from os_acc import exception, privsep, service
 from os_acc.inventory import discovery
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from tests.unit.acme import NeverReturns
 from tests.unit.bench import instance, uuid_of
@@ -29,7 +29,7 @@ LONG = 120.0
 def api(bench, monkeypatch):
     """Initialize the public API on the bench's host."""
     monkeypatch.setattr(service, "_manager", None)
-    monkeypatch.setattr(service, "_told", discovery.Told())
+    monkeypatch.setattr(service, "_told", discovery.RejectionLog())
 
     def initialize(reset: bool = False, **options: object):
         return service.initialize(
@@ -221,7 +221,7 @@ def test_a_damaged_record_stops_nothing(api, bench):
     bench._manager = api(reset=True)
     assert list(os_acc.attached()) == [uuid_of(2)]
     # What it may have been about is not offered.
-    assert bench.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert bench.refused(GPU).reason is RejectReason.UNKNOWN_STATE
     assert bench.unplug(2) == 1
 
 

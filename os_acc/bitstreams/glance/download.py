@@ -16,7 +16,7 @@ from keystoneauth1 import adapter
 from os_acc import exception
 from os_acc.bitstreams.glance import errors
 from os_acc.bitstreams.glance.options import GROUP
-from os_acc.bitstreams.source import CutShort
+from os_acc.bitstreams.source import DownloadInterrupted
 from os_acc.objects.image import Image
 from os_acc.rest.transport import DATA
 
@@ -27,7 +27,7 @@ _LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 class Download:
-    """A file on its way here; see :class:`os_acc.bitstreams.source.Data`.
+    """A file on its way here; see :class:`os_acc.bitstreams.source.ImageStream`.
 
     :ivar offset: where it really begins.
     """
@@ -51,13 +51,15 @@ class Download:
                 yield piece
         except OSError as error:
             kind = exception.ImageServiceUnavailable
-            raise (CutShort if errors.is_cut_short(error) else kind)(
+            raise (DownloadInterrupted if errors.is_cut_short(error) else kind)(
                 f"{self._about} ended after {received} bytes: {error}",
                 hint="what has arrived is not lost where the rest is asked for",
             ) from error
         promised = _length(self._response)
         if promised is not None and received < promised:
-            raise CutShort(f"{self._about} ended after {received} of {promised} bytes")
+            raise DownloadInterrupted(
+                f"{self._about} ended after {received} of {promised} bytes"
+            )
 
     def __enter__(self) -> Self:
         return self

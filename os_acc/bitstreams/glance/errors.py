@@ -17,7 +17,7 @@ from os_acc.rest import errors, responses
 from os_acc.rest.retries import Failures
 
 
-class Refused(Exception):
+class GlanceRefused(Exception):
     """Glance itself answers with the status of an error, not Keystone."""
 
 
@@ -28,12 +28,12 @@ RAISED = (
     glance.BaseException,
     glance.ClientException,
     OSError,
-    Refused,
+    GlanceRefused,
     *errors.NOT_THEIRS,
 )
 # The errors of glanceclient for a connection that was refused, dropped or silent.
 _NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)
-_REFUSED = (Refused, glance.HTTPException)
+_REFUSED = (GlanceRefused, glance.HTTPException)
 
 
 def is_connection(error: BaseException) -> bool:
@@ -47,7 +47,7 @@ def check(answer: Response) -> Response:
     :raises Refused: it has the status of an error.
     """
     if answer.status_code >= 300:
-        raise Refused(responses.refusal(answer))
+        raise GlanceRefused(responses.refusal(answer))
     return answer
 
 
@@ -76,7 +76,7 @@ def translated(
         return exception.ImageServiceUnavailable(
             f"nobody answers for {told}", hint="see that Keystone and Glance run"
         )
-    if any(isinstance(each, errors.Unread) for each in errors.chain(error)):
+    if any(isinstance(each, errors.ResponseUnread) for each in errors.chain(error)):
         return exception.ImageServiceUnavailable(
             f"cannot read the answer for {told}",
             hint="see Glance, and what is between it and this host",

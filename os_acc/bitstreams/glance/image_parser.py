@@ -7,7 +7,7 @@ from __future__ import annotations
 import types
 
 from os_acc.objects.image import Image
-from os_acc.rest.responses import Value
+from os_acc.rest.responses import JsonValue
 
 # Image service API v2, "Show image": what is no property of the image's own.
 _FIELDS = frozenset(
@@ -21,7 +21,7 @@ _FIELDS = frozenset(
 )  # fmt: skip
 
 
-def image(answer: Value) -> Image:
+def image(answer: JsonValue) -> Image:
     """Return Glance's answer as an image.
 
     Properties are texts; those of another type are left out.
@@ -55,15 +55,15 @@ def image(answer: Value) -> Image:
     )
 
 
-def page(answer: Value) -> tuple[list[Image], bool]:
+def page(answer: JsonValue) -> tuple[list[Image], bool]:
     """Return the images of a page, and whether there are more."""
     return [image(each) for each in answer["images"]], "next" in answer
 
 
-def _text(answer: Value, name: str) -> str:
+def _text(answer: JsonValue, name: str) -> str:
     value = _optional(answer, name)
     return "" if value is None else value.text()
 
 
-def _optional(answer: Value, name: str) -> Value | None:
+def _optional(answer: JsonValue, name: str) -> JsonValue | None:
     return answer[name].optional() if name in answer else None

@@ -17,7 +17,7 @@ from os_acc.rest.session import access
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Link:
+class GlanceSession:
     """What to ask Glance with.
 
     :ivar client: glanceclient's, for the metadata of images.
@@ -30,14 +30,14 @@ class Link:
     retries: Retries
 
 
-def link(conf: cfg.ConfigOpts) -> Link:
+def link(conf: cfg.ConfigOpts) -> GlanceSession:
     """Read the options; nothing is asked for yet.
 
     :raises InvalidConfiguration: there are too few, or some make no sense.
     """
     found = access(conf, SERVICE)
     where = found.where
-    return Link(
+    return GlanceSession(
         client=glance_http.SessionClient(
             session=found.session, auth=found.auth, **where
         ),

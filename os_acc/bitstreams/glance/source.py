@@ -20,8 +20,8 @@ from os_acc.objects.image import Image
 
 if TYPE_CHECKING:
     from os_acc.bitstreams.glance.download import Download
-    from os_acc.bitstreams.glance.session import Link
-    from os_acc.rest.responses import Value
+    from os_acc.bitstreams.glance.session import GlanceSession
+    from os_acc.rest.responses import JsonValue
 
 _T = TypeVar("_T")
 
@@ -46,10 +46,10 @@ class Glance:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._lock = threading.Lock()
-        self._made: Link | None = None
+        self._made: GlanceSession | None = None
 
     def image(self, image_id: str, deadline: float) -> Image:
-        """See :meth:`os_acc.bitstreams.source.Source.image`.
+        """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
 
         :raises ImageNotFound: there is none, or none that we may see.
         :raises ImageServiceUnavailable: Keystone or Glance do not answer.
@@ -65,7 +65,7 @@ class Glance:
         )
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
-        """See :meth:`os_acc.bitstreams.source.Source.images`.
+        """See :meth:`os_acc.bitstreams.source.ImageSource.images`.
 
         :raises ImageServiceUnavailable: Keystone or Glance do not answer.
         :raises InvalidConfiguration: they do not let us in, or are not there.
@@ -94,7 +94,7 @@ class Glance:
 
     @contextlib.contextmanager
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[Download]:
-        """See :meth:`os_acc.bitstreams.source.Source.data`.
+        """See :meth:`os_acc.bitstreams.source.ImageSource.data`.
 
         Nothing is verified here, and glanceclient is not asked.
 
@@ -111,7 +111,9 @@ class Glance:
         ) as begun:
             yield begun
 
-    def _asked(self, ask: Callable[[Link], _T], about: str, deadline: float) -> _T:
+    def _asked(
+        self, ask: Callable[[GlanceSession], _T], about: str, deadline: float
+    ) -> _T:
         from os_acc.bitstreams.glance import errors
         from os_acc.rest import retries
 
@@ -120,7 +122,7 @@ class Glance:
             lambda: ask(link), link.retries, errors.FAILURES, about, deadline
         )
 
-    def _link(self) -> Link:
+    def _link(self) -> GlanceSession:
         from os_acc.bitstreams.glance.session import link as connect
 
         with self._lock:
@@ -129,18 +131,18 @@ class Glance:
             return self._made
 
 
-def _image(link: Link, image_id: str) -> Image:
+def _image(link: GlanceSession, image_id: str) -> Image:
     from os_acc.bitstreams.glance import image_parser
-    from os_acc.rest.errors import Malformed
+    from os_acc.rest.errors import ResponseMalformed
 
     found = image_parser.image(_asked_of(link, f"/v2/images/{image_id}"))
     if found.id.lower() != image_id.lower():
-        raise Malformed(f"'id' is {found.id}, of another image")
+        raise ResponseMalformed(f"'id' is {found.id}, of another image")
     return found
 
 
 def _page(
-    link: Link, filters: Mapping[str, str], last: str | None
+    link: GlanceSession, filters: Mapping[str, str], last: str | None
 ) -> tuple[list[Image], bool]:
     """Return the images of a page, and whether there are more."""
     from glanceclient import exc
@@ -164,16 +166,16 @@ def _page(
     return image_parser.page(answer)
 
 
-def _asked_of(link: Link, path: str) -> Value:
+def _asked_of(link: GlanceSession, path: str) -> JsonValue:
     """Ask for a document.
 
     The models that glanceclient makes of it follow a schema that the server sends,
     and fail in ways of their own: here every field is read as its type.
     """
-    from os_acc.rest.responses import Value
+    from os_acc.rest.responses import JsonValue
 
     _answer, body = link.client.get(path)
-    return Value(body)
+    return JsonValue(body)
 
 
 def _asked_for(filters: Mapping[str, str]) -> dict[str, str]:

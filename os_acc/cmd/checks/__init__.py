@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from os_acc import exception
 from os_acc.cmd.checks import configured, devices, helpers, host, images, state
-from os_acc.cmd.checks.context import Scene
-from os_acc.cmd.checks.finding import Finding, Result
+from os_acc.cmd.checks.context import CheckContext
+from os_acc.cmd.checks.finding import Finding, Severity
 
-__all__ = ["BEFORE", "CHECKS", "Finding", "Result", "Scene", "run"]
+__all__ = ["BEFORE", "CHECKS", "CheckContext", "Finding", "Severity", "run"]
 
-Check: TypeAlias = Callable[[Scene], Iterable[Finding]]
+Check: TypeAlias = Callable[[CheckContext], Iterable[Finding]]
 
 #: While root, if started by root: it starts helpers without sudo.
 BEFORE: Sequence[tuple[str, Check]] = (
@@ -48,7 +48,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
 )
 
 
-def run(checks: Sequence[tuple[str, Check]], scene: Scene) -> Iterator[Finding]:
+def run(checks: Sequence[tuple[str, Check]], scene: CheckContext) -> Iterator[Finding]:
     """Make these checks, each whatever has become of the others."""
     for name, check in checks:
         try:

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.cmd import configuration as files
-from os_acc.cmd.checks.context import Scene
+from os_acc.cmd.checks.context import CheckContext
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.host import numa
 from os_acc.numa import network_options
-from os_acc.objects.device_spec import DeviceSpec, Entry
+from os_acc.objects.device_spec import DeviceSpec, DeviceSpecEntry
 from os_acc.objects.numa import NUMACell
 
 
-def configuration(scene: Scene) -> Iterator[Finding]:
+def configuration(scene: CheckContext) -> Iterator[Finding]:
     """Can the options be read, and from where?"""
     state_path = scene.settings.state_path
     read = files.read_files(scene.config)
@@ -28,7 +28,7 @@ def configuration(scene: Scene) -> Iterator[Finding]:
     )
 
 
-def device_spec(scene: Scene) -> Iterator[Finding]:
+def device_spec(scene: CheckContext) -> Iterator[Finding]:
     """Does it parse, and does each part of it name something?"""
     if not scene.named.entries:
         yield warning(
@@ -51,7 +51,7 @@ def device_spec(scene: Scene) -> Iterator[Finding]:
         yield ok(f"each of its entries ({len(scene.named.entries)}) names some device")
 
 
-def plugins(scene: Scene) -> Iterator[Finding]:
+def plugins(scene: CheckContext) -> Iterator[Finding]:
     """Which plugins are in use, and which could not be?"""
     for aside in scene.plugins.set_aside:
         yield failed(
@@ -65,7 +65,7 @@ def plugins(scene: Scene) -> Iterator[Finding]:
         yield failed("no plugin is loaded", "install os_acc anew: it brings one")
 
 
-def networks(scene: Scene) -> Iterator[Finding]:
+def networks(scene: CheckContext) -> Iterator[Finding]:
     """Are the NUMA nodes of physical networks and tunnels those of this host?"""
     scene.settings  # noqa: B018  (says first what is wrong with the options)
     affinity = network_options.NetworkAffinity.load(scene.config)
@@ -87,7 +87,7 @@ def _networks_of(cell: NUMACell) -> str:
     return f"NUMA node {cell.id}: {', '.join(names)}" if names else ""
 
 
-def _names_any(entry: Entry, scene: Scene) -> bool:
+def _names_any(entry: DeviceSpecEntry, scene: CheckContext) -> bool:
     alone = DeviceSpec((entry,))
     host = scene.host
     return any(

@@ -15,12 +15,12 @@ from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.objects import device_spec as specs
 from os_acc.objects.device_spec import DeviceSpec
-from os_acc.service import Look
+from os_acc.service import HostInspection
 from os_acc.store import readonly
 from os_acc.store.locks import Locks
 
 
-class Scene:
+class CheckContext:
     """A host with its configuration and state.
 
     What cannot be read raises an error of ours, again at each attempt.
@@ -59,16 +59,16 @@ class Scene:
         return plugins.load(self.config, self.settings.enabled_plugins)
 
     @functools.cached_property
-    def image_settings(self) -> options.Settings:
+    def image_settings(self) -> options.BitstreamSettings:
         """The options of images."""
         self.settings  # noqa: B018  (says first what is wrong with the options)
-        return options.Settings.load(self.config)
+        return options.BitstreamSettings.load(self.config)
 
     @functools.cached_property
-    def image_rules(self) -> policy.Rules:
+    def image_rules(self) -> policy.ImagePolicy:
         """Which images may be programmed."""
         self.settings  # noqa: B018  (as above)
-        return policy.Rules.load(self.config)
+        return policy.ImagePolicy.load(self.config)
 
     @functools.cached_property
     def images(self) -> library.Library:
@@ -77,12 +77,12 @@ class Scene:
         return library.build(self.config, state_path, Locks.below(state_path))
 
     @functools.cached_property
-    def recorded(self) -> readonly.Recorded:
+    def recorded(self) -> readonly.StoreSnapshot:
         """What the store says."""
         return readonly.read(self.settings.state_path, service.STORE_SECONDS)
 
     @functools.cached_property
-    def look(self) -> Look:
+    def look(self) -> HostInspection:
         """All of it together."""
         self.settings  # noqa: B018  (says first what is wrong with the options)
         return service.look(self.config, self.root)

@@ -8,21 +8,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from os_acc import exception
-from os_acc.cmd.checks.context import Scene
+from os_acc.cmd.checks.context import CheckContext
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
-from os_acc.cmd.device_states import State, device_states
-from os_acc.objects.device import Refusal, Refused
+from os_acc.cmd.device_states import DeviceStatus, device_states
+from os_acc.objects.device import RejectedDevice, RejectReason
 
 _ISOLATION = {
-    Refusal.NO_IOMMU: "switch on the IOMMU in the firmware, and on Intel with "
+    RejectReason.NO_IOMMU: "switch on the IOMMU in the firmware, and on Intel with "
     "intel_iommu=on on the kernel's command line",
-    Refusal.UNSAFE_IOMMU: "switch on the IOMMU, and load vfio without "
+    RejectReason.UNSAFE_IOMMU: "switch on the IOMMU, and load vfio without "
     "enable_unsafe_noiommu_mode",
-    Refusal.RESERVED_REGION: "switch off in the firmware what maps memory for that "
-    "slot (shared memory or RMRR of the server's management); or take it out of "
+    RejectReason.RESERVED_REGION: "switch off in the firmware what maps memory for "
+    "that slot (shared memory or RMRR of the server's management); or take it out of "
     "[os_acc] device_spec",
-    Refusal.NOT_ISOLATED: "put the card into another slot, or switch on ACS in the "
-    "firmware; name all devices of the group if all may go to one guest",
+    RejectReason.NOT_ISOLATED: "put the card into another slot, or switch on ACS in "
+    "the firmware; name all devices of the group if all may go to one guest",
 }
 _NO_RESET = (
     "tag it allow_no_reset in [os_acc] device_spec, if the next guest may find "
@@ -33,21 +33,21 @@ _NOT_MEANT = (
     "what is not meant"
 )
 _TOLD_ELSEWHERE = (
-    Refusal.NOVA_CLAIMS,
-    Refusal.DENYLISTED,
-    Refusal.UNKNOWN_STATE,
+    RejectReason.NOVA_CLAIMS,
+    RejectReason.DENYLISTED,
+    RejectReason.UNKNOWN_STATE,
     *_ISOLATION,
     # As it should be: the VFs are what is offered, or the card is in use.
-    Refusal.HAS_VFS,
-    Refusal.PF_LEASED,
-    Refusal.VFS_LEASED,
+    RejectReason.HAS_VFS,
+    RejectReason.PF_LEASED,
+    RejectReason.VFS_LEASED,
 )
 _SHOWN = 4
 
 
-def claims(scene: Scene) -> Iterator[Finding]:
+def claims(scene: CheckContext) -> Iterator[Finding]:
     """Does Nova claim what os_acc is told to take?"""
-    both = _refused(scene, (Refusal.NOVA_CLAIMS,))
+    both = _refused(scene, (RejectReason.NOVA_CLAIMS,))
     if both:
         yield failed(
             f"claimed by Nova as well: {_addresses(both)}",
@@ -59,7 +59,7 @@ def claims(scene: Scene) -> Iterator[Finding]:
         yield ok("Nova claims none of the devices that os_acc is told to take")
 
 
-def isolation(scene: Scene) -> Iterator[Finding]:
+def isolation(scene: CheckContext) -> Iterator[Finding]:
     """Can the IOMMU keep apart what is offered from the rest?"""
     found = _refused(scene, _ISOLATION)
     for refused in found[:_SHOWN]:
@@ -72,9 +72,9 @@ def isolation(scene: Scene) -> Iterator[Finding]:
         yield ok("every device that is named can be isolated, as far as it is judged")
 
 
-def denylist(scene: Scene) -> Iterator[Finding]:
+def denylist(scene: CheckContext) -> Iterator[Finding]:
     """Does vfio-pci refuse any of them for their errata?"""
-    found = _refused(scene, (Refusal.DENYLISTED,))
+    found = _refused(scene, (RejectReason.DENYLISTED,))
     if found:
         yield warning(
             f"refused by vfio-pci: {_addresses(found)}",
@@ -85,9 +85,11 @@ def denylist(scene: Scene) -> Iterator[Finding]:
         yield ok("vfio-pci refuses none")
 
 
-def unknown(scene: Scene) -> Iterator[Finding]:
+def unknown(scene: CheckContext) -> Iterator[Finding]:
     """Is anything prepared for a guest that no lease knows of?"""
-    found = [each for each in device_states(scene.look) if each.state is State.UNKNOWN]
+    found = [
+        each for each in device_states(scene.look) if each.state is DeviceStatus.UNKNOWN
+    ]
     for device in found:
         yield warning(
             f"{device.address}: {device.reason}",
@@ -98,21 +100,21 @@ def unknown(scene: Scene) -> Iterator[Finding]:
         yield ok("none")
 
 
-def others(scene: Scene) -> Iterator[Finding]:
+def others(scene: CheckContext) -> Iterator[Finding]:
     """What else is named and not offered, and is anything?"""
     for aside in scene.look.stock.set_aside:
         yield failed(
             f"the plugin {aside.name} offers nothing: {aside.reason}",
             "tell its vendor; or leave it out of [os_acc] enabled_plugins",
         )
-    by_reason: dict[Refusal, list[Refused]] = defaultdict(list)
+    by_reason: dict[RejectReason, list[RejectedDevice]] = defaultdict(list)
     for refused in scene.look.stock.refused:
         if refused.reason not in _TOLD_ELSEWHERE:
             by_reason[refused.reason].append(refused)
     for reason, found in by_reason.items():
         yield warning(
             f"not offered ({reason.value}): {_addresses(found)}",
-            _NO_RESET if reason is Refusal.NO_RESET else _NOT_MEANT,
+            _NO_RESET if reason is RejectReason.NO_RESET else _NOT_MEANT,
         )
     offered = sum(
         len(provider.device.handles) for provider in scene.look.stock.providers.values()
@@ -123,10 +125,12 @@ def others(scene: Scene) -> Iterator[Finding]:
         yield warning("no accelerator is offered", "see 'os-acc device list'")
 
 
-def _refused(scene: Scene, reasons: Iterable[Refusal]) -> list[Refused]:
+def _refused(
+    scene: CheckContext, reasons: Iterable[RejectReason]
+) -> list[RejectedDevice]:
     wanted = frozenset(reasons)
     return [each for each in scene.look.stock.refused if each.reason in wanted]
 
 
-def _addresses(found: Sequence[Refused]) -> str:
+def _addresses(found: Sequence[RejectedDevice]) -> str:
     return exception.some((str(each.address) for each in found), _SHOWN)

@@ -9,7 +9,7 @@ import enum
 from typing import Self
 
 
-class Result(enum.Enum):
+class Severity(enum.Enum):
     """FAILED: os_acc cannot serve, or cannot do what it is told to."""
 
     OK = "ok"
@@ -21,7 +21,7 @@ class Result(enum.Enum):
 class Finding:
     """One line: how it is, what was found, what to do about it."""
 
-    result: Result
+    result: Severity
     what: str
     hint: str = ""
     check: str = ""
@@ -33,14 +33,14 @@ class Finding:
 
 def ok(what: str) -> Finding:
     """All is well."""
-    return Finding(Result.OK, what)
+    return Finding(Severity.OK, what)
 
 
 def warning(what: str, hint: str) -> Finding:
     """It works, but not all of it, or not as meant."""
-    return Finding(Result.WARNING, what, hint)
+    return Finding(Severity.WARNING, what, hint)
 
 
 def failed(what: str, hint: str) -> Finding:
     """It does not work."""
-    return Finding(Result.FAILED, what, hint)
+    return Finding(Severity.FAILED, what, hint)

@@ -9,28 +9,28 @@ import time
 from collections.abc import Iterator
 
 from os_acc import exception, privsep
-from os_acc.cmd.checks.context import Scene
+from os_acc.cmd.checks.context import CheckContext
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.helper import client
-from os_acc.privsep.rootconf import Mode
+from os_acc.privsep.rootconf import LimitMode
 
 
-def base(scene: Scene) -> Iterator[Finding]:
+def base(scene: CheckContext) -> Iterator[Finding]:
     """Does the context that writes start?"""
     yield _start(scene, privsep.base)
 
 
-def inspect(scene: Scene) -> Iterator[Finding]:
+def inspect(scene: CheckContext) -> Iterator[Finding]:
     """Does the context that looks who holds a device start?"""
     yield _start(scene, privsep.inspect)
 
 
-def image(scene: Scene) -> Iterator[Finding]:
+def image(scene: CheckContext) -> Iterator[Finding]:
     """Does the context that programs FPGAs start?"""
     yield _start(scene, privsep.image)
 
 
-def limits(scene: Scene) -> Iterator[Finding]:
+def limits(scene: CheckContext) -> Iterator[Finding]:
     """Does root's configuration limit what the helper does for its callers?"""
     settings = scene.settings
     deadline = time.monotonic() + settings.initialize_timeout
@@ -43,21 +43,21 @@ def limits(scene: Scene) -> Iterator[Finding]:
         )
         return
     match mode:
-        case Mode.ENFORCED:
+        case LimitMode.ENFORCED:
             yield ok(f"{path} limits what the helper binds and programs")
-        case Mode.BROKEN:
+        case LimitMode.BROKEN:
             yield failed(
                 f"{path} cannot be used: {why}; the helper binds and programs nothing",
                 "correct it; its device_spec has the syntax of [os_acc] device_spec",
             )
-        case Mode.IGNORED:
+        case LimitMode.IGNORED:
             yield warning(
                 f"the helper ignores {path}: {why}; its callers decide what it binds "
                 "and programs",
                 "let the file and its directories belong to root, and no other user "
                 "write there",
             )
-        case Mode.ABSENT:
+        case LimitMode.ABSENT:
             yield warning(
                 f"there is no {path}: the callers of the helper decide what it "
                 "binds and programs",
@@ -65,7 +65,7 @@ def limits(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def _start(scene: Scene, context: privsep.Context) -> Finding:
+def _start(scene: CheckContext, context: privsep.Context) -> Finding:
     settings = scene.settings
     command = shlex.join(context.helper_command("SOCKET"))
     deadline = time.monotonic() + settings.initialize_timeout

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from os_acc.cmd.checks.context import Scene
+from os_acc.cmd.checks.context import CheckContext
 from os_acc.cmd.checks.finding import Finding, failed, ok
 from os_acc.host import iommu, vfio
 
 
-def iommu_on(scene: Scene) -> Iterator[Finding]:
+def iommu_on(scene: CheckContext) -> Iterator[Finding]:
     """Are there IOMMU groups?"""
     if iommu.iommu_on(scene.root):
         yield ok(f"{len(scene.host.groups)} IOMMU groups")
@@ -23,7 +23,7 @@ def iommu_on(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def vfio_ready(scene: Scene) -> Iterator[Finding]:
+def vfio_ready(scene: CheckContext) -> Iterator[Finding]:
     """Is the driver there?"""
     vfio.vfio_ready(scene.root)
     yield ok("the driver is loaded")

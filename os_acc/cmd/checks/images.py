@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from os_acc import exception
 from os_acc.cmd import identity
-from os_acc.cmd.checks.context import Scene
+from os_acc.cmd.checks.context import CheckContext
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.store import errors
 
@@ -20,7 +20,7 @@ _PATIENCE = 30.0
 _SHOWN = 4
 
 
-def source(scene: Scene) -> Iterator[Finding]:
+def source(scene: CheckContext) -> Iterator[Finding]:
     """Where do the images come from, and does that answer?"""
     settings = scene.image_settings
     where = settings.directory if settings.source == "directory" else "Glance"
@@ -38,7 +38,7 @@ def source(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def signers(scene: Scene) -> Iterator[Finding]:
+def signers(scene: CheckContext) -> Iterator[Finding]:
     """Who may sign images, where they have to be signed?"""
     if not scene.image_rules.signed:
         yield ok("images need not be signed")
@@ -65,7 +65,7 @@ def signers(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def cache(scene: Scene) -> Iterator[Finding]:
+def cache(scene: CheckContext) -> Iterator[Finding]:
     """Can images be kept, by whom, and how many more?"""
     path = scene.images.cache.directory
     mode = _mode(path)
@@ -80,7 +80,7 @@ def cache(scene: Scene) -> Iterator[Finding]:
     yield _fill(scene, is_there=mode is not None)
 
 
-def files(scene: Scene) -> Iterator[Finding]:
+def files(scene: CheckContext) -> Iterator[Finding]:
     """Does anything lie in the cache that does not belong there?"""
     found = scene.images.cache.survey()
     if found.abandoned:
@@ -99,7 +99,7 @@ def files(scene: Scene) -> Iterator[Finding]:
         yield ok(f"images in it: {len(found.entries)}; nothing else")
 
 
-def _no_source(scene: Scene, error: exception.OsAccError) -> Finding:
+def _no_source(scene: CheckContext, error: exception.OsAccError) -> Finding:
     regions = [
         each.device.region
         for each in scene.look.stock.providers.values()
@@ -113,7 +113,7 @@ def _no_source(scene: Scene, error: exception.OsAccError) -> Finding:
     )
 
 
-def _access(scene: Scene, path: str, mode: int) -> Iterator[Finding]:
+def _access(scene: CheckContext, path: str, mode: int) -> Iterator[Finding]:
     uid, _gid = identity.check_owner(scene.settings.state_path)
     owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
     if os.lstat(path).st_uid != uid:
@@ -127,7 +127,7 @@ def _access(scene: Scene, path: str, mode: int) -> Iterator[Finding]:
         )
 
 
-def _fill(scene: Scene, *, is_there: bool) -> Finding:
+def _fill(scene: CheckContext, *, is_there: bool) -> Finding:
     found = scene.images.cache.survey()
     largest, limit = scene.image_rules.max_size, scene.image_settings.cache_size
     told = f"images take {found.taken} of {limit} bytes"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from os_acc.bitstreams import cache_files, options
 from os_acc.cmd import identity
-from os_acc.cmd.checks.context import Scene
+from os_acc.cmd.checks.context import CheckContext
 from os_acc.cmd.checks.finding import Finding, failed, ok, warning
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import LeaseState
@@ -21,7 +21,7 @@ _REMOTE = frozenset(
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 
-def directory(scene: Scene) -> Iterator[Finding]:
+def directory(scene: CheckContext) -> Iterator[Finding]:
     """Is it there, with the right owner, writable, with space left?"""
     path = scene.settings.state_path
     uid, _gid = identity.check_owner(path)
@@ -45,7 +45,7 @@ def directory(scene: Scene) -> Iterator[Finding]:
         yield ok(f"{path} belongs to {owner} and can be written")
 
 
-def file_system(scene: Scene) -> Iterator[Finding]:
+def file_system(scene: CheckContext) -> Iterator[Finding]:
     """Is it local, and does it survive a reboot?"""
     path = os.path.realpath(scene.settings.state_path)
     kind = _kind(scene.root, path)
@@ -60,7 +60,7 @@ def file_system(scene: Scene) -> Iterator[Finding]:
         yield ok(f"{path} is on {kind}")
 
 
-def files(scene: Scene) -> Iterator[Finding]:
+def files(scene: CheckContext) -> Iterator[Finding]:
     """Did somebody else leave files there that the owner cannot write?"""
     path = scene.settings.state_path
     uid, _gid = identity.check_owner(path)
@@ -74,7 +74,7 @@ def files(scene: Scene) -> Iterator[Finding]:
         yield ok("all files below it are its owner's")
 
 
-def records(scene: Scene) -> Iterator[Finding]:
+def records(scene: CheckContext) -> Iterator[Finding]:
     """Is the store sound, and does anything in it wait for an operator?"""
     found = scene.recorded
     for path in found.damaged_files:

@@ -8,16 +8,16 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from os_acc.cmd.device_states import DeviceState, State
+from os_acc.cmd.device_states import DeviceState, DeviceStatus
 from os_acc.cmd.drawing import forest, grouping, labels, ranges
 from os_acc.cmd.drawing.model import Drawing, Line, Mark
-from os_acc.cmd.drawing.snapshot import Scene
+from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.cmd.drawing.supply import supplies
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import PciAddress
 
 
-def draw(scene: Scene, *, long: bool = False) -> Drawing:
+def draw(scene: HostSnapshot, *, long: bool = False) -> Drawing:
     """The host as a tree.
 
     :param long: each function has a line of its own, those that os_acc is not
@@ -27,7 +27,7 @@ def draw(scene: Scene, *, long: bool = False) -> Drawing:
 
 
 class _Artist:
-    def __init__(self, scene: Scene, long: bool) -> None:
+    def __init__(self, scene: HostSnapshot, long: bool) -> None:
         self._scene = scene
         self._long = long
         self._forest = forest.plant(scene, everything=long)
@@ -52,7 +52,7 @@ class _Artist:
             yield f"for a guest in {labels.cells(self._scene.guest.cells)}"
         counted = Counter(each.state for each in self._scene.states.values())
         yield f"functions: {len(self._scene.functions)}"
-        for state in State:
+        for state in DeviceStatus:
             if counted[state]:
                 yield f"{state.value}: {counted[state]}"
 

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from os_acc.cmd.drawing.snapshot import Scene
+from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.objects.pci import PciAddress
 
 _Places = Mapping[PciAddress | None, tuple[PciAddress, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Forest:
+class FunctionTrees:
     """The functions of a host as trees, each in one NUMA node.
 
     :ivar above: what a function is drawn below; not of those at the top.
@@ -36,7 +36,7 @@ class Forest:
         return frozenset({*self.tops, *self.others})
 
 
-def plant(scene: Scene, everything: bool) -> Forest:
+def plant(scene: HostSnapshot, everything: bool) -> FunctionTrees:
     """Put every function of the host into its place.
 
     What os_acc may take is drawn, and what that is below.
@@ -61,7 +61,7 @@ def plant(scene: Scene, everything: bool) -> Forest:
             tops[function.numa_node].append(address)
         else:
             below[above].append(address)
-    return Forest(
+    return FunctionTrees(
         MappingProxyType({one: other for one, other in drawn.items() if other}),
         MappingProxyType({key: tuple(value) for key, value in below.items()}),
         MappingProxyType({key: tuple(value) for key, value in tops.items()}),
@@ -69,7 +69,7 @@ def plant(scene: Scene, everything: bool) -> Forest:
     )
 
 
-def _above(scene: Scene, address: PciAddress) -> PciAddress | None:
+def _above(scene: HostSnapshot, address: PciAddress) -> PciAddress | None:
     """The PF, or the next bridge, of the same node.
 
     The kernel gives a function the node of its bus, but firmware, quirks and

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from os_acc.cmd.device_states import State
+from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.drawing import labels
-from os_acc.cmd.drawing.snapshot import Scene
+from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.objects.pci import PciAddress
 
 # Of so many instances each has a line of its own below one card.
@@ -16,7 +16,7 @@ _HOLDERS = 8
 
 
 def alike(
-    scene: Scene, vfs: Sequence[PciAddress], apart: Collection[PciAddress]
+    scene: HostSnapshot, vfs: Sequence[PciAddress], apart: Collection[PciAddress]
 ) -> list[list[PciAddress]]:
     """The VFs of one card, together where they differ in nothing but their places.
 
@@ -33,7 +33,7 @@ def alike(
     return list(found.values())
 
 
-def _key(scene: Scene, vf: PciAddress, *, by_holder: bool) -> object:
+def _key(scene: HostSnapshot, vf: PciAddress, *, by_holder: bool) -> object:
     """What VFs have in common of which one line tells."""
     function, device = scene.functions[vf], scene.states.get(vf)
     common = (labels.driver(function), function.iommu_group is None)
@@ -43,6 +43,6 @@ def _key(scene: Scene, vf: PciAddress, *, by_holder: bool) -> object:
     if device.lease is None:
         return told
     # Who is in trouble is named.
-    is_named = by_holder or device.state is not State.LEASED
+    is_named = by_holder or device.state is not DeviceStatus.LEASED
     consumer = device.lease.consumer if is_named else ""
     return (*told, device.lease.attach_target, consumer)

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from os_acc.cmd.device_states import DeviceState, State
+from os_acc.cmd.device_states import DeviceState, DeviceStatus
 from os_acc.cmd.drawing import ranges
 from os_acc.cmd.drawing.model import POLICIES, Mark
-from os_acc.cmd.drawing.snapshot import Scene
+from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.numa.affinity import Affinity, allows
 from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMACell, NUMAPolicy
@@ -18,14 +18,14 @@ from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.request import AttachTarget
 
 MARKS = {
-    State.FREE: Mark.FREE,
-    State.LEASED: Mark.LEASED,
-    State.PREPARING: Mark.UNDER_WAY,
-    State.RELEASING: Mark.UNDER_WAY,
-    State.QUARANTINED: Mark.TROUBLE,
-    State.UNKNOWN: Mark.TROUBLE,
-    State.FAULTY: Mark.TROUBLE,
-    State.REFUSED: Mark.REFUSED,
+    DeviceStatus.FREE: Mark.FREE,
+    DeviceStatus.LEASED: Mark.LEASED,
+    DeviceStatus.PREPARING: Mark.UNDER_WAY,
+    DeviceStatus.RELEASING: Mark.UNDER_WAY,
+    DeviceStatus.QUARANTINED: Mark.TROUBLE,
+    DeviceStatus.UNKNOWN: Mark.TROUBLE,
+    DeviceStatus.FAULTY: Mark.TROUBLE,
+    DeviceStatus.REFUSED: Mark.REFUSED,
 }
 
 # PCI Code and ID Assignment Specification, base classes.
@@ -76,7 +76,7 @@ def kinds(functions: Iterable[PciFunction]) -> str:
     return ", ".join(f"{name}: {counted[name]}" for name in sorted(counted))
 
 
-def affinity(scene: Scene, node: int | None) -> Iterator[str]:
+def affinity(scene: HostSnapshot, node: int | None) -> Iterator[str]:
     """How a device of a node stands to the guest, and which policy allows that."""
     found = scene.affinity(node)
     if found is not None:
@@ -104,7 +104,7 @@ def holder(leases: Sequence[Lease]) -> Iterator[str]:
             yield _TARGETS[lease.attach_target]
 
 
-def function(scene: Scene, address: PciAddress) -> Iterator[str]:
+def function(scene: HostSnapshot, address: PciAddress) -> Iterator[str]:
     """All that is said of one function, the most important first."""
     found = scene.functions[address]
     device = scene.states.get(address)
@@ -121,7 +121,7 @@ def function(scene: Scene, address: PciAddress) -> Iterator[str]:
     yield from _group(scene, found)
 
 
-def alike(scene: Scene, some: Sequence[PciAddress]) -> Iterator[str]:
+def alike(scene: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
     """What is said of VFs that differ in nothing but their places."""
     found = [scene.functions[each] for each in some]
     devices = [scene.states[each] for each in some if each in scene.states]
@@ -173,7 +173,7 @@ def cells(some: Sequence[int]) -> str:
     return f"{'cells' if len(some) > 1 else 'cell'} {ranges.numbers(some)}"
 
 
-def _device(scene: Scene, devices: Sequence[DeviceState]) -> Iterator[str]:
+def _device(scene: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[str]:
     first = devices[0]
     yield from holder([each.lease for each in devices if each.lease])
     if first.reason:
@@ -195,13 +195,13 @@ def _goes_along(device: DeviceState) -> bool:
     )
 
 
-def _names(scene: Scene, address: PciAddress) -> Iterator[str]:
+def _names(scene: HostSnapshot, address: PciAddress) -> Iterator[str]:
     for name, owner in scene.host.netdevs.items():
         if owner == address:
             yield plain(name)
 
 
-def _group(scene: Scene, found: PciFunction) -> Iterator[str]:
+def _group(scene: HostSnapshot, found: PciFunction) -> Iterator[str]:
     if found.iommu_group is None:
         yield "no IOMMU group"
         return

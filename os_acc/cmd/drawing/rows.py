@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from os_acc.cmd.drawing import forest, labels
-from os_acc.cmd.drawing.snapshot import Scene
+from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.objects.pci import PciAddress, PciFunction
 
 COLUMNS = (
@@ -28,7 +28,7 @@ COLUMNS = (
 MORE = ("Affinity", "Policies")
 
 
-def rows(scene: Scene) -> Iterator[tuple[Any, ...]]:
+def rows(scene: HostSnapshot) -> Iterator[tuple[Any, ...]]:
     """What is drawn with ``--long``, in ``COLUMNS`` and ``MORE`` of them."""
     cells = scene.topology.cells
     blank = (None,) * (len(COLUMNS) - 4)
@@ -60,7 +60,7 @@ def rows(scene: Scene) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def _more(scene: Scene) -> tuple[str, ...]:
+def _more(scene: HostSnapshot) -> tuple[str, ...]:
     return MORE if scene.guest else ()
 
 
@@ -71,7 +71,7 @@ def _kind(function: PciFunction | None) -> str:
 
 
 def _device(
-    scene: Scene, address: PciAddress, function: PciFunction | None
+    scene: HostSnapshot, address: PciAddress, function: PciFunction | None
 ) -> Iterator[Any]:
     device = scene.states.get(address)
     lease = device.lease if device else None
@@ -84,7 +84,7 @@ def _device(
     yield (device.reason or None) if device else None
 
 
-def _affinity(scene: Scene, node: int | None) -> Iterator[Any]:
+def _affinity(scene: HostSnapshot, node: int | None) -> Iterator[Any]:
     found = scene.affinity(node)
     if found is not None:
         yield found.name.lower()

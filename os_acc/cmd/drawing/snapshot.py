@@ -8,12 +8,12 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from os_acc.cmd.device_states import DeviceState, State, device_states
+from os_acc.cmd.device_states import DeviceState, DeviceStatus, device_states
 from os_acc.host.view import Host
-from os_acc.numa.affinity import Affinity, Guest
+from os_acc.numa.affinity import Affinity, GuestCells
 from os_acc.objects.numa import NUMATopology
 from os_acc.objects.pci import PciAddress, PciFunction
-from os_acc.service import Look
+from os_acc.service import HostInspection
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Accelerator:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scene:
+class HostSnapshot:
     """A host at one moment.
 
     :ivar name: of the compute node.
@@ -41,7 +41,7 @@ class Scene:
     parents: Mapping[PciAddress, PciAddress]
     topology: NUMATopology
     accelerators: tuple[Accelerator, ...] = ()
-    guest: Guest | None = None
+    guest: GuestCells | None = None
 
     @property
     def functions(self) -> Mapping[PciAddress, PciFunction]:
@@ -54,18 +54,18 @@ class Scene:
 
 
 def of(
-    look: Look,
+    look: HostInspection,
     name: str,
     parents: Mapping[PciAddress, PciAddress],
     topology: NUMATopology,
     cells: tuple[int, ...] = (),
-) -> Scene:
+) -> HostSnapshot:
     """What somebody who only looks has seen.
 
     :param cells: those of a guest; empty: there is none.
     """
     states = {each.address: each for each in device_states(look)}
-    return Scene(
+    return HostSnapshot(
         name=name,
         host=look.stock.host,
         states=MappingProxyType(states),
@@ -75,10 +75,10 @@ def of(
             Accelerator(
                 provider.device.resource_class,
                 handle.numa_node,
-                states[handle.address].state is State.FREE,
+                states[handle.address].state is DeviceStatus.FREE,
             )
             for provider in look.stock.providers.values()
             for handle in provider.device.handles
         ),
-        guest=Guest(topology, cells) if cells else None,
+        guest=GuestCells(topology, cells) if cells else None,
     )

@@ -26,9 +26,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from os_acc import exception
-from os_acc.numa.affinity import Guest, allows
+from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.fit import cell_sets
-from os_acc.numa.fit.conflicts import Need, Wants, least
+from os_acc.numa.fit.conflicts import CellRequirement, GuestRequirements, least
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest, unserved
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
@@ -36,7 +36,7 @@ from os_acc.objects.numa import NUMAPolicy, NUMATopology
 _Kind = tuple[frozenset[str], NUMAPolicy]
 
 
-class Seating:
+class CellAssignment:
     """A host's cells, and which of a guest's can sit where.
 
     Cells of the host are told by their place in their order here.
@@ -79,7 +79,7 @@ class Seating:
                 kept = rest
         return tuple(kept)
 
-    def found(self, wants: Wants) -> tuple[int, ...] | Wants:
+    def found(self, wants: GuestRequirements) -> tuple[int, ...] | GuestRequirements:
         """The first way to sit that has all of it: ids of the host's cells.
 
         :returns: where there is none, those wants that have ruled out the last.
@@ -94,7 +94,7 @@ class Seating:
             DeviceRequest(str(at), counts[kind], *kind) for at, kind in enumerate(kinds)
         ]
         # Most guests sit at once, and then no family is made.
-        seats, bounds = self._at_hand, dict[Need | frozenset[_Kind], int]()
+        seats, bounds = self._at_hand, dict[CellRequirement | frozenset[_Kind], int]()
         if seats is None or not _meets(seats, wants.needs):
             bounds = self._known(wants.needs, counts)
             seats = self._first(bounds.values())
@@ -117,35 +117,37 @@ class Seating:
             seats = self._first(bounds.values())
         return self._decisive(wants, bounds)
 
-    def conflict(self, wants: Wants) -> Wants:
+    def conflict(self, wants: GuestRequirements) -> GuestRequirements:
         """Of what has ruled out the last way, what cannot be had together.
 
         Without any one part of it the rest can, unless the budget ends before
         that is known.
         """
 
-        def missing(fewer: Wants) -> Wants | None:
+        def missing(fewer: GuestRequirements) -> GuestRequirements | None:
             try:
                 found = self.found(fewer)
             except exception.FitTooHard:
                 return None
-            return found if isinstance(found, Wants) else None
+            return found if isinstance(found, GuestRequirements) else None
 
         return least(wants, missing)
 
     def _decisive(
-        self, wants: Wants, bounds: Mapping[Need | frozenset[_Kind], int]
-    ) -> Wants:
+        self,
+        wants: GuestRequirements,
+        bounds: Mapping[CellRequirement | frozenset[_Kind], int],
+    ) -> GuestRequirements:
         """Those wants whose bounds leave no way to sit."""
         origins = tuple(bounds)
         kept = cell_sets.too_narrow(self._seated[0], tuple(bounds.values()))
-        needs, short = set[Need](), set[_Kind]()
+        needs, short = set[CellRequirement](), set[_Kind]()
         for origin in (origins[place] for place in kept):
-            if isinstance(origin, Need):
+            if isinstance(origin, CellRequirement):
                 needs.add(origin)
             else:
                 short |= origin
-        return Wants(
+        return GuestRequirements(
             tuple(each for each in wants.needs if each in needs),
             tuple(each for each in wants.requests if _kind(each) in short),
         )
@@ -155,10 +157,10 @@ class Seating:
         return cell_sets.seats(len(self._order), self._choices)
 
     def _known(
-        self, needs: Iterable[Need], counts: Mapping[_Kind, int]
-    ) -> dict[Need | frozenset[_Kind], int]:
+        self, needs: Iterable[CellRequirement], counts: Mapping[_Kind, int]
+    ) -> dict[CellRequirement | frozenset[_Kind], int]:
         """The families that meet each need, and what was learned of requests."""
-        found: dict[Need | frozenset[_Kind], int] = {
+        found: dict[CellRequirement | frozenset[_Kind], int] = {
             need: cell_sets.touching(len(self._order), need.cells) for need in needs
         }
         for group in self._worth:
@@ -195,12 +197,14 @@ class Seating:
             self._leading[key] = sum(
                 1 << place
                 for place, cell in enumerate(self._order)
-                if _any_allows(policies, Guest(self._topology, (cell,)), pool)
+                if _any_allows(policies, GuestCells(self._topology, (cell,)), pool)
             )
         return self._leading[key]
 
 
-def _any_allows(policies: Iterable[NUMAPolicy], guest: Guest, pool: DevicePool) -> bool:
+def _any_allows(
+    policies: Iterable[NUMAPolicy], guest: GuestCells, pool: DevicePool
+) -> bool:
     affinity = guest.affinity(pool.node)
     return any(allows(policy, affinity) for policy in policies)
 
@@ -209,6 +213,6 @@ def _kind(request: DeviceRequest) -> _Kind:
     return request.pools, request.policy
 
 
-def _meets(seats: Iterable[int], needs: Iterable[Need]) -> bool:
+def _meets(seats: Iterable[int], needs: Iterable[CellRequirement]) -> bool:
     taken = sum(1 << seat for seat in seats)
     return all(taken & need.cells for need in needs)

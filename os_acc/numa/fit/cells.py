@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from os_acc.numa.fit import cores
-from os_acc.numa.fit.reasons import Reason, Why
+from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import (
     CPUPolicy,
     InstanceNUMACell,
@@ -59,9 +59,9 @@ def page_size(host: NUMACell, guest: InstanceNUMACell) -> int | Reason:
         if wanted <= each.free * each.size_kb:
             return each.size_kb
     if not pages:
-        return Reason(Why.PAGE_SIZE, guest.pagesize or 0)
+        return Reason(ReasonKind.PAGE_SIZE, guest.pagesize or 0)
     if not even:
-        return Reason(Why.UNEVEN_PAGES, wanted, pages[0].size_kb)
+        return Reason(ReasonKind.UNEVEN_PAGES, wanted, pages[0].size_kb)
     return _too_few(guest, max(each.free * each.size_kb for each in even))
 
 
@@ -88,9 +88,9 @@ def _without_memory(host: NUMACell, guest: InstanceNUMACell) -> Reason | None:
     if host.mempages:
         return _without_small_pages(min(host.mempages, key=_by_size), guest, dedicated)
     if dedicated and host.available_memory < guest.memory:
-        return Reason(Why.FREE_MEMORY, guest.memory, host.available_memory)
+        return Reason(ReasonKind.FREE_MEMORY, guest.memory, host.available_memory)
     if host.memory < guest.memory:
-        return Reason(Why.MEMORY, guest.memory, host.memory)
+        return Reason(ReasonKind.MEMORY, guest.memory, host.memory)
     return None
 
 
@@ -99,13 +99,13 @@ def _without_small_pages(
 ) -> Reason | None:
     wanted = guest.memory * _KIB_OF_MIB
     if wanted % pages.size_kb:
-        return Reason(Why.UNEVEN_PAGES, wanted, pages.size_kb)
+        return Reason(ReasonKind.UNEVEN_PAGES, wanted, pages.size_kb)
     there = (pages.free if dedicated else pages.total) * pages.size_kb
     return _too_few(guest, there) if there < wanted else None
 
 
 def _too_few(guest: InstanceNUMACell, there_kib: int) -> Reason:
-    return Reason(Why.FREE_PAGES, guest.memory, there_kib // _KIB_OF_MIB)
+    return Reason(ReasonKind.FREE_PAGES, guest.memory, there_kib // _KIB_OF_MIB)
 
 
 def _without_cpus(
@@ -113,15 +113,15 @@ def _without_cpus(
 ) -> Reason | None:
     dedicated = len(guest.pcpuset) + emulator
     if guest.cpu_policy is not CPUPolicy.SHARED and dedicated > len(host.pcpuset):
-        return Reason(Why.PCPUS, dedicated, len(host.pcpuset))
+        return Reason(ReasonKind.PCPUS, dedicated, len(host.pcpuset))
     if guest.cpu_policy is not CPUPolicy.DEDICATED and len(guest.cpuset) > len(
         host.cpuset
     ):
-        return Reason(Why.CPUS, len(guest.cpuset), len(host.cpuset))
+        return Reason(ReasonKind.CPUS, len(guest.cpuset), len(host.cpuset))
     if guest.cpu_policy is CPUPolicy.SHARED:
         return None
     if dedicated > len(host.free_pcpus):
-        return Reason(Why.FREE_PCPUS, dedicated, len(host.free_pcpus))
+        return Reason(ReasonKind.FREE_PCPUS, dedicated, len(host.free_pcpus))
     return cores.refusal(
         host, len(guest.pcpuset), guest.cpu_thread_policy, emulator=emulator
     )
@@ -134,8 +134,8 @@ def _beyond_limits(
         return None
     cpus = host.cpu_usage + len(guest.cpuset)
     if cpus > (most := len(host.cpuset) * limits.cpu_allocation_ratio):
-        return Reason(Why.CPU_LIMIT, cpus, int(most))
+        return Reason(ReasonKind.CPU_LIMIT, cpus, int(most))
     memory = host.memory_usage + guest.memory
     if memory > (most := host.memory * limits.ram_allocation_ratio):
-        return Reason(Why.RAM_LIMIT, memory, int(most))
+        return Reason(ReasonKind.RAM_LIMIT, memory, int(most))
     return None

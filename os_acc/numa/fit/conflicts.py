@@ -11,7 +11,7 @@ from os_acc.numa.fit.devices import DeviceRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Need:
+class CellRequirement:
     """Some of a host's cells, of which the guest needs one.
 
     :ivar cells: the set of their places (:mod:`os_acc.numa.fit.cell_sets`).
@@ -22,24 +22,29 @@ class Need:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wants:
+class GuestRequirements:
     """What a guest wants of all its cells together."""
 
-    needs: tuple[Need, ...] = ()
+    needs: tuple[CellRequirement, ...] = ()
     requests: tuple[DeviceRequest, ...] = ()
 
-    def __contains__(self, part: Need | DeviceRequest) -> bool:
-        return part in (self.needs if isinstance(part, Need) else self.requests)
+    def __contains__(self, part: CellRequirement | DeviceRequest) -> bool:
+        return part in (
+            self.needs if isinstance(part, CellRequirement) else self.requests
+        )
 
-    def without(self, part: Need | DeviceRequest) -> Wants:
+    def without(self, part: CellRequirement | DeviceRequest) -> GuestRequirements:
         """All the rest."""
-        return Wants(
+        return GuestRequirements(
             tuple(each for each in self.needs if each is not part),
             tuple(each for each in self.requests if each is not part),
         )
 
 
-def least(conflict: Wants, tried: Callable[[Wants], Wants | None]) -> Wants:
+def least(
+    conflict: GuestRequirements,
+    tried: Callable[[GuestRequirements], GuestRequirements | None],
+) -> GuestRequirements:
     """Of what cannot be had together, so much that all but any one part can.
 
     Each attempt that fails tells what it failed for, and only that is looked at
@@ -48,7 +53,10 @@ def least(conflict: Wants, tried: Callable[[Wants], Wants | None]) -> Wants:
     :param tried: what cannot be had of something; None: all of it can, or
         nobody knows.
     """
-    parts: tuple[Need | DeviceRequest, ...] = (*conflict.needs, *conflict.requests)
+    parts: tuple[CellRequirement | DeviceRequest, ...] = (
+        *conflict.needs,
+        *conflict.requests,
+    )
     for part in parts:
         if part in conflict and (fewer := tried(conflict.without(part))):
             conflict = fewer

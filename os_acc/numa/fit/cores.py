@@ -9,7 +9,7 @@ matter to it.
 
 from __future__ import annotations
 
-from os_acc.numa.fit.reasons import Reason, Why
+from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import CPUThreadPolicy, NUMACell
 
 
@@ -31,31 +31,31 @@ def refusal(
         threads = max(map(len, host.siblings), default=1) or 1
         whole = sum(each == threads for each in free)
         if threads > 1 and whole and host.pcpuset != host.cpuset:
-            return Reason(Why.THREADS)
+            return Reason(ReasonKind.THREADS)
         # Nova counts no CPU at all as none found.
         if not 1 <= cpus <= whole:
-            return Reason(Why.WHOLE_CORES, cpus, whole)
+            return Reason(ReasonKind.WHOLE_CORES, cpus, whole)
         left = sum(each > 0 for each in free) - cpus
     else:
         if policy is CPUThreadPolicy.REQUIRE:
             if missing := _no_siblings(host, free, cpus):
                 return missing
         elif sum(free) < cpus:
-            return Reason(Why.FREE_PCPUS, cpus, sum(free))
+            return Reason(ReasonKind.FREE_PCPUS, cpus, sum(free))
         left = sum(free) - cpus
     if emulator and (left < 1 or not cpus):
-        return Reason(Why.EMULATOR, 1)
+        return Reason(ReasonKind.EMULATOR, 1)
     return None
 
 
 def _no_siblings(host: NUMACell, free: list[int], cpus: int) -> Reason | None:
     """Why they cannot all be siblings, as many to each core as to the others."""
     if not any(len(core) > 1 for core in host.siblings):
-        return Reason(Why.NO_THREADS)
+        return Reason(ReasonKind.NO_THREADS)
     packed = [
         threads * sum(each >= threads for each in free)
         for threads in range(2, max(free) + 1)
     ]
     if not packed or max(packed) < cpus:
-        return Reason(Why.SIBLINGS, cpus, max(packed, default=0))
+        return Reason(ReasonKind.SIBLINGS, cpus, max(packed, default=0))
     return None

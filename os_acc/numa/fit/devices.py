@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from os_acc.numa.affinity import Guest, allows
+from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.flow import Flow
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
@@ -61,7 +61,7 @@ def unserved(
     :returns: empty where all can be served at once; else a set for each
         request that was left short, of all that it competes with.
     """
-    guest = Guest(topology, tuple(cells))
+    guest = GuestCells(topology, tuple(cells))
     flow = Flow(2 + len(requests) + len(pools))
     source, sink = 0, 1
     places = {pool.name: 2 + len(requests) + at for at, pool in enumerate(pools)}
@@ -90,7 +90,7 @@ def unserved(
 
 
 def _served_from(
-    guest: Guest, pools: Collection[DevicePool], request: DeviceRequest
+    guest: GuestCells, pools: Collection[DevicePool], request: DeviceRequest
 ) -> list[DevicePool]:
     return [
         pool

@@ -47,14 +47,14 @@ from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.networks import carried
 from os_acc.numa.fit.ordering import ordered
 from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.reasons import Reason, Why
+from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import CPUPolicy, NUMACell, NUMAPolicy, NUMATopology
 
 #: How often a cell of the guest may be held against one of the host.
 BUDGET: Final = 500_000
 
-_OF_PAGE_SIZES = {Why.PAGE_SIZE, Why.UNEVEN_PAGES, Why.FREE_PAGES}
-_OF_LIMITS = {Why.CPU_LIMIT, Why.RAM_LIMIT}
+_OF_PAGE_SIZES = {ReasonKind.PAGE_SIZE, ReasonKind.UNEVEN_PAGES, ReasonKind.FREE_PAGES}
+_OF_LIMITS = {ReasonKind.CPU_LIMIT, ReasonKind.RAM_LIMIT}
 
 
 def fit_as_nova(question: Question, *, budget: int = BUDGET) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ from typing import Final
 from os_acc.objects.numa import PageSize
 
 
-class Why(enum.Enum):
+class ReasonKind(enum.Enum):
     """What a host cell lacks; each value is what is told of it."""
 
     #: In KiB, or one of :class:`~os_acc.objects.numa.PageSize`.
@@ -53,13 +53,13 @@ _NAMED: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """What is wanted, and what is there; units are those of :class:`Why`."""
+    """What is wanted, and what is there; units are those of :class:`ReasonKind`."""
 
-    why: Why
+    why: ReasonKind
     wanted: int = 0
     there: int = 0
 
     def __str__(self) -> str:
-        if self.why is Why.PAGE_SIZE and self.wanted in _NAMED:
+        if self.why is ReasonKind.PAGE_SIZE and self.wanted in _NAMED:
             return _NAMED[PageSize(self.wanted)]
         return self.why.value.format(wanted=self.wanted, there=self.there)

@@ -10,8 +10,8 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.numa.fit import cell_sets, cells
-from os_acc.numa.fit.cell_assignment import Seating
-from os_acc.numa.fit.conflicts import Need, Wants, least
+from os_acc.numa.fit.cell_assignment import CellAssignment
+from os_acc.numa.fit.conflicts import CellRequirement, GuestRequirements, least
 from os_acc.numa.fit.devices import unserved
 from os_acc.numa.fit.networks import NO_NETWORKS, cells_of_physnet, cells_of_tunnels
 from os_acc.numa.fit.ordering import ordered
@@ -29,7 +29,7 @@ _TUNNELS: Final = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Refusal:
+class CellRefusal:
     """Why a cell of the guest cannot be on a cell of the host.
 
     :ivar host_cell: its id.
@@ -65,7 +65,7 @@ class Fit:
 
     fits: bool
     cells: tuple[int, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[CellRefusal, ...] = ()
     unseated: tuple[int, ...] = ()
     networks: InstanceNUMANetworks = NO_NETWORKS
     requests: tuple[str, ...] = ()
@@ -93,15 +93,15 @@ def fit_to_host(
         return _anywhere(question, explain)
     refusals = _refusals(question)
     order, choices = _choices(question, refusals)
-    seating = Seating(question.host, order, choices, question.pools, budget)
+    seating = CellAssignment(question.host, order, choices, question.pools, budget)
     if crowded := seating.crowded():
         return Fit(False, refusals=refusals, unseated=crowded)
-    wants = Wants(_needs(question, order), question.requests)
+    wants = GuestRequirements(_needs(question, order), question.requests)
     try:
         found = seating.found(wants)
     except exception.FitTooHard as error:
         raise exception.FitTooHard(error.message, refusals=refusals) from error
-    if not isinstance(found, Wants):
+    if not isinstance(found, GuestRequirements):
         return Fit(True, found, refusals)
     if not explain:
         return Fit(False, refusals=refusals)
@@ -116,13 +116,13 @@ def fit_to_host(
 
 
 def _anywhere(question: Question, explain: bool) -> Fit:
-    def missing(wants: Wants) -> Wants | None:
+    def missing(wants: GuestRequirements) -> GuestRequirements | None:
         short = unserved(question.host, (), question.pools, wants.requests)
         names = frozenset[str]().union(*short)
         asked = tuple(each for each in wants.requests if each.name in names)
-        return Wants(requests=asked) if short else None
+        return GuestRequirements(requests=asked) if short else None
 
-    conflict = missing(Wants(requests=question.requests))
+    conflict = missing(GuestRequirements(requests=question.requests))
     if conflict is None or not explain:
         return Fit(conflict is None)
     asked = least(conflict, missing).requests
@@ -130,7 +130,7 @@ def _anywhere(question: Question, explain: bool) -> Fit:
 
 
 def _choices(
-    question: Question, refusals: Collection[Refusal]
+    question: Question, refusals: Collection[CellRefusal]
 ) -> tuple[list[int], list[int]]:
     """The cells of the host that carry anything, and who may have which place."""
     guest = range(len(question.guest.cells))
@@ -152,7 +152,7 @@ def _choices(
     ]
 
 
-def _refusals(question: Question) -> tuple[Refusal, ...]:
+def _refusals(question: Question) -> tuple[CellRefusal, ...]:
     guest = question.guest
     found = []
     for host in question.host.cells:
@@ -161,7 +161,7 @@ def _refusals(question: Question) -> tuple[Refusal, ...]:
             emulator = guest.emulator_threads_isolated and place == 0
             reason = cells.refusal(host, cell, question.limits, emulator=emulator)
             if reason:
-                found.append(Refusal(host.id, place, reason))
+                found.append(CellRefusal(host.id, place, reason))
     return tuple(found)
 
 
@@ -169,7 +169,7 @@ def _places(order: Sequence[int], wanted: Collection[int]) -> int:
     return sum(1 << place for place, cell in enumerate(order) if cell in wanted)
 
 
-def _needs(question: Question, order: Sequence[int]) -> tuple[Need, ...]:
+def _needs(question: Question, order: Sequence[int]) -> tuple[CellRequirement, ...]:
     """The places that lead to each network, where some do and others do not."""
     declared = {
         name: cells_of_physnet(question.host, name)
@@ -177,4 +177,6 @@ def _needs(question: Question, order: Sequence[int]) -> tuple[Need, ...]:
     }
     if question.networks.tunneled:
         declared[_TUNNELS] = cells_of_tunnels(question.host)
-    return tuple(Need(name, _places(order, at)) for name, at in declared.items() if at)
+    return tuple(
+        CellRequirement(name, _places(order, at)) for name, at in declared.items() if at
+    )

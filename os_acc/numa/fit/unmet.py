@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from os_acc.numa.affinity import Guest, allows
+from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.fit.networks import NO_NETWORKS, not_carried
 from os_acc.numa.fit.question import Question
 from os_acc.objects.numa import InstanceNUMANetworks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lacking:
+class Unmet:
     """What cannot be had in one cell of the host alone.
 
     :ivar host_cell: its id.
@@ -33,7 +33,7 @@ class Lacking:
         return f"host cell {self.host_cell} does not lead to {', '.join(lacks)}"
 
 
-def lacking(question: Question) -> tuple[Lacking, ...]:
+def lacking(question: Question) -> tuple[Unmet, ...]:
     """For each cell of the host that does not lead to everything: to what not.
 
     It is what is told beside :attr:`os_acc.numa.fit.search.Fit.refusals`, which are
@@ -43,13 +43,13 @@ def lacking(question: Question) -> tuple[Lacking, ...]:
     found = []
     for cell in question.host.cells:
         networks = not_carried(question.host, (cell.id,), question.networks)
-        requests = _unserved(question, Guest(question.host, (cell.id,)))
+        requests = _unserved(question, GuestCells(question.host, (cell.id,)))
         if networks != NO_NETWORKS or requests:
-            found.append(Lacking(cell.id, networks, requests))
+            found.append(Unmet(cell.id, networks, requests))
     return tuple(found)
 
 
-def _unserved(question: Question, guest: Guest) -> tuple[str, ...]:
+def _unserved(question: Question, guest: GuestCells) -> tuple[str, ...]:
     pools = [(pool, guest.affinity(pool.node)) for pool in question.pools]
     return tuple(
         request.name

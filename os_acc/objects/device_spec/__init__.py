@@ -8,19 +8,19 @@ does not know for a tag, so that a misspelt one matches every device; here an
 unknown key is an error.
 """
 
-from os_acc.objects.claim import Tags
+from os_acc.objects.claim import DeviceTags
 from os_acc.objects.device_spec.nova import (
     nova_claims,
     nova_mdev_addresses,
     nova_numa_policies,
 )
 from os_acc.objects.device_spec.parser import parse
-from os_acc.objects.device_spec.spec import DeviceSpec, Entry
+from os_acc.objects.device_spec.spec import DeviceSpec, DeviceSpecEntry
 
 __all__ = [
     "DeviceSpec",
-    "Entry",
-    "Tags",
+    "DeviceSpecEntry",
+    "DeviceTags",
     "nova_claims",
     "nova_mdev_addresses",
     "nova_numa_policies",

@@ -9,9 +9,13 @@ from collections.abc import Iterator, Sequence
 from oslo_log import log as logging
 
 from os_acc import exception
-from os_acc.objects.claim import Tags
+from os_acc.objects.claim import DeviceTags
 from os_acc.objects.device_spec.parser import entry_of, objects_of
-from os_acc.objects.device_spec.spec import NOVA_HIGHEST_DOMAIN, DeviceSpec, Entry
+from os_acc.objects.device_spec.spec import (
+    NOVA_HIGHEST_DOMAIN,
+    DeviceSpec,
+    DeviceSpecEntry,
+)
 from os_acc.objects.device_spec.tags import parse_tags
 from os_acc.objects.pci import PciAddress
 
@@ -53,7 +57,7 @@ def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
     return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
 
 
-def _readable_entries(value: object) -> Iterator[Entry]:
+def _readable_entries(value: object) -> Iterator[DeviceSpecEntry]:
     try:
         specs = objects_of(value)
     except exception.InvalidDeviceSpec as error:
@@ -61,7 +65,7 @@ def _readable_entries(value: object) -> Iterator[Entry]:
         return
     for spec in specs:
         try:
-            yield entry_of(spec, Tags())
+            yield entry_of(spec, DeviceTags())
         except exception.InvalidDeviceSpec as error:
             LOG.warning("A part of Nova's [pci] device_spec is ignored: %s", error)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from os_acc import exception
-from os_acc.objects.claim import Tags
+from os_acc.objects.claim import DeviceTags
 from os_acc.objects.device_spec.address import (
     LIMITS,
     Glob,
@@ -19,7 +19,7 @@ from os_acc.objects.device_spec.address import (
     parse_glob,
     parse_regex,
 )
-from os_acc.objects.device_spec.spec import DeviceSpec, Entry
+from os_acc.objects.device_spec.spec import DeviceSpec, DeviceSpecEntry
 from os_acc.objects.device_spec.tags import TAG_NAMES, parse_tags
 
 _SELECTORS: Final = frozenset({"vendor_id", "product_id", "address", "devname"})
@@ -40,7 +40,7 @@ def parse(values: Sequence[str]) -> DeviceSpec:
 
     Selectors are ``vendor_id``, ``product_id``, and ``address`` (text: glob;
     object: regular expressions, see :class:`.address.Regex`) or ``devname``;
-    tags are those of :class:`.Tags`.
+    tags are those of :class:`.DeviceTags`.
 
     :raises InvalidDeviceSpec: a value cannot be understood completely.
     """
@@ -80,14 +80,16 @@ def objects_of(value: object, pairs_hook: Any = dict) -> list[dict[str, Any]]:
     return specs
 
 
-def entry_of(spec: Mapping[str, Any], tags: Tags) -> Entry:
+def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
     """Read the selectors as Nova does.
 
     :raises InvalidDeviceSpec: where Nova would refuse them.
     """
     vendor = _identifier(spec, "vendor_id")
     product = _identifier(spec, "product_id")
-    return Entry(vendor=vendor, product=product, place=_place(spec), tags=tags)
+    return DeviceSpecEntry(
+        vendor=vendor, product=product, place=_place(spec), tags=tags
+    )
 
 
 def _identifier(spec: Mapping[str, Any], key: str) -> int | None:
@@ -132,7 +134,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _entry(spec: Mapping[str, Any]) -> Entry:
+def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
     _check_keys(spec, _SELECTORS | TAG_NAMES)
     if not _SELECTORS & spec.keys():
         raise exception.InvalidDeviceSpec(

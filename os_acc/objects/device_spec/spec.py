@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from os_acc.objects.claim import Tags
+from os_acc.objects.claim import DeviceTags
 from os_acc.objects.device_spec.address import LIMITS, Netdev, Place
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
@@ -17,13 +17,13 @@ NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class DeviceSpecEntry:
     """One specification; ``vendor`` and ``product`` None mean any."""
 
     vendor: int | None
     product: int | None
     place: Place
-    tags: Tags
+    tags: DeviceTags
 
     def matches(
         self,
@@ -60,7 +60,7 @@ class DeviceSpec:
     :ivar highest_domain: functions in a PCI domain above it never match.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[DeviceSpecEntry, ...] = ()
     highest_domain: int = LIMITS["domain"]
 
     @property
@@ -85,7 +85,7 @@ class DeviceSpec:
         function: PciFunction,
         netdevs: Mapping[str, PciAddress],
         functions: Mapping[PciAddress, PciFunction],
-    ) -> Tags | None:
+    ) -> DeviceTags | None:
         """The tags of the first entry that names the function, or None.
 
         A VF has no VFs of its own: ``num_vfs`` is None for it even where the

@@ -14,7 +14,7 @@ import os_traits  # type: ignore[import-untyped]
 from oslo_utils import strutils
 
 from os_acc import exception
-from os_acc.objects.claim import Tags
+from os_acc.objects.claim import DeviceTags
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import PLACEMENT_NAME
 
@@ -23,10 +23,10 @@ _DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
 _MOST_VFS: Final = 0xFFFF
 
 #: The keys that :func:`parse_tags` reads.
-TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(Tags))
+TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(DeviceTags))
 
 
-def parse_tags(spec: Mapping[str, Any]) -> Tags:
+def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
     """Read the tags; other keys are left alone.
 
     Names are normalised as Nova's ``pci_placement_translator`` does: upper
@@ -35,7 +35,7 @@ def parse_tags(spec: Mapping[str, Any]) -> Tags:
 
     :raises InvalidDeviceSpec: a tag has a value that it cannot have.
     """
-    return Tags(
+    return DeviceTags(
         resource_class=_resource_class(spec) if "resource_class" in spec else None,
         traits=_traits(spec) if "traits" in spec else frozenset(),
         num_vfs=_num_vfs(spec["num_vfs"]) if "num_vfs" in spec else None,

@@ -25,16 +25,16 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.scheduling.assignment.problem import (
-    Allocated,
-    Case,
-    Problem,
+    AssignmentCase,
+    AssignmentProblem,
+    ProviderAllocation,
     Served,
     problem_of,
 )
 from os_acc.scheduling.assignment.reasons import reason
-from os_acc.scheduling.assignment.search import BudgetSpent, Search
+from os_acc.scheduling.assignment.search import AssignmentSearch, BudgetSpent
 
-__all__ = ["Allocated", "Case", "Served", "assign", "find"]
+__all__ = ["AssignmentCase", "ProviderAllocation", "Served", "assign", "find"]
 
 #: How many groups, parts of them that are served alone, and providers may
 #: take part.
@@ -46,7 +46,7 @@ MAX_PROVIDERS: Final = 512
 BUDGET: Final = 50_000
 
 
-def assign(case: Case, budget: int = BUDGET) -> tuple[Served, ...]:
+def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
     """Find a provider for each group.
 
     :param budget: in steps.
@@ -64,7 +64,7 @@ def assign(case: Case, budget: int = BUDGET) -> tuple[Served, ...]:
     return found
 
 
-def find(case: Case, budget: int = BUDGET) -> tuple[Served, ...] | None:
+def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | None:
     """Find a provider for each group; None, without a reason, if there is none.
 
     :raises AssignmentTooLarge: as :func:`assign` does.
@@ -73,7 +73,7 @@ def find(case: Case, budget: int = BUDGET) -> tuple[Served, ...] | None:
     problem = problem_of(case)
     _check_bounds(len(case.groups), problem)
     try:
-        found = Search(problem, budget).run()
+        found = AssignmentSearch(problem, budget).run()
     except BudgetSpent as error:
         raise exception.AssignmentTooHard(
             f"which of {len(problem.providers)} providers serves which of "
@@ -82,7 +82,7 @@ def find(case: Case, budget: int = BUDGET) -> tuple[Served, ...] | None:
     return None if found is None else problem.served(found)
 
 
-def _check_bounds(groups: int, problem: Problem) -> None:
+def _check_bounds(groups: int, problem: AssignmentProblem) -> None:
     parts = sum(len(kind.suffixes) for kind in problem.kinds)
     bounds: Mapping[str, tuple[int, int]] = {
         "request groups": (groups, MAX_GROUPS),

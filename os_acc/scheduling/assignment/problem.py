@@ -17,7 +17,7 @@ Pins: TypeAlias = Mapping[tuple[str, str], str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Allocated:
+class ProviderAllocation:
     """What an allocation request takes from one provider.
 
     :ivar resources: (resource class, amount).
@@ -59,7 +59,7 @@ class Allocated:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Case:
+class AssignmentCase:
     """What is asked for, and what is allocated.
 
     :ivar groups: no two of the same suffix, each with resources.
@@ -71,7 +71,7 @@ class Case:
 
     groups: Collection[RequestGroup]
     policy: GroupPolicy | None
-    allocated: Collection[Allocated]
+    allocated: Collection[ProviderAllocation]
     pins: Pins = dataclasses.field(default_factory=lambda: MappingProxyType({}))
     certain: bool = False
 
@@ -86,7 +86,7 @@ class Served:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class AssignmentPart:
     """What is served by one provider: a numbered group, or one class of the other."""
 
     group: RequestGroup
@@ -99,7 +99,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class PartKind:
     """Parts that nothing tells apart.
 
     :ivar suffixes: of their groups, sorted.
@@ -116,7 +116,7 @@ class Kind:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
+class AssignmentProblem:
     """What is to be assigned.
 
     :ivar classes: sorted; a resource class is its number in here.
@@ -129,7 +129,7 @@ class Problem:
 
     classes: tuple[str, ...]
     providers: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[PartKind, ...]
     left: tuple[tuple[int, ...], ...]
     exact: int
     helping: tuple[int, ...]
@@ -152,7 +152,7 @@ class Problem:
         )
 
 
-def problem_of(case: Case) -> Problem:
+def problem_of(case: AssignmentCase) -> AssignmentProblem:
     """What is to be assigned, without those that have no part in it."""
     parts = list(parts_of(case.groups))
     asked = {name for part in parts for name, _amount in part.resources}
@@ -171,7 +171,7 @@ def problem_of(case: Case) -> Problem:
     required = frozenset[str]().union(
         *(part.group.required for part in parts if not part.numbered)
     )
-    return Problem(
+    return AssignmentProblem(
         classes=classes,
         providers=tuple(each.provider for each in places),
         kinds=_kinds(parts, masks, classes, case.pins),
@@ -182,19 +182,19 @@ def problem_of(case: Case) -> Problem:
     )
 
 
-def parts_of(groups: Iterable[RequestGroup]) -> Iterator[Part]:
+def parts_of(groups: Iterable[RequestGroup]) -> Iterator[AssignmentPart]:
     """What is served by one provider each, in a fixed order."""
     for group in sorted(groups, key=lambda group: group.suffix):
         if group.suffix:
-            yield Part(group, group.resources)
+            yield AssignmentPart(group, group.resources)
         else:
-            yield from (Part(group, (each,)) for each in group.resources)
+            yield from (AssignmentPart(group, (each,)) for each in group.resources)
 
 
 class _Masks:
     """Which places have something, each asked of all of them once."""
 
-    def __init__(self, places: Sequence[Allocated], certain: bool) -> None:
+    def __init__(self, places: Sequence[ProviderAllocation], certain: bool) -> None:
         self._places = places
         self._resources = [dict(each.resources) for each in places]
         self._certain = certain
@@ -203,7 +203,7 @@ class _Masks:
         self.free_of = functools.cache(self._free_of)
         self.doubting = functools.cache(self._doubting)
 
-    def serving(self, part: Part, pins: Pins) -> int:
+    def serving(self, part: AssignmentPart, pins: Pins) -> int:
         """Those that can serve a part, as far as each alone is asked."""
         found = (1 << len(self._places)) - 1
         for name, amount in part.resources:
@@ -217,7 +217,7 @@ class _Masks:
             found &= self.having(trait)
         return found
 
-    def doubtful(self, part: Part) -> int:
+    def doubtful(self, part: AssignmentPart) -> int:
         """Those of which it is not known whether they have the right traits."""
         found = 0
         for trait in part.group.required | part.group.forbidden:
@@ -238,12 +238,12 @@ class _Masks:
 
 
 def _kinds(
-    parts: Iterable[Part], masks: _Masks, classes: tuple[str, ...], pins: Pins
-) -> tuple[Kind, ...]:
+    parts: Iterable[AssignmentPart], masks: _Masks, classes: tuple[str, ...], pins: Pins
+) -> tuple[PartKind, ...]:
     number = {name: index for index, name in enumerate(classes)}
-    alike: dict[Kind, list[str]] = {}
+    alike: dict[PartKind, list[str]] = {}
     for part in parts:
-        kind = Kind(
+        kind = PartKind(
             suffixes=(),
             numbered=part.numbered,
             need=tuple(sorted((number[name], n) for name, n in part.resources)),

@@ -12,35 +12,35 @@ from typing import Final
 
 from os_acc.objects.request import GroupPolicy, RequestGroup, title
 from os_acc.scheduling.assignment.problem import (
-    Allocated,
-    Case,
-    Part,
+    AssignmentCase,
+    AssignmentPart,
+    ProviderAllocation,
     parts_of,
     problem_of,
 )
-from os_acc.scheduling.assignment.search import BudgetSpent, Search
+from os_acc.scheduling.assignment.search import AssignmentSearch, BudgetSpent
 
 #: What each question that is asked to find the reason may cost.
 _BUDGET: Final = 5_000
 _SHOWN: Final = 4
 
 
-def reason(case: Case) -> str:
+def reason(case: AssignmentCase) -> str:
     """Say which group has no provider and why, or what nobody asks for."""
     # In the order of what they cost, and none is asked after the first answer.
     found = itertools.chain(_alone(case), _in_all(case), _together(case))
     return next(found, "what the groups ask for is not what is allocated")
 
 
-def _works(case: Case) -> bool:
+def _works(case: AssignmentCase) -> bool:
     """Whether there is an assignment after all; yes where that is not known."""
     try:
-        return Search(problem_of(case), _BUDGET).run() is not None
+        return AssignmentSearch(problem_of(case), _BUDGET).run() is not None
     except BudgetSpent:
         return True
 
 
-def _alone(case: Case) -> Iterator[str]:
+def _alone(case: AssignmentCase) -> Iterator[str]:
     """Parts of the request that no provider could serve if they were all of it."""
     places = _by_uuid(case.allocated)
     for part in parts_of(case.groups):
@@ -54,11 +54,13 @@ def _alone(case: Case) -> Iterator[str]:
         yield f"{_asks(part)}, but {shown}{more}"
 
 
-def _by_uuid(allocated: Collection[Allocated]) -> list[Allocated]:
+def _by_uuid(allocated: Collection[ProviderAllocation]) -> list[ProviderAllocation]:
     return sorted(allocated, key=lambda each: each.provider)
 
 
-def _why_not(part: Part, each: Allocated, case: Case) -> str:
+def _why_not(
+    part: AssignmentPart, each: ProviderAllocation, case: AssignmentCase
+) -> str:
     """Why a provider cannot serve a part, empty where it can."""
     has, group = dict(each.resources), part.group
     for name, amount in part.resources:
@@ -78,7 +80,7 @@ def _why_not(part: Part, each: Allocated, case: Case) -> str:
     return ""
 
 
-def _in_all(case: Case) -> Iterator[str]:
+def _in_all(case: AssignmentCase) -> Iterator[str]:
     """Classes of which another amount is allocated than is asked for."""
     exact = [each for each in _by_uuid(case.allocated) if each.exact]
     names = {name for each in exact for name, _amount in each.resources}
@@ -97,13 +99,13 @@ def _in_all(case: Case) -> Iterator[str]:
             yield f"{asking}, but {whole} are allocated"
 
 
-def _spread_over(name: str, places: Sequence[Allocated]) -> str:
+def _spread_over(name: str, places: Sequence[ProviderAllocation]) -> str:
     there = [(dict(each.resources).get(name, 0), each.provider) for each in places]
     shown = _listed(f"{amount} on provider {uuid}" for amount, uuid in there if amount)
     return f"{sum(amount for amount, _uuid in there)} {name} are allocated ({shown})"
 
 
-def _together(case: Case) -> Iterator[str]:
+def _together(case: AssignmentCase) -> Iterator[str]:
     """The first group for which the others leave nothing."""
     loose = dataclasses.replace(
         case,
@@ -126,7 +128,7 @@ def _together(case: Case) -> Iterator[str]:
         yield f"{_wants(groups[first])}, but {_obstacle(fewer[first], groups[first])}"
 
 
-def _obstacle(case: Case, group: RequestGroup) -> str:
+def _obstacle(case: AssignmentCase, group: RequestGroup) -> str:
     """What, taken away, would let a group have its provider."""
     others = [title(each.suffix) for each in case.groups if each is not group]
     beside = f" beside {', '.join(others[-_SHOWN:])}" if others else ""
@@ -144,7 +146,7 @@ def _obstacle(case: Case, group: RequestGroup) -> str:
     return f"no provider with so much is left{beside}"
 
 
-def _left_over(case: Case) -> Iterator[str]:
+def _left_over(case: AssignmentCase) -> Iterator[str]:
     """The first provider that cannot be used up beside those before it."""
     tight = [each for each in _by_uuid(case.allocated) if each.exact]
     fewer = [_with_exact(case, tight[:number]) for number in range(1, len(tight) + 1)]
@@ -160,7 +162,9 @@ def _left_over(case: Case) -> Iterator[str]:
     )
 
 
-def _with_exact(case: Case, tight: Sequence[Allocated]) -> Case:
+def _with_exact(
+    case: AssignmentCase, tight: Sequence[ProviderAllocation]
+) -> AssignmentCase:
     """With these providers alone having to be used up."""
     bound = {each.provider for each in tight}
     return dataclasses.replace(
@@ -172,7 +176,7 @@ def _with_exact(case: Case, tight: Sequence[Allocated]) -> Case:
     )
 
 
-def _asks(part: Part) -> str:
+def _asks(part: AssignmentPart) -> str:
     return _wants(dataclasses.replace(part.group, resources=part.resources))
 
 

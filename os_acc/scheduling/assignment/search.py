@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from os_acc.scheduling.assignment import feasibility
-from os_acc.scheduling.assignment.problem import Problem, bits
+from os_acc.scheduling.assignment.problem import AssignmentProblem, bits
 from os_acc.scheduling.assignment.subset_sum import adds_up
 
 _Key: TypeAlias = tuple[object, ...]
@@ -51,13 +51,13 @@ class _Standing:
         return (kind for kind, count in enumerate(self.counts) if count)
 
 
-class Search:
+class AssignmentSearch:
     """One search.
 
     :param budget: how many steps it may take.
     """
 
-    def __init__(self, problem: Problem, budget: int) -> None:
+    def __init__(self, problem: AssignmentProblem, budget: int) -> None:
         self._problem = problem
         self._needs = [dict(kind.need) for kind in problem.kinds]
         self._numbered = [kind.numbered for kind in problem.kinds]
@@ -325,7 +325,7 @@ def _covered(
     )
 
 
-def _alike(problem: Problem) -> list[int]:
+def _alike(problem: AssignmentProblem) -> list[int]:
     """A number for each place, the same for those that nothing tells apart."""
     rows = (
         problem.exact,

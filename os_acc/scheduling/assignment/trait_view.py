@@ -26,7 +26,7 @@ def _nothing() -> _Traits:
     return MappingProxyType({})
 
 
-class Doubt(enum.IntEnum):
+class TraitDoubt(enum.IntEnum):
     """What of it is doubted; each includes those before it."""
 
     #: What nobody knows, alone.
@@ -43,7 +43,7 @@ def _never(_trait: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Known:
+class TraitView:
     """What is known of providers' traits, by their uuids.
 
     :ivar own: what os_acc itself says of each device, by its last look.
@@ -86,25 +86,25 @@ class Known:
             and (deciding - published if provider in self.own else deciding)
         )
 
-    def doubting(self, doubt: Doubt, traits: frozenset[str]) -> Reading:
+    def doubting(self, doubt: TraitDoubt, traits: frozenset[str]) -> TraitReading:
         """What is known of these traits while this much is doubted."""
-        doubted = traits if doubt is Doubt.ALL else frozenset[str]()
-        if doubt >= Doubt.CHANGING:
+        doubted = traits if doubt is TraitDoubt.ALL else frozenset[str]()
+        if doubt >= TraitDoubt.CHANGING:
             doubted |= {trait for trait in traits if self.changes(trait)}
         published = traits & frozenset[str]().union(*self.own.values())
-        return Reading(self, doubt, traits, published, doubted)
+        return TraitReading(self, doubt, traits, published, doubted)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reading:
+class TraitReading:
     """What is known of some traits.
 
     :ivar published: those that os_acc itself says of some device.
     :ivar doubted: those that are doubted of every provider.
     """
 
-    known: Known
-    doubt: Doubt
+    known: TraitView
+    doubt: TraitDoubt
     traits: frozenset[str]
     published: frozenset[str]
     doubted: frozenset[str]
@@ -116,7 +116,7 @@ class Reading:
         # Of its own devices os_acc knows whether they have what it publishes.
         others = self.traits if own is None else self.traits - self.published
         unsure = self.doubted
-        if self.doubt >= Doubt.HEARD:
+        if self.doubt >= TraitDoubt.HEARD:
             unsure |= others
         elif heard is None:
             unsure |= others - has

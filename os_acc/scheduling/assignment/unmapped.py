@@ -16,10 +16,16 @@ from typing import Final
 
 from os_acc import exception
 from os_acc.objects.request import FlavorRequest, GroupPolicy, RequestGroup
-from os_acc.objects.selection import Allocations, Wanted
-from os_acc.scheduling.assignment import Allocated, Case, Served, assign, find
+from os_acc.objects.selection import Allocations, GroupAllocation
+from os_acc.scheduling.assignment import (
+    AssignmentCase,
+    ProviderAllocation,
+    Served,
+    assign,
+    find,
+)
 from os_acc.scheduling.assignment.problem import Pins
-from os_acc.scheduling.assignment.trait_view import Doubt, Known
+from os_acc.scheduling.assignment.trait_view import TraitDoubt, TraitView
 
 #: What Nova takes from a flavor's own fields and adds to the unnumbered group
 #: (``nova.scheduler.utils.ResourceRequest``).
@@ -30,9 +36,9 @@ def without_mappings(
     request: FlavorRequest,
     selection: Allocations,
     ours: Mapping[str, str],
-    known: Known,
+    known: TraitView,
     recorded: Pins,
-) -> list[Wanted]:
+) -> list[GroupAllocation]:
     """Attribute allocations to the groups that ask for accelerators.
 
     :param ours: this host's providers: uuid to resource class.
@@ -48,7 +54,7 @@ def without_mappings(
         served = _newly_found(cases)
     groups = {group.suffix: group for group in request.groups}
     return [
-        Wanted(
+        GroupAllocation(
             group_suffix=each.suffix,
             provider_uuid=each.provider,
             resource_class=each.resource_class,
@@ -63,7 +69,7 @@ def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | Non
     """The assignment that was made before; None: it is no answer now."""
     for case in cases:
         with contextlib.suppress(exception.InvalidSelectedProvider):
-            if served := case.found(case.allocated(Doubt.ALL), pins=pins):
+            if served := case.found(case.allocated(TraitDoubt.ALL), pins=pins):
                 return served
     return None
 
@@ -73,18 +79,20 @@ def _newly_found(cases: Sequence[_Case]) -> tuple[Served, ...]:
     *larger, last = cases
     for case in larger:
         with contextlib.suppress(exception.InvalidSelectedProvider):
-            if served := case.found_before(Doubt.ALL):
+            if served := case.found_before(TraitDoubt.ALL):
                 return served
-    if served := last.found_before(Doubt.HEARD):
+    if served := last.found_before(TraitDoubt.HEARD):
         return served
-    return assign(Case(last.groups, last.policy, last.allocated(Doubt.HEARD)))
+    return assign(
+        AssignmentCase(last.groups, last.policy, last.allocated(TraitDoubt.HEARD))
+    )
 
 
 def _cases(
     request: FlavorRequest,
     selection: Allocations,
     ours: Mapping[str, str],
-    known: Known,
+    known: TraitView,
 ) -> list[_Case]:
     """With all groups, and with those alone that ask for accelerators of ours.
 
@@ -119,40 +127,45 @@ class _Case:
     policy: GroupPolicy | None
     selection: Allocations
     ours: Mapping[str, str]
-    known: Known
+    known: TraitView
 
-    def found_before(self, end: Doubt) -> tuple[Served, ...] | None:
+    def found_before(self, end: TraitDoubt) -> tuple[Served, ...] | None:
         """The assignment that leaves the least in doubt, and less than this."""
-        doubted = {doubt: self.allocated(doubt) for doubt in Doubt}
-        if any(each.unsure for each in doubted[Doubt.UNKNOWN]):
+        doubted = {doubt: self.allocated(doubt) for doubt in TraitDoubt}
+        if any(each.unsure for each in doubted[TraitDoubt.UNKNOWN]):
             with contextlib.suppress(exception.AssignmentTooHard):
-                if served := self.found(doubted[Doubt.UNKNOWN], certain=True):
+                if served := self.found(doubted[TraitDoubt.UNKNOWN], certain=True):
                     return served
-        for doubt in (Doubt.UNKNOWN, Doubt.CHANGING, Doubt.HEARD):
+        for doubt in (TraitDoubt.UNKNOWN, TraitDoubt.CHANGING, TraitDoubt.HEARD):
             # More doubt is of no use where it is about none of these.
-            same = doubt < Doubt.HEARD and doubted[doubt] == doubted[Doubt(doubt + 1)]
+            same = (
+                doubt < TraitDoubt.HEARD
+                and doubted[doubt] == doubted[TraitDoubt(doubt + 1)]
+            )
             if doubt < end and not same and (served := self.found(doubted[doubt])):
                 return served
         return None
 
     def found(
         self,
-        allocated: Collection[Allocated],
+        allocated: Collection[ProviderAllocation],
         *,
         certain: bool = False,
         pins: Pins = MappingProxyType({}),
     ) -> tuple[Served, ...] | None:
         """The assignment of what is allocated, as far as that is doubted."""
-        return find(Case(self.groups, self.policy, allocated, pins, certain))
+        return find(AssignmentCase(self.groups, self.policy, allocated, pins, certain))
 
-    def allocated(self, doubt: Doubt) -> list[Allocated]:
+    def allocated(self, doubt: TraitDoubt) -> list[ProviderAllocation]:
         """Everything that is allocated; only what is ours has to be used up."""
         traits = frozenset[str]().union(
             *(group.required | group.forbidden for group in self.groups)
         )
         reading = self.known.doubting(doubt, traits)
         return [
-            Allocated(provider, resources, provider in self.ours, *reading.of(provider))
+            ProviderAllocation(
+                provider, resources, provider in self.ours, *reading.of(provider)
+            )
             for provider, resources in self.selection.entries
         ]
 

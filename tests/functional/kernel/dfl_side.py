@@ -35,15 +35,15 @@ class FpgaSide(RootSide):
         return self._card.bdf
 
     def next_function(self, function: str) -> None:
-        """See :meth:`.Card.next_function`."""
+        """See :meth:`.CardProvider.next_function`."""
         self._card.next_function(uuid.UUID(function))
 
     def fail_with(self, *bits: int) -> None:
-        """See :meth:`.Card.fail_with`."""
+        """See :meth:`.CardProvider.fail_with`."""
         self._card.fail_with(*bits)
 
     def never_complete(self) -> None:
-        """See :meth:`.Card.never_complete`."""
+        """See :meth:`.CardProvider.never_complete`."""
         self._card.never_complete()
 
     def complete(self) -> None:

@@ -22,7 +22,7 @@ from oslo_privsep import capabilities
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from tests.stress.hostile_client import REFUSED, RETURNED, HostileClient, serving
 
 from . import dfl
@@ -156,20 +156,20 @@ def _epoch() -> int:
     return time.time_ns() // 1000
 
 
-def _answer(answer: tuple[object, ...]) -> Result:
+def _answer(answer: tuple[object, ...]) -> CallResult:
     kind, value, *_ = answer
     assert kind == RETURNED, answer
     assert isinstance(value, tuple)
-    return Result(*(value[0] if isinstance(value[0], tuple) else value))
+    return CallResult(*(value[0] if isinstance(value[0], tuple) else value))
 
 
-def _take(client: HostileClient, address: str) -> Result:
+def _take(client: HostileClient, address: str) -> CallResult:
     _place, target, group = _target(address)
     name = "os_acc.privsep.binding.take"
     return _answer(client.call(name, group, (target,), _epoch(), _MILLISECONDS, LEASE))
 
 
-def _give_back(client: HostileClient, address: str, driver: str) -> Result:
+def _give_back(client: HostileClient, address: str, driver: str) -> CallResult:
     _place, target, group = _target(address)
     given = ((*target, driver, driver),)
     name = "os_acc.privsep.binding.give_back"
@@ -178,7 +178,7 @@ def _give_back(client: HostileClient, address: str, driver: str) -> Result:
     )
 
 
-def _set_num_vfs(client: HostileClient, address: str, count: int) -> Result:
+def _set_num_vfs(client: HostileClient, address: str, count: int) -> CallResult:
     _place, target, _group = _target(address)
     name = "os_acc.privsep.sriov.set_num_vfs"
     return _answer(client.call(name, *target, count, _epoch(), _MILLISECONDS))

@@ -20,7 +20,7 @@ from os_acc.host import pci  # noqa: E402
 from os_acc.host.uevents import Uevent  # noqa: E402
 from os_acc.inventory import snapshots  # noqa: E402
 from os_acc.objects.pci import PciAddress  # noqa: E402
-from os_acc.testing.provider_tree import ProviderTree  # noqa: E402
+from os_acc.testing.provider_tree import FakeProviderTree  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.real_host import RealHost  # noqa: E402
 from tests.behaviour.root_side import RootSide  # noqa: E402
@@ -33,7 +33,7 @@ NODE, NODE_UUID = "node1", "10000000-9999-4999-8999-999999999999"
 
 def told() -> dict[str, tuple[int, int]]:
     """(total, reserved) of each provider of ours that Nova would be told of."""
-    tree = ProviderTree()
+    tree = FakeProviderTree()
     tree.new_root(NODE, NODE_UUID)
     os_acc.update_provider_tree(tree, NODE)
     found = {}

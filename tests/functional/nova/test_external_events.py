@@ -16,7 +16,7 @@ from os_acc.attach import serialize
 from os_acc.objects.accelerator_request import (
     RESOLVED,
     AcceleratorRequest,
-    Binding,
+    RequestBinding,
     RequestState,
 )
 
@@ -49,7 +49,7 @@ def in_state(state: RequestState) -> _Request:
     instance, provider = uuidutils.generate_uuid(), uuidutils.generate_uuid()
     return _Request(
         uuidutils.generate_uuid(),
-        binding=Binding("node1", provider, instance),
+        binding=RequestBinding("node1", provider, instance),
         reached=state,
     )
 

@@ -119,7 +119,7 @@ def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
     bench: FpgaBench, nova: compute.Nova
 ) -> None:
     """What tests without Nova are built on comes to the same."""
-    double = provider_tree.ProviderTree()
+    double = provider_tree.FakeProviderTree()
     double.new_root(NODE, NODE_UUID)
     bench.manager.update_provider_tree(double, NODE)
     for name, each in nova.tree().items():

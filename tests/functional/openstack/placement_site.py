@@ -12,8 +12,8 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc.attach.manager import Manager
-from os_acc.placement.changes import Refusal
-from os_acc.placement.sync import Published, Publisher
+from os_acc.placement.changes import RefusedChange
+from os_acc.placement.sync import Publisher, SyncResult
 from os_acc.testing import HostSpec, hosts
 from tests.functional.openstack.cloud import read
 from tests.functional.openstack.placement import Known, Placement
@@ -93,7 +93,7 @@ class Site(FpgaBench):
         self._told = told
         return Publisher(self.config(), self.name)
 
-    def sync(self, by: Publisher | None = None) -> Published:
+    def sync(self, by: Publisher | None = None) -> SyncResult:
         """One synchronization."""
         manager = copy.copy(self.manager)
         manager.publisher = by or self.publisher
@@ -105,7 +105,7 @@ class Site(FpgaBench):
         self.publisher = self.new_publisher()
         return manager
 
-    def published(self) -> Published:
+    def published(self) -> SyncResult:
         """One synchronization of which nothing is refused."""
         found = self.sync()
         assert found.refused == ()
@@ -131,6 +131,6 @@ class Site(FpgaBench):
         return {name: (each["total"], each["reserved"]) for name, each in found.items()}
 
 
-def told(refused: tuple[Refusal, ...]) -> dict[str, Any]:
+def told(refused: tuple[RefusedChange, ...]) -> dict[str, Any]:
     """The types of what was refused, by what that was."""
     return {each.what: type(each.error) for each in refused}

@@ -25,8 +25,13 @@ from os_acc import exception
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
 from os_acc.scheduling import allocation_candidates, extra_specs, matching
-from os_acc.scheduling.assignment import Allocated, Case, Served, assign
-from os_acc.scheduling.assignment.trait_view import Known
+from os_acc.scheduling.assignment import (
+    AssignmentCase,
+    ProviderAllocation,
+    Served,
+    assign,
+)
+from os_acc.scheduling.assignment.trait_view import TraitView
 from tests.functional.openstack.inner_placement import (
     InnerPlacement,
     Mapped,
@@ -74,8 +79,8 @@ class Tree:
     ours: dict[str, str]
 
     @property
-    def known(self) -> Known:
-        return Known(
+    def known(self) -> TraitView:
+        return TraitView(
             own={
                 node.uuid: node.traits.intersection(OF_DEVICES)
                 for node in self.nodes
@@ -138,10 +143,10 @@ def random_flavor(dice: random.Random) -> FlavorRequest:
 # -- what os_acc says ----------------------------------------------------------------
 
 
-def allocated(tree: Tree, taken: Taken) -> list[Allocated]:
+def allocated(tree: Tree, taken: Taken) -> list[ProviderAllocation]:
     traits = {node.uuid: node.traits for node in tree.nodes}
     return [
-        Allocated(provider, resources, provider in tree.ours, traits[provider])
+        ProviderAllocation(provider, resources, provider in tree.ours, traits[provider])
         for provider, resources in entries(taken)
     ]
 
@@ -287,7 +292,7 @@ def check_found(
     tree: Tree, flavor: FlavorRequest, taken: Taken, mappings: set[Mapped]
 ) -> None:
     there = allocated(tree, taken)
-    found = assign(Case(flavor.groups, flavor.policy, there))
+    found = assign(AssignmentCase(flavor.groups, flavor.policy, there))
     assert mapped(found) in mappings, flavor
     right = every_assignment(flavor.groups, flavor.policy, there)
     assert found in right
@@ -300,4 +305,4 @@ def check_refused(tree: Tree, flavor: FlavorRequest, taken: Taken) -> None:
     there = [dataclasses.replace(each, exact=True) for each in allocated(tree, taken)]
     assert not every_assignment(flavor.groups, flavor.policy, there)
     with pytest.raises(exception.NoAssignment):
-        assign(Case(flavor.groups, flavor.policy, there))
+        assign(AssignmentCase(flavor.groups, flavor.policy, there))

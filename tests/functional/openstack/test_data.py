@@ -8,11 +8,11 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
-from os_acc.bitstreams.source import Data
+from os_acc.bitstreams.source import ImageStream
 from tests.functional.openstack.cloud import Cloud
 
 
-def all_of(data: Data) -> tuple[bytes, exception.ImageServiceUnavailable | None]:
+def all_of(data: ImageStream) -> tuple[bytes, exception.ImageServiceUnavailable | None]:
     """What arrives, and how it ends."""
     pieces = []
     try:

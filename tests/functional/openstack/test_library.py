@@ -21,7 +21,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
@@ -86,10 +86,10 @@ def test_a_bitstream_is_found_fetched_and_proved(
         upload(cloud, str(uuid.uuid4()))
     image_id, data = upload(cloud, function, name=f"image {function}")
     wish = {
-        "id": Wish(bitstream_id=image_id),
-        "name": Wish(bitstream_name=f"image {function}"),
-        "function_id": Wish(function_id=function),
-        "function_name": Wish(function_name=f"function {function}"),
+        "id": BitstreamRequest(bitstream_id=image_id),
+        "name": BitstreamRequest(bitstream_name=f"image {function}"),
+        "function_id": BitstreamRequest(function_id=function),
+        "function_name": BitstreamRequest(function_name=f"function {function}"),
     }[by]
     image = images.image_for(wish, REGION, soon)
     assert image.id == image_id
@@ -106,16 +106,16 @@ def test_two_images_that_match(
 ) -> None:
     ids = [upload(cloud, function)[0] for _ in range(2)]
     with pytest.raises(exception.ImageAmbiguous) as error:
-        images.image_for(Wish(function_id=function), REGION, soon)
+        images.image_for(BitstreamRequest(function_id=function), REGION, soon)
     assert all(image_id in str(error.value) for image_id in ids)
 
 
 def test_no_image_that_matches(images: Library, soon: float, function: str) -> None:
     for wish in (
-        Wish(bitstream_id=function),
-        Wish(bitstream_name=function),
-        Wish(function_id=function),
-        Wish(function_name=function),
+        BitstreamRequest(bitstream_id=function),
+        BitstreamRequest(bitstream_name=function),
+        BitstreamRequest(function_id=function),
+        BitstreamRequest(function_name=function),
     ):
         with pytest.raises(exception.ImageNotFound, match=function):
             images.image_for(wish, REGION, soon)
@@ -126,7 +126,7 @@ def test_an_image_for_another_region(
 ) -> None:
     upload(cloud, function, region=OTHER_REGION_ID)
     with pytest.raises(exception.ImageMismatch, match=OTHER_REGION_ID):
-        images.image_for(Wish(function_id=function), REGION, soon)
+        images.image_for(BitstreamRequest(function_id=function), REGION, soon)
 
 
 @pytest.mark.parametrize("visibility", ["private", "shared", "community"])
@@ -134,7 +134,7 @@ def test_a_tenants_image_is_neither_chosen_nor_in_the_way(
     cloud: Cloud, images: Library, soon: float, function: str, visibility: str
 ) -> None:
     upload(cloud, function, project="tenant", visibility=visibility)
-    wish = Wish(function_id=function)
+    wish = BitstreamRequest(function_id=function)
     with pytest.raises(exception.BitstreamError):
         images.image_for(wish, REGION, soon)
     ours, _ = upload(cloud, function)
@@ -147,7 +147,7 @@ def test_a_deactivated_image(
     image_id, _ = upload(cloud, function)
     cloud.images("admin", "service").post(f"/v2/images/{image_id}/actions/deactivate")
     with pytest.raises(exception.ImageRefused, match="deactivated"):
-        images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+        images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
     with (
         pytest.raises(exception.ImageRefused),
         images.fetched(images.about(image_id, soon), soon),
@@ -164,7 +164,7 @@ def test_an_image_without_a_hash(
     image = images.about(image_id, soon)
     assert image.hash_value == ""
     with pytest.raises(exception.BitstreamError, match="hash"):
-        images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+        images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
     with pytest.raises(exception.BitstreamError), images.fetched(image, soon):
         pass
     assert cached(state) == []
@@ -178,7 +178,7 @@ def test_a_store_file_that_was_altered_never_ends_in_the_cache(
 ) -> None:
     image_id, data = upload(cloud, function)
     cloud.file(image_id).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    image = images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+    image = images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
     with (
         pytest.raises(exception.ImageInvalid, match="hash"),
         images.fetched(image, soon),
@@ -192,7 +192,7 @@ def test_a_store_file_that_was_cut_short_never_ends_in_the_cache(
 ) -> None:
     image_id, data = upload(cloud, function)
     cloud.file(image_id).write_bytes(data[: len(data) // 2])
-    image = images.image_for(Wish(bitstream_id=image_id), REGION, soon)
+    image = images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
     with (
         pytest.raises(exception.BitstreamError),
         images.fetched(image, time.monotonic() + 10.0),
@@ -375,7 +375,10 @@ def test_an_image_that_is_deleted_while_the_last_of_it_arrives(
     with images.fetched(image, soon, once(deleted)) as bitstream:
         assert sha512(Path(bitstream.path).read_bytes()) == sha512(data)
     assert cloud.downloads(image_id) == ["- 200"]
-    for wish in (Wish(bitstream_id=image_id), Wish(bitstream_name=f"image {function}")):
+    for wish in (
+        BitstreamRequest(bitstream_id=image_id),
+        BitstreamRequest(bitstream_name=f"image {function}"),
+    ):
         with pytest.raises(exception.ImageNotFound):
             images.image_for(wish, REGION, soon)
 

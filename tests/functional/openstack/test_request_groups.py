@@ -18,7 +18,7 @@ from os_acc.objects.request import (
     RequestGroup,
 )
 from os_acc.scheduling import allocation_candidates, extra_specs
-from os_acc.scheduling.assignment import Allocated, Case, assign
+from os_acc.scheduling.assignment import AssignmentCase, ProviderAllocation, assign
 from tests.functional.openstack.network_cards import (
     BYTES,
     NET1,
@@ -253,7 +253,7 @@ def test_what_is_allocated_is_attributed_to_groups_as_placement_meant_it(
 def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[str]]:
     """The groups' providers, found without the mappings."""
     allocated = [
-        Allocated(
+        ProviderAllocation(
             provider,
             tuple((name, n) for rp, name, n in sorted(candidate) if rp == provider),
             exact=True,
@@ -261,7 +261,7 @@ def attributed(request: FlavorRequest, candidate: Taken) -> dict[str, frozenset[
         )
         for provider in sorted({provider for provider, _name, _n in candidate})
     ]
-    served = assign(Case(request.groups, request.policy, allocated))
+    served = assign(AssignmentCase(request.groups, request.policy, allocated))
     return {
         group.suffix: frozenset(
             one.provider for one in served if one.suffix == group.suffix

@@ -16,7 +16,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams import library, options
 from os_acc.bitstreams.library import Library
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.functional.openstack.cloud import Cloud
@@ -43,14 +43,14 @@ def images(cloud: Cloud, tmp_path: Path) -> Callable[..., Library]:
 
 
 @pytest.fixture
-def by_name(function: str) -> Wish:
-    return Wish(bitstream_name=f"image {function}")
+def by_name(function: str) -> BitstreamRequest:
+    return BitstreamRequest(bitstream_name=f"image {function}")
 
 
 @pytest.fixture
-def wishes(function: str, by_name: Wish) -> list[Wish]:
+def wishes(function: str, by_name: BitstreamRequest) -> list[BitstreamRequest]:
     """The ways to search for its image."""
-    return [Wish(function_id=function), by_name]
+    return [BitstreamRequest(function_id=function), by_name]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_an_image_of_a_project_that_is_allowed_is_found_and_fetched(
     cloud: Cloud,
     images: Callable[..., Library],
     upload: Callable[..., str],
-    wishes: list[Wish],
+    wishes: list[BitstreamRequest],
     soon: float,
     visibility: str,
 ) -> None:
@@ -116,11 +116,11 @@ def test_an_image_that_is_shared_is_found_once_it_is_accepted(
     cloud: Cloud,
     images: Callable[..., Library],
     upload: Callable[..., str],
-    by_name: Wish,
+    by_name: BitstreamRequest,
     soon: float,
 ) -> None:
     image_id = upload("partner", "shared")
-    tested, by_id = images(), Wish(bitstream_id=image_id)
+    tested, by_id = images(), BitstreamRequest(bitstream_id=image_id)
     for wish in (by_id, by_name):
         with pytest.raises(exception.ImageNotFound):
             tested.image_for(wish, REGION, soon)
@@ -135,7 +135,7 @@ def test_an_image_that_is_shared_is_found_once_it_is_accepted(
 def test_a_private_image_of_a_project_that_is_allowed_takes_an_administrator(
     images: Callable[..., Library],
     upload: Callable[..., str],
-    by_name: Wish,
+    by_name: BitstreamRequest,
     soon: float,
 ) -> None:
     image_id = upload("partner", "private")
@@ -147,7 +147,7 @@ def test_a_private_image_of_a_project_that_is_allowed_takes_an_administrator(
 def test_projects_that_are_allowed_and_have_the_same_have_two(
     images: Callable[..., Library],
     upload: Callable[..., str],
-    by_name: Wish,
+    by_name: BitstreamRequest,
     soon: float,
 ) -> None:
     ids = [upload("service", "private"), upload("partner", "community")]
@@ -173,7 +173,7 @@ def test_projects_that_are_allowed_and_have_the_same_have_two(
 def test_an_image_of_a_foreign_project_is_neither_picked_nor_in_the_way(
     images: Callable[..., Library],
     upload: Callable[..., str],
-    wishes: list[Wish],
+    wishes: list[BitstreamRequest],
     soon: float,
     visibility: str,
     user: str,
@@ -201,7 +201,7 @@ def test_an_image_of_a_foreign_project_is_refused_by_its_id(
         share(cloud, "tenant", theirs)
     tested = images(public=False)
     with pytest.raises(exception.ImageRefused, match=theirs):
-        tested.image_for(Wish(bitstream_id=theirs), REGION, soon)
+        tested.image_for(BitstreamRequest(bitstream_id=theirs), REGION, soon)
     with (
         pytest.raises(exception.ImageRefused),
         tested.fetched(tested.about(theirs, soon), soon),
@@ -213,7 +213,7 @@ def test_an_image_of_a_foreign_project_is_refused_by_its_id(
 def test_a_public_image_of_anybody_is_found_where_the_operator_wants_that(
     images: Callable[..., Library],
     upload: Callable[..., str],
-    by_name: Wish,
+    by_name: BitstreamRequest,
     soon: float,
 ) -> None:
     published = upload("tenant", "public")
@@ -227,14 +227,14 @@ def test_a_public_image_of_anybody_is_found_where_the_operator_wants_that(
 def test_a_hidden_image_is_neither_picked_nor_in_the_way(
     images: Callable[..., Library],
     upload: Callable[..., str],
-    wishes: list[Wish],
+    wishes: list[BitstreamRequest],
     soon: float,
     visibility: str,
 ) -> None:
     hidden = upload("service", visibility, os_hidden=True)
     tested = images()
     with pytest.raises(exception.ImageRefused, match="hidden"):
-        tested.image_for(Wish(bitstream_id=hidden), REGION, soon)
+        tested.image_for(BitstreamRequest(bitstream_id=hidden), REGION, soon)
     for wish in wishes:
         with pytest.raises(exception.ImageNotFound):
             tested.image_for(wish, REGION, soon)

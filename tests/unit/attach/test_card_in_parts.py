@@ -12,7 +12,7 @@ import pytest
 
 from os_acc.attach import operations
 from os_acc.inventory import discovery
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec
@@ -45,7 +45,7 @@ def plug_vf(bench: Bench, number: int) -> str:
     return str(bench.plug(number, VFS[0])[0]["pci_id"])
 
 
-def reasons(stock: discovery.Inventory) -> dict[str, Refusal]:
+def reasons(stock: discovery.Inventory) -> dict[str, RejectReason]:
     return {str(each.address): each.reason for each in stock.refused}
 
 
@@ -65,8 +65,8 @@ def test_vfs_of_a_pf_that_is_leased_are_not_offered(nic, target):
     stock = nic.manager.take_stock()
     assert stock.providers == {}
     assert reasons(stock) == {
-        NIC: Refusal.HAS_VFS,
-        **dict.fromkeys(VFS, Refusal.PF_LEASED),
+        NIC: RejectReason.HAS_VFS,
+        **dict.fromkeys(VFS, RejectReason.PF_LEASED),
     }
     assert NIC in nic.refused(VFS[0]).detail
     assert units(nic) == [(1, 0)]
@@ -86,10 +86,10 @@ def test_a_pf_whose_vf_is_leased_is_not_offered_though_the_vf_has_gone(nic):
     set_vfs(nic, 0)
     stock = nic.manager.take_stock()
     assert stock.providers == {}
-    assert reasons(stock) == {NIC: Refusal.VFS_LEASED}
+    assert reasons(stock) == {NIC: RejectReason.VFS_LEASED}
     assert nic.refused(NIC).detail == taken
     nic.restart()
-    assert reasons(nic.manager.take_stock()) == {NIC: Refusal.VFS_LEASED}
+    assert reasons(nic.manager.take_stock()) == {NIC: RejectReason.VFS_LEASED}
     nic.unplug(1)
     nic.plug(2, NIC)
     assert nic.plugged(2) == [NIC]
@@ -134,7 +134,7 @@ def test_a_damaged_record_of_a_pf_keeps_its_vfs_as_well(nic):
     set_vfs(nic, 4)
     damage(nic)
     assert nic.manager.providers() == ()
-    assert nic.refused(VFS[0]).reason is Refusal.PF_LEASED
+    assert nic.refused(VFS[0]).reason is RejectReason.PF_LEASED
 
 
 def test_a_vf_that_was_adopted_keeps_its_pf(nic):
@@ -147,7 +147,7 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
         nic.manager, PciAddress.parse(VFS[0]), instance(1)["uuid"], ""
     )
     set_vfs(nic, 0)
-    assert nic.refused(NIC).reason is Refusal.VFS_LEASED
+    assert nic.refused(NIC).reason is RejectReason.VFS_LEASED
 
 
 def test_a_record_of_before_learns_it_when_it_is_made_ready_again(nic):
@@ -186,6 +186,6 @@ def test_a_neighbour_that_is_leased_otherwise_keeps_its_group(make_bench):
     path = f"sys/bus/pci/devices/{neighbour.address}/sriov_numvfs"
     bench.kernel.write(bench.kernel.path(path), "0")
     refused = bench.refused(card.address)
-    assert refused.reason is Refusal.NOT_ISOLATED
+    assert refused.reason is RejectReason.NOT_ISOLATED
     assert f"{neighbour.address}: a PF of which a VF is leased" in refused.detail
     assert entry["pci_id"] in refused.detail

@@ -17,7 +17,7 @@ import pytest
 from os_acc import exception, service
 from os_acc.attach import lifecycle, release_retries
 from os_acc.helper import client
-from os_acc.objects.epoch import Accepted
+from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import LeaseState
 from os_acc.placement.sync import Publisher
 from os_acc.store.locks import consumer_lock
@@ -379,7 +379,7 @@ TRANSIENT = [
     exception.HelperUnavailable("no helper"),
     exception.LockTimeout("locked"),
     exception.StateUnavailable("no descriptors are left"),
-    client.EpochRefused("a later operation", GPU, Accepted(7, 9)),
+    client.EpochRefused("a later operation", GPU, AcceptedEpochs(7, 9)),
 ]
 LASTING = [
     exception.HostStepFailed("EIO"),

@@ -12,7 +12,7 @@ import pytest
 from os_acc import exception
 from os_acc.attach import operations
 from os_acc.attach.manager import Manager
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record
 from os_acc.store.leases import Store, StoreDamaged
@@ -80,7 +80,7 @@ def test_what_was_leased_is_not_given_to_another(host, address, target, restart)
     if restart:
         host.restart()
     refused = host.refused(address)
-    assert refused.reason is Refusal.UNKNOWN_STATE
+    assert refused.reason is RejectReason.UNKNOWN_STATE
     assert "which is lost" in refused.detail
     assert host.kernel.snapshot() == before
 
@@ -170,7 +170,7 @@ def test_a_store_of_yesterday_gives_nothing_away(host):
         store.write(yesterday)
     with pytest.raises(exception.NoDeviceAvailable, match="is taken for lease"):
         host.manager.plug(instance(3), selected, specs)
-    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE
     assert functions.driver(at(GPU)) == "nouveau"
 
 
@@ -244,7 +244,7 @@ def test_a_guest_that_still_runs_keeps_what_the_store_has_lost(host):
     lose(host)
     with pytest.raises(exception.DeviceInUse, match="4711"):
         operations.release_device(host.manager, at(GPU), None)
-    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE
     assert host.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
     host.kernel.let_go(GPU)
     operations.release_device(host.manager, at(GPU), None)
@@ -276,7 +276,7 @@ def test_a_damaged_record_is_released_by_its_operator(host):
     path = f"{host.root}/run/os_acc/{GPU}.lease"
     with open(path, "w") as file:
         file.write("rubbish")
-    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE
     for address in (GPU, AUDIO):
         operations.release_device(host.manager, at(address), None)
     host.plug(2, GPU)
@@ -353,4 +353,4 @@ def test_no_lease_takes_what_the_helper_has_for_another(host):
         host.manager.plug(instance(1), selected, specs)
     assert host.kernel.snapshot() == before
     assert host.manager.store.leases() == ()
-    assert host.refused(GPU).reason is Refusal.UNKNOWN_STATE
+    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE

@@ -406,7 +406,7 @@ def test_a_device_of_which_the_kernel_says_nothing_is_passed_over(
     stuck, second, *others = (handle.address for handle in provider.device.handles)
     read, gate = pci.read_binding, threading.Event()
 
-    def read_unless_stuck(root: str, address: PciAddress) -> pci.Binding | None:
+    def read_unless_stuck(root: str, address: PciAddress) -> pci.DriverBinding | None:
         if address == stuck:
             gate.wait()
         return read(root, address)

@@ -15,7 +15,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.placement.sync import Publisher
 from os_acc.testing import HostSpec, hosts
-from os_acc.testing.provider_tree import ProviderTree
+from os_acc.testing.provider_tree import FakeProviderTree
 from tests.unit.bench import instance, uuid_of
 from tests.unit.fpga import (
     CARD,
@@ -131,7 +131,7 @@ def test_another_request_is_a_conflict_without_mappings_too(fpgas):
 
 @either_card
 def test_the_trait_that_an_operator_has_set_tells_the_groups_apart(fpgas, card):
-    tree = ProviderTree()
+    tree = FakeProviderTree()
     tree.new_root("node1", NODE)
     fpgas.manager.providers()
     fpgas.manager.update_provider_tree(tree, "node1")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from os_acc import exception
-from os_acc.bitstreams.source import CutShort, has
+from os_acc.bitstreams.source import DownloadInterrupted, has
 from os_acc.objects.image import Image
 
 PIECE = 1 << 20
@@ -133,4 +133,4 @@ class _Data:
         if dropped is not None:
             raise exception.ImageServiceUnavailable("the connection was dropped")
         if cut is not None:
-            raise CutShort("the answer was cut short")
+            raise DownloadInterrupted("the answer was cut short")

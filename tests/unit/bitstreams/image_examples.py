@@ -8,7 +8,7 @@ import hashlib
 import uuid
 from typing import Any
 
-from os_acc.bitstreams.policy import Rules
+from os_acc.bitstreams.policy import ImagePolicy
 from os_acc.objects.image import Image, ImageFormat
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
@@ -29,7 +29,7 @@ REGION = Region(
 )
 
 #: The policy by default, with one project allowed.
-RULES = Rules(
+RULES = ImagePolicy(
     projects=frozenset({OPERATOR}),
     public=True,
     max_size=2**30,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.bitstreams import board_aliases, image_selection
-from os_acc.objects.image import Image, Wish
+from os_acc.objects.image import BitstreamRequest, Image
 from os_acc.objects.pci import PciIdentity
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
@@ -32,10 +32,10 @@ from tests.unit.bitstreams.image_examples import (
 # Other tests may have the machine meanwhile.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-BY_ID = Wish(bitstream_id=image(1).id)
-BY_NAME = Wish(bitstream_name="image-1")
-BY_FUNCTION = Wish(function_id=FUNCTION_ID)
-BY_FUNCTION_NAME = Wish(function_name="Compression")
+BY_ID = BitstreamRequest(bitstream_id=image(1).id)
+BY_NAME = BitstreamRequest(bitstream_name="image-1")
+BY_FUNCTION = BitstreamRequest(function_id=FUNCTION_ID)
+BY_FUNCTION_NAME = BitstreamRequest(function_name="Compression")
 SPELLINGS = [
     FUNCTION_ID,
     FUNCTION_ID.upper(),
@@ -44,12 +44,12 @@ SPELLINGS = [
 ]
 
 
-def chosen(wish: Wish, *images: Image) -> Image:
+def chosen(wish: BitstreamRequest, *images: Image) -> Image:
     return image_selection.choose(wish, REGION, images, RULES)
 
 
 def none(
-    kind: type[exception.OsAccError], wish: Wish, *images: Image
+    kind: type[exception.OsAccError], wish: BitstreamRequest, *images: Image
 ) -> exception.OsAccError:
     with pytest.raises(kind) as caught:
         chosen(wish, *images)
@@ -62,7 +62,7 @@ def none(
 
 
 @pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
-def test_the_only_image_that_is_asked_for_is_chosen(wish: Wish) -> None:
+def test_the_only_image_that_is_asked_for_is_chosen(wish: BitstreamRequest) -> None:
     others = (image(2, {}), image(3, {"accel:function_id": OTHER_FUNCTION_ID}))
     assert chosen(wish, *others, image(1)) == image(1)
 
@@ -78,13 +78,13 @@ def test_a_function_is_the_same_however_its_uuid_is_written(
 ) -> None:
     """cyborg.md 5.1 item 4: a function id may have dashes."""
     made = image(1, {key: written})
-    assert chosen(Wish(function_id=asked), made) == made
+    assert chosen(BitstreamRequest(function_id=asked), made) == made
 
 
 def test_an_id_that_is_no_uuid_is_compared_as_it_is() -> None:
     made = image(1, {"accel:function_id": "gzip-3"})
-    assert chosen(Wish(function_id="gzip-3"), made) == made
-    none(exception.ImageNotFound, Wish(function_id="GZIP-3"), made)
+    assert chosen(BitstreamRequest(function_id="gzip-3"), made) == made
+    none(exception.ImageNotFound, BitstreamRequest(function_id="GZIP-3"), made)
 
 
 @pytest.mark.parametrize("key", ["accel:function_name", "function_name"])
@@ -105,11 +105,11 @@ def test_an_image_may_implement_several_functions() -> None:
         1, {"accel:function_id": FUNCTION_ID, "function_uuid": OTHER_FUNCTION_ID}
     )
     assert chosen(BY_FUNCTION, made) == made
-    assert chosen(Wish(function_id=OTHER_FUNCTION_ID), made) == made
+    assert chosen(BitstreamRequest(function_id=OTHER_FUNCTION_ID), made) == made
 
 
 def test_who_asks_for_nothing_gets_nothing() -> None:
-    none(exception.ImageNotFound, Wish(), image(1))
+    none(exception.ImageNotFound, BitstreamRequest(), image(1))
 
 
 def test_an_image_that_a_source_lists_twice_is_one_image() -> None:
@@ -117,7 +117,7 @@ def test_an_image_that_a_source_lists_twice_is_one_image() -> None:
 
 
 @pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_what_a_vms_image_needs_is_no_bitstream(wish: Wish) -> None:
+def test_what_a_vms_image_needs_is_no_bitstream(wish: BitstreamRequest) -> None:
     """A VM's image has the same properties, to say what it needs."""
     properties = {
         "accel:function_id": FUNCTION_ID,
@@ -145,7 +145,7 @@ def test_an_image_that_is_named_by_its_id_needs_no_tag_and_no_properties() -> No
     ],
 )
 def test_a_source_is_asked_for_what_it_can_compare(
-    wish: Wish, asked: dict[str, str]
+    wish: BitstreamRequest, asked: dict[str, str]
 ) -> None:
     assert image_selection.filters(wish) == asked
 
@@ -168,7 +168,9 @@ def test_what_tenants_upload_is_not_even_looked_at() -> None:
 
 
 @pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_no_image_is_an_error_that_says_what_was_looked_for(wish: Wish) -> None:
+def test_no_image_is_an_error_that_says_what_was_looked_for(
+    wish: BitstreamRequest,
+) -> None:
     """cyborg.md 5.1 item 3: no image is an error of its own, not a dead end."""
     assert str(wish) in str(none(exception.ImageNotFound, wish, image(9, {})))
     assert str(wish) in str(none(exception.ImageNotFound, wish))
@@ -230,7 +232,7 @@ def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) 
     ],
 )
 def test_an_image_for_something_else_is_never_chosen(
-    wish: Wish, key: str, value: str
+    wish: BitstreamRequest, key: str, value: str
 ) -> None:
     properties = {"accel:function_id": FUNCTION_ID, key: value}
     error = none(exception.ImageMismatch, wish, image(1, properties))
@@ -301,7 +303,7 @@ NOT_ALLOWED = OF_OTHERS | UNFIT
 @pytest.mark.parametrize("fields", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
 @pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION])
 def test_what_is_not_allowed_is_left_out_before_two_are_too_many(
-    wish: Wish, fields: dict[str, Any]
+    wish: BitstreamRequest, fields: dict[str, Any]
 ) -> None:
     """cyborg.md 5.1 item 8: a tenant cannot block, nor replace, a function."""
     others = [image(number, name="image-1", **fields) for number in (2, 3)]
@@ -311,7 +313,7 @@ def test_what_is_not_allowed_is_left_out_before_two_are_too_many(
 @pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION])
 def test_what_is_not_allowed_is_not_found_and_told_of(
-    wish: Wish, fields: dict[str, Any]
+    wish: BitstreamRequest, fields: dict[str, Any]
 ) -> None:
     error = none(exception.ImageNotFound, wish, image(1, **fields))
     assert image(1).id in str(error)
@@ -321,7 +323,7 @@ def test_what_is_not_allowed_is_not_found_and_told_of(
 @pytest.mark.parametrize("fields", OF_OTHERS.values(), ids=OF_OTHERS)
 @pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION])
 def test_of_what_is_others_own_affair_an_error_tells_the_number(
-    wish: Wish, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+    wish: BitstreamRequest, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """cyborg.md 5.1 item 8: a tenant cannot supply what is programmed."""
     secret = image(1, name="image-1", **fields)

@@ -8,7 +8,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams import image_selection
-from os_acc.objects.image import Bitstream, Header, Image, ImageFormat, Wish
+from os_acc.objects.image import Bitstream, BitstreamRequest, Header, Image, ImageFormat
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OTHER_FUNCTION_ID,
@@ -18,10 +18,10 @@ from tests.unit.bitstreams.image_examples import (
     image,
 )
 
-BY_ID = Wish(bitstream_id=image(1).id)
-BY_NAME = Wish(bitstream_name="image-1")
-BY_FUNCTION = Wish(function_id=FUNCTION_ID)
-BY_FUNCTION_NAME = Wish(function_name="Compression")
+BY_ID = BitstreamRequest(bitstream_id=image(1).id)
+BY_NAME = BitstreamRequest(bitstream_name="image-1")
+BY_FUNCTION = BitstreamRequest(function_id=FUNCTION_ID)
+BY_FUNCTION_NAME = BitstreamRequest(function_name="Compression")
 
 
 def vm_image(**properties: str) -> Image:
@@ -40,14 +40,14 @@ def vm_image(**properties: str) -> Image:
     ],
 )
 def test_the_vms_image_is_asked_where_the_flavor_says_nothing(
-    properties: dict[str, str], wish: Wish | None
+    properties: dict[str, str], wish: BitstreamRequest | None
 ) -> None:
     assert image_selection.merged(None, vm_image(**properties)) == wish
     assert image_selection.merged(None, None) is None
 
 
 @pytest.mark.parametrize("wish", [BY_ID, BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
-def test_the_flavor_wins(wish: Wish) -> None:
+def test_the_flavor_wins(wish: BitstreamRequest) -> None:
     for made in (
         None,
         vm_image(),
@@ -67,7 +67,7 @@ def test_the_flavor_wins(wish: Wish) -> None:
     ],
 )
 def test_a_contradiction_is_an_error_that_shows_both(
-    wish: Wish, properties: dict[str, str]
+    wish: BitstreamRequest, properties: dict[str, str]
 ) -> None:
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         image_selection.merged(wish, vm_image(**properties))
@@ -133,7 +133,9 @@ def test_the_name_of_what_was_chosen_may_contradict_the_vms_image() -> None:
 def test_what_an_image_asks_for_in_two_ways_is_one_bitstream() -> None:
     made = vm_image(function_id=FUNCTION_ID, function_name="Compression")
     wish = image_selection.merged(None, made)
-    assert wish == Wish(function_id=FUNCTION_ID, function_name="Compression")
+    assert wish == BitstreamRequest(
+        function_id=FUNCTION_ID, function_name="Compression"
+    )
     both = {"accel:function_id": FUNCTION_ID, "function_name": "Compression"}
     other = {"accel:function_id": FUNCTION_ID, "function_name": "Cipher"}
     found = image(1, both), image(2, other)
@@ -161,7 +163,7 @@ def test_the_bitstream_that_an_image_names_has_to_be_all_that_it_asks_for() -> N
 )
 @pytest.mark.parametrize("flavor", [None, BY_FUNCTION])
 def test_what_an_image_cannot_ask_for_is_told(
-    properties: dict[str, str], flavor: Wish | None
+    properties: dict[str, str], flavor: BitstreamRequest | None
 ) -> None:
     with pytest.raises(exception.InvalidExtraSpec) as caught:
         image_selection.merged(flavor, vm_image(**properties))

@@ -27,7 +27,7 @@ from os_acc.bitstreams import library, signature
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.source import has
-from os_acc.objects.image import Image, ImageFormat, Wish
+from os_acc.objects.image import BitstreamRequest, Image, ImageFormat
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
 from tests.unit.bitstreams.fake_source import PIECE, Place, id_of, image_of
@@ -80,14 +80,16 @@ def made(place: Place, cache: Cache) -> Library:
 @pytest.mark.parametrize(
     ("wish", "number"),
     [
-        (Wish(bitstream_id=id_of(2)), 2),
-        (Wish(bitstream_name="loopback2"), 2),
-        (Wish(function_id=FUNCTION_ID), 1),
-        (Wish(function_name="loopback"), 1),
+        (BitstreamRequest(bitstream_id=id_of(2)), 2),
+        (BitstreamRequest(bitstream_name="loopback2"), 2),
+        (BitstreamRequest(function_id=FUNCTION_ID), 1),
+        (BitstreamRequest(function_name="loopback"), 1),
     ],
     ids=str,
 )
-def test_a_wish_becomes_a_verified_file(made: Library, wish: Wish, number: int) -> None:
+def test_a_wish_becomes_a_verified_file(
+    made: Library, wish: BitstreamRequest, number: int
+) -> None:
     image = made.image_for(wish, REGION, patiently())
     assert image.id == id_of(number)
     with made.fetched(image, patiently(), region=REGION) as bitstream:
@@ -127,14 +129,14 @@ def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> No
 @pytest.mark.parametrize(
     ("wish", "error"),
     [
-        (Wish(bitstream_id=id_of(9)), exception.ImageNotFound),
-        (Wish(bitstream_id=id_of(3)), exception.ImageMismatch),
-        (Wish(function_name="nothing"), exception.ImageNotFound),
+        (BitstreamRequest(bitstream_id=id_of(9)), exception.ImageNotFound),
+        (BitstreamRequest(bitstream_id=id_of(3)), exception.ImageMismatch),
+        (BitstreamRequest(function_name="nothing"), exception.ImageNotFound),
     ],
     ids=str,
 )
 def test_a_wish_that_cannot_be_met_is_told(
-    made: Library, place: Place, wish: Wish, error: type[Exception]
+    made: Library, place: Place, wish: BitstreamRequest, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         made.image_for(wish, REGION, patiently())
@@ -167,7 +169,7 @@ def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
     place = Crowded(LOOPBACK)
     change(place, 1, {"function_name": "loopback", "region_uuid": REGION_ID})
     made = Library(lambda: place, cache, RULES)
-    wish = Wish(function_name="loopback")
+    wish = BitstreamRequest(function_name="loopback")
     assert made.image_for(wish, REGION, patiently()).id == id_of(1)
     change(place, 1, {"function_name": "loopback", "region_uuid": OTHER_REGION_ID})
     with pytest.raises(exception.ImageMismatch) as caught:
@@ -179,7 +181,9 @@ def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
 def test_an_image_that_is_not_allowed_is_counted(made: Library, place: Place) -> None:
     change(place, 2, owner=TENANT, visibility="private")
     with pytest.raises(exception.ImageNotFound) as caught:
-        made.image_for(Wish(function_id=OTHER_FUNCTION_ID), REGION, patiently())
+        made.image_for(
+            BitstreamRequest(function_id=OTHER_FUNCTION_ID), REGION, patiently()
+        )
     assert "that is allowed: 1" in str(caught.value)
 
 
@@ -432,7 +436,9 @@ def test_a_directory_needs_no_service(
     state = tmp_path / "state"
     made = library.build(conf, str(state), Locks(str(state / "locks")))
     assert not state.exists()
-    image = made.image_for(Wish(function_id=FUNCTION_ID), REGION, patiently())
+    image = made.image_for(
+        BitstreamRequest(function_id=FUNCTION_ID), REGION, patiently()
+    )
     with made.fetched(image, patiently(), region=REGION) as bitstream:
         assert bitstream.path == str(
             state / "bitstreams" / f"sha256-{told['os_hash_value']}"

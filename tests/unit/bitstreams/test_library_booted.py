@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
-from os_acc.bitstreams.options import Unseen
+from os_acc.bitstreams.options import InvisibleImage
 from os_acc.store.locks import Locks
 from tests.unit.bench import uuid_of
 from tests.unit.bitstreams.fake_source import Place, id_of
@@ -37,7 +37,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
         yield caplog
 
 
-def made(cache: Cache, unseen: Unseen, place: Place | None = None) -> Library:
+def made(cache: Cache, unseen: InvisibleImage, place: Place | None = None) -> Library:
     def source() -> Place:
         if place is None:
             raise exception.ImageServiceNotConfigured("[os_acc_glance] is empty")
@@ -46,9 +46,9 @@ def made(cache: Cache, unseen: Unseen, place: Place | None = None) -> Library:
     return Library(source, cache, RULES, unseen=unseen)
 
 
-@pytest.mark.parametrize("unseen", Unseen)
+@pytest.mark.parametrize("unseen", InvisibleImage)
 def test_an_image_that_is_seen_is_asked(
-    cache: Cache, log: pytest.LogCaptureFixture, unseen: Unseen
+    cache: Cache, log: pytest.LogCaptureFixture, unseen: InvisibleImage
 ) -> None:
     tested = made(cache, unseen, Place(b"one"))
     booted = tested.booted(id_of(1), OURS, math.inf)
@@ -58,10 +58,11 @@ def test_an_image_that_is_seen_is_asked(
 
 
 @pytest.mark.parametrize(
-    ("unseen", "level"), [(Unseen.TOLD, "WARNING"), (Unseen.USUAL, "DEBUG")]
+    ("unseen", "level"),
+    [(InvisibleImage.TOLD, "WARNING"), (InvisibleImage.USUAL, "DEBUG")],
 )
 def test_one_that_is_not_seen_asks_for_nothing_and_is_told_of(
-    cache: Cache, log: pytest.LogCaptureFixture, unseen: Unseen, level: str
+    cache: Cache, log: pytest.LogCaptureFixture, unseen: InvisibleImage, level: str
 ) -> None:
     tested = made(cache, unseen, Place(b"one"))
     assert tested.booted(id_of(2), OURS, math.inf) is None
@@ -72,7 +73,7 @@ def test_one_that_is_not_seen_asks_for_nothing_and_is_told_of(
 
 
 def test_the_operator_may_require_it_to_be_seen(cache: Cache) -> None:
-    tested = made(cache, Unseen.REFUSED, Place(b"one"))
+    tested = made(cache, InvisibleImage.REFUSED, Place(b"one"))
     with pytest.raises(exception.ImageNotFound, match=OURS) as caught:
         tested.booted(id_of(2), OURS, math.inf)
     assert id_of(2) in str(caught.value)
@@ -83,10 +84,10 @@ def test_the_operator_may_require_it_to_be_seen(cache: Cache) -> None:
 def test_a_host_without_a_source_asks_nobody_unless_it_has_to(
     cache: Cache, log: pytest.LogCaptureFixture
 ) -> None:
-    assert made(cache, Unseen.TOLD).booted(id_of(1), OURS, math.inf) is None
+    assert made(cache, InvisibleImage.TOLD).booted(id_of(1), OURS, math.inf) is None
     assert [record.levelname for record in log.records] == ["DEBUG"]
     with pytest.raises(exception.ImageServiceNotConfigured):
-        made(cache, Unseen.REFUSED).booted(id_of(1), OURS, math.inf)
+        made(cache, InvisibleImage.REFUSED).booted(id_of(1), OURS, math.inf)
 
 
 def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
@@ -95,4 +96,4 @@ def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
             raise exception.ImageServiceUnavailable("nobody answers")
 
     with pytest.raises(exception.ImageServiceUnavailable):
-        made(cache, Unseen.TOLD, Silent()).booted(id_of(1), OURS, math.inf)
+        made(cache, InvisibleImage.TOLD, Silent()).booted(id_of(1), OURS, math.inf)

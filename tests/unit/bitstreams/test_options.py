@@ -13,13 +13,13 @@ from os_acc import exception
 from os_acc.bitstreams import options
 
 
-def load(place: Path, *lines: str) -> options.Settings:
+def load(place: Path, *lines: str) -> options.BitstreamSettings:
     """The settings that a configuration file with these lines has."""
     path = place / "os-acc.conf"
     path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
     conf = cfg.ConfigOpts()
     conf([f"--config-file={path}"], default_config_files=[], default_config_dirs=[])
-    return options.Settings.load(conf)
+    return options.BitstreamSettings.load(conf)
 
 
 def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
@@ -40,14 +40,17 @@ def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "unseen"),
     [
-        ((), options.Unseen.TOLD),
-        (("source = directory",), options.Unseen.USUAL),
-        (("instance_images = required",), options.Unseen.REFUSED),
-        (("source = directory", "instance_images = required"), options.Unseen.REFUSED),
+        ((), options.InvisibleImage.TOLD),
+        (("source = directory",), options.InvisibleImage.USUAL),
+        (("instance_images = required",), options.InvisibleImage.REFUSED),
+        (
+            ("source = directory", "instance_images = required"),
+            options.InvisibleImage.REFUSED,
+        ),
     ],
 )
 def test_the_image_of_an_instance_that_is_not_seen_is_the_operators_to_judge(
-    tmp_path: Path, lines: tuple[str, ...], unseen: options.Unseen
+    tmp_path: Path, lines: tuple[str, ...], unseen: options.InvisibleImage
 ) -> None:
     assert load(tmp_path, *lines).unseen is unseen
 

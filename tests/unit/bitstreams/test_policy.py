@@ -19,16 +19,16 @@ from tests.unit.bitstreams.image_examples import OPERATOR, TENANT, image
 SIGNED = dict.fromkeys(policy.SIGNATURE_PROPERTIES, "x")
 
 
-def rules(place: Path, *lines: str) -> policy.Rules:
+def rules(place: Path, *lines: str) -> policy.ImagePolicy:
     """The policy that a configuration file with these lines has."""
     path = place / "os-acc.conf"
     path.write_text("\n".join(["[os_acc_bitstreams]", *lines]) + "\n")
     conf = cfg.ConfigOpts()
     conf([f"--config-file={path}"], default_config_files=[], default_config_dirs=[])
-    return policy.Rules.load(conf)
+    return policy.ImagePolicy.load(conf)
 
 
-def refused(made: Any, by: policy.Rules) -> str:
+def refused(made: Any, by: policy.ImagePolicy) -> str:
     with pytest.raises(ImageRefused) as caught:
         policy.check(made, by)
     assert not caught.value.retryable

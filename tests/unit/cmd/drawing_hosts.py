@@ -11,11 +11,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from os_acc.cmd.device_states import DeviceState, State
-from os_acc.cmd.drawing.snapshot import Accelerator, Scene
+from os_acc.cmd.device_states import DeviceState, DeviceStatus
+from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
 from os_acc.exception import HostStepFailed
 from os_acc.host.view import Host
-from os_acc.numa.affinity import Guest
+from os_acc.numa.affinity import GuestCells
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.numa import NUMACell, NUMATopology
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, PciIdentity
@@ -83,7 +83,7 @@ def lease(place: PciAddress, number: int = 1, name: str = "") -> Lease:
 
 def state(
     place: PciFunction | PciAddress,
-    is_in: State = State.FREE,
+    is_in: DeviceStatus = DeviceStatus.FREE,
     *,
     given: Lease | None = None,
     reason: str = "",
@@ -115,14 +115,14 @@ def scene(
     guest: tuple[int, ...] = (),
     unreadable: Iterable[str] = (),
     name: str = "node1",
-) -> Scene:
+) -> HostSnapshot:
     found = {each.address: each for each in functions}
     groups: dict[int, list[PciAddress]] = {}
     for each in found.values():
         if each.iommu_group is not None:
             groups.setdefault(each.iommu_group, []).append(each.address)
     there = topology or cells(0, 1)
-    return Scene(
+    return HostSnapshot(
         name=name,
         host=Host(
             MappingProxyType(dict(sorted(found.items()))),
@@ -136,7 +136,7 @@ def scene(
         ),
         topology=there,
         accelerators=tuple(accelerators),
-        guest=Guest(there, guest) if guest else None,
+        guest=GuestCells(there, guest) if guest else None,
     )
 
 
@@ -145,7 +145,7 @@ _NAMES = st.text(max_size=30)
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> Scene:
+def scenes(draw: st.DrawFn) -> HostSnapshot:
     """Hosts of any shape: deep, flat, contradictory, with any names."""
     functions: list[PciFunction] = []
     parents: list[tuple[str, str]] = []
@@ -175,7 +175,7 @@ def scenes(draw: st.DrawFn) -> Scene:
     states = [draw(_states(each)) for each in functions if draw(st.integers(0, 2)) > 0]
     gone = PciAddress(0, 0xFE, 0, 0)
     if draw(st.booleans()):
-        states.append(state(gone, State.LEASED, given=lease(gone)))
+        states.append(state(gone, DeviceStatus.LEASED, given=lease(gone)))
     sockets = draw(st.lists(st.sampled_from([None, 0, 1]), max_size=4))
     return scene(
         functions,
@@ -196,9 +196,9 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 @st.composite
 def _states(draw: st.DrawFn, found: PciFunction) -> DeviceState:
-    is_in = draw(st.sampled_from(State))
+    is_in = draw(st.sampled_from(DeviceStatus))
     given = None
-    if is_in in (State.LEASED, State.PREPARING, State.QUARANTINED):
+    if is_in in (DeviceStatus.LEASED, DeviceStatus.PREPARING, DeviceStatus.QUARANTINED):
         number = draw(st.integers(1, 12))
         given = lease(found.address, number, draw(_NAMES))
     return state(found, is_in, given=given, reason=draw(_NAMES))

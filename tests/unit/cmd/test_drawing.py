@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.cmd.device_states import State
+from os_acc.cmd.device_states import DeviceStatus
 from os_acc.cmd.drawing import build, ranges, rows, svg, text, text_table
 from os_acc.cmd.drawing.model import Drawing, Line, Mark
-from os_acc.cmd.drawing.snapshot import Accelerator, Scene
+from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
 from os_acc.objects.pci import PciAddress
 from tests.unit.cmd.drawing_hosts import (
     BRIDGE,
@@ -62,7 +62,7 @@ def words_of(picture: str) -> str:
 
 
 @given(scenes(), st.booleans())
-def test_every_function_is_drawn_once(host: Scene, long: bool) -> None:
+def test_every_function_is_drawn_once(host: HostSnapshot, long: bool) -> None:
     drawn = Counter(
         each for line in lines(build.draw(host, long=long)) for each in line.functions
     )
@@ -70,13 +70,13 @@ def test_every_function_is_drawn_once(host: Scene, long: bool) -> None:
 
 
 @given(scenes())
-def test_a_long_drawing_sums_up_nothing(host: Scene) -> None:
+def test_a_long_drawing_sums_up_nothing(host: HostSnapshot) -> None:
     drawing = build.draw(host, long=True)
     assert all(len(each.functions) < 2 for each in lines(drawing))
 
 
 @given(scenes(), st.booleans())
-def test_a_function_is_drawn_in_its_own_node(host: Scene, long: bool) -> None:
+def test_a_function_is_drawn_in_its_own_node(host: HostSnapshot, long: bool) -> None:
     for place in lines(build.draw(host, long=long)):
         match = re.fullmatch("cell ([0-9]+)|no NUMA node", place.label)
         if match is not None:
@@ -87,7 +87,7 @@ def test_a_function_is_drawn_in_its_own_node(host: Scene, long: bool) -> None:
 
 @given(scenes(), st.booleans())
 def test_a_function_is_below_its_pf_or_bridge_or_says_where_that_is(
-    host: Scene, long: bool
+    host: HostSnapshot, long: bool
 ) -> None:
     def check(line: Line, above: tuple[PciAddress, ...]) -> None:
         is_placed = not line.label.startswith("other functions")
@@ -109,7 +109,7 @@ def test_a_function_is_below_its_pf_or_bridge_or_says_where_that_is(
     st.sampled_from(["utf-8", "ascii", "latin-1"]),
 )
 def test_no_line_is_wider_than_the_terminal(
-    host: Scene, long: bool, width: int, encoding: str
+    host: HostSnapshot, long: bool, width: int, encoding: str
 ) -> None:
     drawing = build.draw(host, long=long)
     for row in printed(drawing, width=width, encoding=encoding):
@@ -119,7 +119,9 @@ def test_no_line_is_wider_than_the_terminal(
 
 
 @given(scenes(), st.booleans())
-def test_a_picture_is_xml_that_says_what_the_text_says(host: Scene, long: bool) -> None:
+def test_a_picture_is_xml_that_says_what_the_text_says(
+    host: HostSnapshot, long: bool
+) -> None:
     drawing = build.draw(host, long=long)
     said = words_of(svg.render(drawing)).replace(" ", "")
     for each in lines(drawing):
@@ -128,7 +130,7 @@ def test_a_picture_is_xml_that_says_what_the_text_says(host: Scene, long: bool) 
 
 
 @given(scenes())
-def test_a_picture_is_wide_enough_for_its_texts(host: Scene) -> None:
+def test_a_picture_is_wide_enough_for_its_texts(host: HostSnapshot) -> None:
     root = ElementTree.fromstring(svg.render(build.draw(host)))
     for each in root.iter(f"{SVG}text"):
         if each.get("text-anchor") is None:
@@ -138,7 +140,7 @@ def test_a_picture_is_wide_enough_for_its_texts(host: Scene) -> None:
 
 
 @given(scenes())
-def test_programs_are_told_of_every_function_once(host: Scene) -> None:
+def test_programs_are_told_of_every_function_once(host: HostSnapshot) -> None:
     found = list(rows.rows(host))
     more = rows.MORE if host.guest else ()
     assert {len(row) for row in found} <= {len(rows.COLUMNS) + len(more)}
@@ -268,7 +270,9 @@ def test_the_functions_of_one_slot_are_a_card() -> None:
 
 
 def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
-    gone = state(address(GPU), State.LEASED, given=lease(address(GPU), name="web"))
+    gone = state(
+        address(GPU), DeviceStatus.LEASED, given=lease(address(GPU), name="web")
+    )
     drawing = build.draw(scene([], [gone], unreadable=["0000:05:00.0"]))
     branch = line(drawing, "not to be seen")
     assert labels(branch) == [GPU, "0000:05:00.0"]
@@ -281,7 +285,7 @@ def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
 def test_alike_vfs_are_one_line_and_others_are_not() -> None:
     pf, *vfs = card(PF, 6)
     states = [state(vf) for vf in vfs]
-    states[2] = state(vfs[2], State.QUARANTINED, given=lease(vfs[2].address))
+    states[2] = state(vfs[2], DeviceStatus.QUARANTINED, given=lease(vfs[2].address))
     drawing = build.draw(scene([pf, *vfs], states))
     assert labels(line(drawing, PF)) == [
         "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
@@ -312,7 +316,9 @@ def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
     pf, *vfs = card(PF, 6)
     vfs = [dataclasses.replace(vf, numa_node=1) for vf in vfs]
     states = [state(vf) for vf in vfs]
-    states[2] = state(vfs[2], State.LEASED, given=lease(vfs[2].address, name="web"))
+    states[2] = state(
+        vfs[2], DeviceStatus.LEASED, given=lease(vfs[2].address, name="web")
+    )
     drawing = build.draw(scene([pf, *vfs], states))
     assert labels(line(drawing, "cell 1")) == [
         "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
@@ -333,7 +339,7 @@ def test_many_holders_are_counted_and_few_are_named(
 ) -> None:
     pf, *vfs = card(PF, 18)
     states = [
-        state(vf, State.LEASED, given=lease(vf.address, 1 + number % instances))
+        state(vf, DeviceStatus.LEASED, given=lease(vf.address, 1 + number % instances))
         for number, vf in enumerate(vfs)
     ]
     drawing = build.draw(scene([pf, *vfs], states))
@@ -346,7 +352,7 @@ def test_names_that_are_no_text_do_no_harm() -> None:
     gpu = function(GPU)
     name = '<b>&"\x1b[31m\n\u202e'
     given = lease(gpu.address, name=name)
-    drawing = build.draw(scene([gpu], [state(gpu, State.LEASED, given=given)]))
+    drawing = build.draw(scene([gpu], [state(gpu, DeviceStatus.LEASED, given=given)]))
     shown = '<b>&"\ufffd[31m\ufffd\ufffd'
     assert shown in "\n".join(printed(drawing))
     assert shown in words_of(svg.render(drawing))

@@ -85,7 +85,7 @@ def test_what_is_refused_does_not_clutter_other_commands(
     is_told: bool,
 ) -> None:
     # Each run of the command is a process that has reported nothing yet.
-    monkeypatch.setattr(service, "_told", discovery.Told())
+    monkeypatch.setattr(service, "_told", discovery.RejectionLog())
     assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
 

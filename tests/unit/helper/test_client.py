@@ -16,11 +16,11 @@ from oslo_privsep import daemon
 
 from os_acc import exception, privsep
 from os_acc.helper import client
-from os_acc.objects.epoch import Accepted
+from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import binding, holders, sriov
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from tests.unit.bench import privileged_here, uuid_of
 
 FIRST, SECOND = (PciAddress(0, 0x17, 0, number) for number in range(2))
@@ -87,7 +87,7 @@ def answer(monkeypatch):
     return with_this
 
 
-OK = Result(Outcome.OK)
+OK = CallResult(Outcome.OK)
 
 
 # -- what is passed ----------------------------------------------------------
@@ -128,42 +128,50 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
 @pytest.mark.parametrize(
     ("result", "error", "text"),
     [
-        (Result(Outcome.INVALID, errno.EINVAL), exception.HostStepFailed, "EINVAL"),
-        (Result(Outcome.GONE, errno.ENODEV), exception.DeviceGone, "vanished"),
+        (CallResult(Outcome.INVALID, errno.EINVAL), exception.HostStepFailed, "EINVAL"),
+        (CallResult(Outcome.GONE, errno.ENODEV), exception.DeviceGone, "vanished"),
         (
-            Result(Outcome.CHANGED, 0, "identity", "10ee:5000"),
+            CallResult(Outcome.CHANGED, 0, "identity", "10ee:5000"),
             exception.DeviceChanged,
             "identity is now 10ee:5000",
         ),
-        (Result(Outcome.STALE, 0, "lock", "99 999"), client.EpochRefused, "later"),
-        (Result(Outcome.AHEAD, 0, "lock", "9 99"), client.EpochRefused, "far ahead"),
-        (Result(Outcome.IN_USE, errno.EBUSY), exception.DeviceInUse, "in use"),
-        (Result(Outcome.UNSURE, errno.EACCES), exception.DeviceInUse, "in use"),
-        (Result(Outcome.STUCK, errno.ETIMEDOUT), exception.DeviceStuck, "returned"),
-        (Result(Outcome.BUSY, errno.EBUSY), exception.DeviceStuck, "earlier write"),
+        (CallResult(Outcome.STALE, 0, "lock", "99 999"), client.EpochRefused, "later"),
         (
-            Result(Outcome.REFUSED, errno.EIO, "unbind"),
+            CallResult(Outcome.AHEAD, 0, "lock", "9 99"),
+            client.EpochRefused,
+            "far ahead",
+        ),
+        (CallResult(Outcome.IN_USE, errno.EBUSY), exception.DeviceInUse, "in use"),
+        (CallResult(Outcome.UNSURE, errno.EACCES), exception.DeviceInUse, "in use"),
+        (CallResult(Outcome.STUCK, errno.ETIMEDOUT), exception.DeviceStuck, "returned"),
+        (CallResult(Outcome.BUSY, errno.EBUSY), exception.DeviceStuck, "earlier write"),
+        (
+            CallResult(Outcome.REFUSED, errno.EIO, "unbind"),
             exception.HostStepFailed,
             "unbind: EIO",
         ),
         (
-            Result(Outcome.NO_EFFECT, 0, "driver", "nouveau"),
+            CallResult(Outcome.NO_EFFECT, 0, "driver", "nouveau"),
             exception.BindRefused,
             "is with nouveau",
         ),
-        (Result(Outcome.NO_EFFECT, 0, "driver"), exception.BindRefused, "no driver"),
         (
-            Result(Outcome.NO_EFFECT, 0, "driver_override", "x"),
+            CallResult(Outcome.NO_EFFECT, 0, "driver"),
+            exception.BindRefused,
+            "no driver",
+        ),
+        (
+            CallResult(Outcome.NO_EFFECT, 0, "driver_override", "x"),
             exception.HostStepFailed,
             "driver_override: no-effect, found x",
         ),
         (
-            Result(Outcome.NO_EFFECT, 0, "child", "ended"),
+            CallResult(Outcome.NO_EFFECT, 0, "child", "ended"),
             exception.HelperLost,
             "worker was killed",
         ),
         (
-            Result(Outcome.FAILED, 0, "worker", "KeyError: 'x'"),
+            CallResult(Outcome.FAILED, 0, "worker", "KeyError: 'x'"),
             exception.HostStepFailed,
             "worker raised KeyError: 'x'",
         ),
@@ -182,10 +190,10 @@ def test_each_outcome_is_one_typed_error(here, answer, deadline, result, error, 
 def test_an_epoch_is_refused_with_those_that_are_accepted(
     here, answer, deadline, outcome
 ):
-    answer(binding, "take", (Result(outcome, 0, "lock", "99 999"),) * 2)
+    answer(binding, "take", (CallResult(outcome, 0, "lock", "99 999"),) * 2)
     with pytest.raises(client.EpochRefused) as caught:
         here.take(LEASE, deadline)
-    assert caught.value.accepted == Accepted(99, 999)
+    assert caught.value.accepted == AcceptedEpochs(99, 999)
     assert caught.value.address == str(LEASE.address)
     assert caught.value.retryable
 
@@ -200,13 +208,15 @@ def test_an_answer_for_something_else_is_none(here, answer, deadline, answers):
 def test_the_function_that_failed_is_named_not_one_that_was_left_out(
     here, answer, deadline
 ):
-    answer(binding, "take", (Result(Outcome.UNREACHED), Result(Outcome.GONE)))
+    answer(binding, "take", (CallResult(Outcome.UNREACHED), CallResult(Outcome.GONE)))
     with pytest.raises(exception.DeviceGone, match=str(LEASE.members[1])):
         here.take(LEASE, deadline)
 
 
 def test_a_pf_that_refuses_is_named(here, answer, deadline):
-    answer(sriov, "set_num_vfs", Result(Outcome.REFUSED, errno.ERANGE, "sriov_numvfs"))
+    answer(
+        sriov, "set_num_vfs", CallResult(Outcome.REFUSED, errno.ERANGE, "sriov_numvfs")
+    )
     with pytest.raises(exception.HostStepFailed, match="ERANGE"):
         here.set_num_vfs(PF, 9, 1, deadline)
 
@@ -236,7 +246,7 @@ def test_the_context_that_may_look_decides(
 
     def give_back(group, targets, epoch, milliseconds, proven, _lease):
         proofs.append(proven)
-        return (OK, OK) if proven else (Result(outcome, errno.EACCES),) * 2
+        return (OK, OK) if proven else (CallResult(outcome, errno.EACCES),) * 2
 
     monkeypatch.setattr(binding, "give_back", give_back)
     answer(holders, "holders", ("ok", 0, ()))
@@ -245,7 +255,9 @@ def test_the_context_that_may_look_decides(
 
 
 def test_it_is_not_given_back_where_somebody_is_found(here, answer, deadline):
-    calls = answer(binding, "give_back", (Result(Outcome.UNSURE, errno.EACCES),) * 2)
+    calls = answer(
+        binding, "give_back", (CallResult(Outcome.UNSURE, errno.EACCES),) * 2
+    )
     answer(holders, "holders", ("in-use", errno.EBUSY, ((1, "qemu"),)))
     with pytest.raises(exception.DeviceInUse, match="qemu"):
         here.give_back(LEASE, deadline)

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from os_acc import service
-from os_acc.objects.epoch import DAY, Accepted
+from os_acc.objects.epoch import DAY, AcceptedEpochs
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import worker
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from tests.unit.bench import Bench
 from tests.unit.store.store_files import file_in
 
@@ -45,10 +45,10 @@ def time_of_day(monkeypatch: pytest.MonkeyPatch) -> TimeOfDay:
     return TimeOfDay(monkeypatch)
 
 
-def call(address: str, epoch: int) -> Result:
+def call(address: str, epoch: int) -> CallResult:
     """A privileged call that does nothing."""
     (answer,) = worker.run(
-        [PciAddress.parse(address)], epoch, 30, lambda _index: Result(Outcome.OK)
+        [PciAddress.parse(address)], epoch, 30, lambda _index: CallResult(Outcome.OK)
     )
     return answer
 
@@ -130,7 +130,7 @@ def test_a_lease_never_gets_a_lower_epoch_by_itself(bench, time_of_day):
     bench.plug(1, GPU)
     (before,) = bench.manager.store.leases()
     time_of_day.microseconds -= YEAR
-    bench.manager.store.next_epoch(Accepted.at(0, time_of_day.microseconds))
+    bench.manager.store.next_epoch(AcceptedEpochs.at(0, time_of_day.microseconds))
     (after,) = bench.manager.store.replace([before])
     assert after.epoch > before.epoch
     assert after.state is LeaseState.HELD

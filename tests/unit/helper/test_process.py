@@ -18,7 +18,7 @@ from oslo_config import cfg
 from os_acc import exception, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState, Owner
-from os_acc.testing import FakeKernel, Outcome, helper, hosts
+from os_acc.testing import FakeKernel, WriteOutcome, helper, hosts
 from os_acc.testing.demo import compute
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -111,7 +111,7 @@ def blocked_writer(kernel: FakeKernel) -> int:
     return next(
         write.pid
         for write in reversed(kernel.writes())
-        if write.outcome == Outcome.BLOCKED
+        if write.outcome == WriteOutcome.BLOCKED
     )
 
 

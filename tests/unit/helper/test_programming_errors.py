@@ -18,7 +18,7 @@ from os_acc.helper.client import EpochRefused, Helper
 from os_acc.host.function import read_function
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.privsep import fpga, rootconf
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
 from tests.unit.bench import privileged_here
 from tests.unit.fpga_host import (
@@ -68,9 +68,9 @@ def test_it_carries_numbers_ids_and_a_digest(
 ):
     seen = []
 
-    def entry_point(*arguments: object) -> Result:
+    def entry_point(*arguments: object) -> CallResult:
         seen.extend(arguments)
-        return Result(Outcome.OK, 0, "", WANTED)
+        return CallResult(Outcome.OK, 0, "", WANTED)
 
     monkeypatch.setattr(fpga, "program", entry_point)
     program(host, hands, epoch=7)
@@ -95,9 +95,11 @@ def test_the_signature_of_the_image_goes_with_it(
 ):
     seen = []
 
-    def entry_point(*arguments: object) -> Result:
+    def entry_point(*arguments: object) -> CallResult:
         seen.append(arguments[-1])
-        return Result(Outcome.REFUSED, errno.EKEYREJECTED, "signature", "it is expired")
+        return CallResult(
+            Outcome.REFUSED, errno.EKEYREJECTED, "signature", "it is expired"
+        )
 
     monkeypatch.setattr(fpga, "program", entry_point)
     signed = ("c2ln", "SHA-256", "DSA", "5f3a2b11-7c1d-4b0e-9a55-0d6c1b7e8f90")
@@ -194,7 +196,7 @@ def test_who_has_it_open_is_named(host: FpgaHost, hands: Helper):
 def test_who_has_let_go_meanwhile_has_no_name(
     host: FpgaHost, hands: Helper, monkeypatch: pytest.MonkeyPatch
 ):
-    busy = Result(Outcome.IN_USE, errno.EBUSY, "port")
+    busy = CallResult(Outcome.IN_USE, errno.EBUSY, "port")
     monkeypatch.setattr(fpga, "program", lambda *_arguments: busy)
     with pytest.raises(exception.DeviceInUse) as caught:
         program(host, hands)

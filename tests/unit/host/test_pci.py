@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from os_acc.exception import DeviceNotFound, HostStepFailed, IommuUnavailable
 from os_acc.host import function as function_module
-from os_acc.host.pci import Binding, read_binding, read_function, scan
+from os_acc.host.pci import DriverBinding, read_binding, read_function, scan
 from os_acc.objects.pci import PciFunction, PciIdentity, PciRole
 from tests.unit.host.tree import PLAIN, Sysfs, address
 
@@ -133,7 +133,7 @@ def test_a_function_that_goes_while_it_is_read_is_none(
 
 def test_a_binding_is_driver_and_override(sysfs: Sysfs) -> None:
     directory = sysfs.function(driver="vfio-pci", driver_override="vfio-pci")
-    assert read_binding(sysfs.root, address()) == Binding("vfio-pci", "vfio-pci")
+    assert read_binding(sysfs.root, address()) == DriverBinding("vfio-pci", "vfio-pci")
     (directory / "revision").unlink()
     assert read_binding(sysfs.root, address()) is None
 

@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 from os_acc import conf, exception, service
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Owner
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import EVERYTHING, instance, request
@@ -22,10 +22,10 @@ GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 @pytest.mark.parametrize(
     ("address", "reason", "detail"),
     [
-        ("0000:03:00.0", Refusal.NO_RESET, ""),
-        ("0000:04:00.0", Refusal.HOST_USES, "nvme0n1p1 is mounted at /"),
-        ("0000:16:00.0", Refusal.BRIDGE, ""),
-        ("0000:af:00.0", Refusal.HOST_USES, "ens2f0 is up"),
+        ("0000:03:00.0", RejectReason.NO_RESET, ""),
+        ("0000:04:00.0", RejectReason.HOST_USES, "nvme0n1p1 is mounted at /"),
+        ("0000:16:00.0", RejectReason.BRIDGE, ""),
+        ("0000:af:00.0", RejectReason.HOST_USES, "ens2f0 is up"),
     ],
 )
 def test_what_the_host_needs_is_refused(bench, address, reason, detail):
@@ -38,9 +38,9 @@ def test_what_the_host_needs_is_refused(bench, address, reason, detail):
 @pytest.mark.parametrize(
     ("spec", "address", "reason"),
     [
-        (hosts.without_iommu(), GPU, Refusal.NO_IOMMU),
-        (hosts.denylist_host(), "0000:3d:00.0", Refusal.DENYLISTED),
-        (hosts.mapped_by_firmware(), "0000:05:00.0", Refusal.RESERVED_REGION),
+        (hosts.without_iommu(), GPU, RejectReason.NO_IOMMU),
+        (hosts.denylist_host(), "0000:3d:00.0", RejectReason.DENYLISTED),
+        (hosts.mapped_by_firmware(), "0000:05:00.0", RejectReason.RESERVED_REGION),
     ],
 )
 def test_what_vfio_will_not_take_is_refused(make_bench, spec, address, reason):
@@ -68,7 +68,7 @@ def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
         hosts.shared_group_host(), device_spec=[f'{{"address": "{named}"}}']
     )
     refused = bench.refused(named)
-    assert refused.reason is Refusal.NOT_ISOLATED
+    assert refused.reason is RejectReason.NOT_ISOLATED
     assert "0000:0" in refused.detail
     assert "shares its group" in refused.detail
     assert bench.manager.providers() == ()
@@ -77,7 +77,7 @@ def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
 def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_bench):
     bench = make_bench(hosts.shared_group_host())
     refused = bench.refused("0000:01:00.0")
-    assert refused.reason is Refusal.NOT_ISOLATED
+    assert refused.reason is RejectReason.NOT_ISOLATED
     assert "0000:02:00.0: network interface eno1 is up" in refused.detail
 
 
@@ -98,14 +98,14 @@ def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_b
     numvfs = bench.kernel.path("sys/bus/pci/devices", pf, "sriov_numvfs")
     bench.kernel.write(numvfs, "0")
     refused = bench.refused(other)
-    assert refused.reason is Refusal.NOT_ISOLATED
+    assert refused.reason is RejectReason.NOT_ISOLATED
     assert f"{pf}: a PF with VFs" in refused.detail
 
 
 def test_a_disk_below_a_vmd_is_refused_with_the_vmd_named(make_bench):
     bench = make_bench(hosts.vmd_host(), device_spec=['{"address": "10000:01:00.0"}'])
     refused = bench.refused("10000:01:00.0")
-    assert refused.reason is Refusal.NOT_ISOLATED
+    assert refused.reason is RejectReason.NOT_ISOLATED
     assert "0000:00:0e.0 (vmd)" in refused.detail
 
 
@@ -121,7 +121,7 @@ def test_a_neighbour_without_a_driver_does_not_stand_in_the_way(make_bench):
 
 def test_a_pf_whose_vfs_are_offered_is_not_offered_itself(make_bench):
     bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 2}'])
-    assert bench.refused("0000:3b:00.0").reason is Refusal.HAS_VFS
+    assert bench.refused("0000:3b:00.0").reason is RejectReason.HAS_VFS
     assert len(bench.provider("0000:3b:00.0").device.handles) == 2
 
 
@@ -139,7 +139,7 @@ def test_a_device_without_reset_is_offered_where_the_operator_allows_it(make_ben
 def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
     bench.to_driver(FPGA, "vfio-pci")
     refused = bench.refused(FPGA)
-    assert refused.reason is Refusal.UNKNOWN_STATE
+    assert refused.reason is RejectReason.UNKNOWN_STATE
     assert "vfio-pci" in refused.detail
 
 
@@ -150,7 +150,7 @@ def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
     kernel.hold(FPGA)
     kernel.hot_unplug(FPGA)
     assert bench.drivers(FPGA) == [None]
-    assert bench.refused(FPGA).reason is Refusal.UNKNOWN_STATE
+    assert bench.refused(FPGA).reason is RejectReason.UNKNOWN_STATE
     kernel.let_go(FPGA)
     with pytest.raises(LookupError):
         bench.refused(FPGA)
@@ -176,15 +176,15 @@ def with_nova(bench, *device_spec: str):
     return service.build(config, bench.root, Owner.NOVA)
 
 
-def reasons(manager) -> dict[str, Refusal]:
+def reasons(manager) -> dict[str, RejectReason]:
     return {str(each.address): each.reason for each in manager.take_stock().refused}
 
 
 def test_what_nova_claims_is_refused(bench):
     manager = with_nova(bench, '{"vendor_id": "10ee"}')
     found = reasons(manager)
-    assert found["0000:5e:00.0"] is Refusal.NOVA_CLAIMS
-    assert found["0000:e3:00.0"] is Refusal.NOVA_CLAIMS
+    assert found["0000:5e:00.0"] is RejectReason.NOVA_CLAIMS
+    assert found["0000:e3:00.0"] is RejectReason.NOVA_CLAIMS
     assert GPU not in found
 
 
@@ -200,14 +200,14 @@ def test_a_sibling_never_takes_along_what_nova_claims(make_bench, named):
     }
     assert GPU not in members
     assert AUDIO not in members
-    assert reasons(manager)[AUDIO] in (Refusal.NOT_ISOLATED, Refusal.NO_RESET)
+    assert reasons(manager)[AUDIO] in (RejectReason.NOT_ISOLATED, RejectReason.NO_RESET)
 
 
 def test_a_card_is_refused_where_nova_claims_a_part_of_it(make_bench):
     bench = make_bench(device_spec=[f'{{"address": "{GPU}"}}'])
     manager = with_nova(bench, f'{{"address": "{AUDIO}"}}')
     (refused,) = manager.take_stock().refused
-    assert refused.reason is Refusal.NOT_ISOLATED
+    assert refused.reason is RejectReason.NOT_ISOLATED
     assert AUDIO in refused.detail
     assert "Nova" in refused.detail
 
@@ -263,7 +263,7 @@ def test_what_offers_a_type_without_addresses_is_refused(offering, enabled, deta
         str(each.address): (each.reason, each.detail)
         for each in manager.take_stock().refused
     }
-    expected = {"0000:05:00.0": (Refusal.NOVA_CLAIMS, detail)} if detail else {}
+    expected = {"0000:05:00.0": (RejectReason.NOVA_CLAIMS, detail)} if detail else {}
     assert found == expected
 
 
@@ -271,7 +271,7 @@ def test_a_type_with_addresses_is_nova_s_only_there(offering):
     bench = offering()
     config = of_nova_s_mdevs(bench, **{"t-1": ["0000:06:00.0"]})
     manager = service.build(config, bench.root, Owner.NOVA)
-    assert reasons(manager) == {"0000:06:00.0": Refusal.NOVA_CLAIMS}
+    assert reasons(manager) == {"0000:06:00.0": RejectReason.NOVA_CLAIMS}
 
 
 def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(offering):
@@ -280,8 +280,8 @@ def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(offering):
     config = of_nova_s_mdevs(bench, **{"t-2": []})
     manager = service.build(config, bench.root, Owner.NOVA)
     assert reasons(manager) == {
-        "0000:05:00.0": Refusal.NOVA_CLAIMS,
-        "0000:07:00.0": Refusal.NOT_ISOLATED,
+        "0000:05:00.0": RejectReason.NOVA_CLAIMS,
+        "0000:07:00.0": RejectReason.NOT_ISOLATED,
     }
 
 
@@ -379,4 +379,4 @@ def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(benc
 
 def test_a_vmd_is_a_bridge_whatever_its_class_says(make_bench):
     bench = make_bench(hosts.vmd_host())
-    assert bench.refused("0000:00:0e.0").reason is Refusal.BRIDGE
+    assert bench.refused("0000:00:0e.0").reason is RejectReason.BRIDGE

@@ -102,4 +102,4 @@ def test_a_plugin_may_say_that_a_device_is_out_of_order(hot_bench):
 
 
 def test_a_service_that_does_not_watch_knows_of_none():
-    assert not monitor.Health().faults
+    assert not monitor.FaultTracker().faults

@@ -71,7 +71,7 @@ def looks():
 @pytest.fixture
 def watcher(ears, looks):
     """Watches, and looks at the host for no other reason than an event."""
-    made = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    made = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
     made.start()
     yield made
     assert made.stop(LONG)
@@ -90,7 +90,7 @@ def test_many_events_at_once_are_one_look(ears, looks, monkeypatch):
     # All of them are there before anybody listens: no pause ends a change.
     for _ in range(300):
         ears.said.put(Uevent("add", GPU))
-    watcher = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
     watcher.start()
     looks.wait()
     assert watcher.stop(LONG)
@@ -102,7 +102,7 @@ def test_what_never_rests_is_looked_at_all_the_same(ears, looks, monkeypatch):
     monkeypatch.setattr(monitor, "RESTLESS", 0.0)
     ears.said.put(Uevent("change", GPU))
     ears.said.put(Uevent("change", GPU))
-    watcher = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
     watcher.start()
     looks.wait()
     looks.wait()
@@ -110,7 +110,7 @@ def test_what_never_rests_is_looked_at_all_the_same(ears, looks, monkeypatch):
 
 
 def test_without_an_event_it_is_looked_at_now_and_then(ears, looks):
-    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, lambda: ears)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, lambda: ears)
     watcher.start()
     looks.wait()
     looks.wait()
@@ -121,7 +121,7 @@ def test_events_that_cannot_be_heard_leave_the_looks_now_and_then(looks, caplog)
     def deaf():
         raise exception.HostStepFailed("no netlink here")
 
-    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, deaf)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, deaf)
     watcher.start()
     looks.wait()
     assert watcher.stop(LONG)
@@ -132,7 +132,7 @@ def test_nothing_heard_any_more_is_said_once_and_looked_at_now_and_then(
     ears, looks, caplog
 ):
     ears.said.put(exception.HostStepFailed("the socket has gone"))
-    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, lambda: ears)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, lambda: ears)
     watcher.start()
     looks.wait()
     looks.wait()
@@ -144,7 +144,7 @@ def test_an_event_that_is_not_understood_leaves_the_looks_now_and_then(
     ears, looks, caplog
 ):
     ears.said.put(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
-    watcher = monitor.Watcher(monitor.Health(), looks, 0.01, lambda: ears)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, lambda: ears)
     watcher.start()
     looks.wait()
     looks.wait()
@@ -153,7 +153,7 @@ def test_an_event_that_is_not_understood_leaves_the_looks_now_and_then(
 
 
 def test_a_thread_that_has_ended_looks_no_more(ears, looks):
-    watcher = monitor.Watcher(monitor.Health(), looks, 10_000.0, lambda: ears)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 10_000.0, lambda: ears)
     watcher.start()
     assert watcher.stop(LONG)
     ears.said.put(Uevent("add", GPU))
@@ -161,19 +161,19 @@ def test_a_thread_that_has_ended_looks_no_more(ears, looks):
 
 
 def test_one_that_was_never_started_can_be_stopped(looks):
-    assert monitor.Watcher(monitor.Health(), looks, 1.0).stop()
+    assert monitor.HostMonitor(monitor.FaultTracker(), looks, 1.0).stop()
 
 
 @pytest.mark.parametrize("recovery", [Recovery.BEGUN, Recovery.FAILED])
 def test_a_function_with_a_pcie_error_is_out_of_order(recovery):
-    health = monitor.Health()
+    health = monitor.FaultTracker()
     health.note(Uevent("change", GPU, recovery))
     assert list(health.faults) == [GPU]
     assert "PCIe error" in health.faults[GPU]
 
 
 def test_a_function_that_has_recovered_is_in_order_again():
-    health = monitor.Health()
+    health = monitor.FaultTracker()
     health.note(Uevent("change", GPU, Recovery.BEGUN))
     health.note(Uevent("change", NIC, Recovery.BEGUN))
     health.note(Uevent("change", GPU, Recovery.SUCCESSFUL))
@@ -181,7 +181,7 @@ def test_a_function_that_has_recovered_is_in_order_again():
 
 
 def test_a_recovery_whose_end_may_be_lost_is_not_waited_for():
-    health = monitor.Health()
+    health = monitor.FaultTracker()
     health.note(Uevent("change", GPU, Recovery.BEGUN))
     health.note(Uevent("change", NIC, Recovery.FAILED))
     # The kernel has told more than could be heard.
@@ -193,7 +193,7 @@ def test_a_recovery_whose_end_may_be_lost_is_not_waited_for():
 
 @pytest.mark.parametrize("action", ["add", "remove"])
 def test_another_card_in_the_same_slot_is_not_out_of_order(action):
-    health = monitor.Health()
+    health = monitor.FaultTracker()
     health.note(Uevent("change", GPU, Recovery.FAILED))
     health.note(Uevent(action, GPU))
     assert not health.faults
@@ -201,7 +201,7 @@ def test_another_card_in_the_same_slot_is_not_out_of_order(action):
 
 @pytest.mark.parametrize("action", ["bind", "unbind", "change"])
 def test_a_driver_does_not_make_a_card_healthy(action):
-    health = monitor.Health()
+    health = monitor.FaultTracker()
     health.note(Uevent("change", GPU, Recovery.FAILED))
     health.note(Uevent(action, GPU))
     assert list(health.faults) == [GPU]
@@ -234,7 +234,7 @@ def test_a_type_of_mediated_devices_that_comes_is_told_of_its_function(
 
     manager.providers()
     before = offered()
-    watcher = monitor.Watcher(monitor.Health(), look, 10_000.0, lambda: ears)
+    watcher = monitor.HostMonitor(monitor.FaultTracker(), look, 10_000.0, lambda: ears)
     watcher.start()
     for there in ({"t-1"}, set()):
         types.clear()

@@ -11,7 +11,7 @@ import pytest
 
 from os_acc import deadlines, exception
 from os_acc.inventory import snapshots
-from os_acc.objects.lease import LeaseState, Standing
+from os_acc.objects.lease import LeaseState, RecordedState
 from tests.unit.placement.capacity_examples import CLASS, handle, lease, provider
 
 ONE, TWO = handle(1), handle(2)
@@ -63,17 +63,17 @@ def units(found):
 @pytest.mark.usefixtures("fresh")
 def test_what_was_noted_last_is_served():
     found = snapshots.Snapshots(never)
-    found.note(found.begin(), Standing(), [BEFORE])
+    found.note(found.begin(), RecordedState(), [BEFORE])
     assert units(found) == (1, 0)
-    found.note(found.begin(), Standing(), [AFTER])
+    found.note(found.begin(), RecordedState(), [AFTER])
     assert units(found) == (2, 0)
 
 
 @pytest.mark.usefixtures("fresh")
 def test_a_reading_of_the_store_keeps_what_was_seen_of_the_host():
     found = snapshots.Snapshots(never)
-    found.note(found.begin(), Standing(), [AFTER])
-    found.note(found.begin(), Standing((QUARANTINED,)))
+    found.note(found.begin(), RecordedState(), [AFTER])
+    found.note(found.begin(), RecordedState((QUARANTINED,)))
     assert units(found) == (2, 1)
 
 
@@ -81,32 +81,36 @@ def test_a_reading_of_the_store_keeps_what_was_seen_of_the_host():
 def test_a_look_that_ends_late_replaces_nothing_newer():
     found = snapshots.Snapshots(never)
     slow, quick = found.begin(), found.begin()
-    found.note(quick, Standing(), [AFTER])
-    found.note(slow, Standing((QUARANTINED,)), [BEFORE])
+    found.note(quick, RecordedState(), [AFTER])
+    found.note(slow, RecordedState((QUARANTINED,)), [BEFORE])
     assert units(found) == (2, 0)
 
 
 @pytest.mark.usefixtures("fresh")
 def test_a_late_look_is_newer_where_only_the_store_was_read_meanwhile():
     found = snapshots.Snapshots(never)
-    found.note(found.begin(), Standing(), [BEFORE])
+    found.note(found.begin(), RecordedState(), [BEFORE])
     slow, quick = found.begin(), found.begin()
-    found.note(quick, Standing((QUARANTINED,)))
-    found.note(slow, Standing(), [AFTER])
+    found.note(quick, RecordedState((QUARANTINED,)))
+    found.note(slow, RecordedState(), [AFTER])
     assert units(found) == (2, 1)
 
 
 def test_what_is_old_is_served_and_looked_at_again(old, ended):
-    found = snapshots.Snapshots(lambda: found.note(found.begin(), Standing(), [AFTER]))
-    found.note(found.begin(), Standing(), [BEFORE])
+    found = snapshots.Snapshots(
+        lambda: found.note(found.begin(), RecordedState(), [AFTER])
+    )
+    found.note(found.begin(), RecordedState(), [BEFORE])
     assert units(found) in {(1, 0), (2, 0)}
     assert ended() == 1
     assert units(found) == (2, 0)
 
 
 def test_what_has_expired_is_looked_at_once(fresh, ended):
-    found = snapshots.Snapshots(lambda: found.note(found.begin(), Standing(), [AFTER]))
-    found.note(found.begin(), Standing(), [BEFORE])
+    found = snapshots.Snapshots(
+        lambda: found.note(found.begin(), RecordedState(), [AFTER])
+    )
+    found.note(found.begin(), RecordedState(), [BEFORE])
     found.newest()
     assert ended() == 0
     found.expire()
@@ -119,7 +123,7 @@ def test_what_has_expired_is_looked_at_once(fresh, ended):
 def test_a_look_that_hangs_is_the_only_one(old, ended):
     gate = threading.Event()
     found = snapshots.Snapshots(gate.wait)
-    found.note(found.begin(), Standing(), [BEFORE])
+    found.note(found.begin(), RecordedState(), [BEFORE])
     asked = [threading.Thread(target=found.newest) for _ in range(3)]
     try:
         for each in asked:
@@ -142,7 +146,7 @@ def test_a_look_that_fails_leaves_what_was_seen(old, ended, caplog, failure):
         raise failure
 
     found = snapshots.Snapshots(look)
-    found.note(found.begin(), Standing(), [BEFORE])
+    found.note(found.begin(), RecordedState(), [BEFORE])
     assert units(found) == (1, 0)
     assert ended() == 1
     assert "no /sys here" in caplog.text
@@ -156,7 +160,7 @@ def test_without_a_thread_to_look_what_was_seen_is_served(old, monkeypatch, capl
 
     monkeypatch.setattr(_thread, "start_new_thread", start)
     found = snapshots.Snapshots(never)
-    found.note(found.begin(), Standing(), [BEFORE])
+    found.note(found.begin(), RecordedState(), [BEFORE])
     assert [units(found) for _ in range(2)] == [(1, 0)] * 2
     assert len(caplog.messages) == 2
     assert "can't start new thread" in caplog.text
@@ -165,7 +169,7 @@ def test_without_a_thread_to_look_what_was_seen_is_served(old, monkeypatch, capl
 def test_what_was_seen_says_whether_leased_devices_are_there(fresh):
     found = snapshots.Snapshots(never)
     assert not found.offers([lease("", ONE)])
-    found.note(found.begin(), Standing(), [BEFORE])
+    found.note(found.begin(), RecordedState(), [BEFORE])
     assert found.offers([lease("", ONE)])
     assert not found.offers([lease("", ONE), lease("", TWO)])
     assert not found.offers([lease("", handle(1, functions=2))])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc.numa.fit import cells, cores
-from os_acc.numa.fit.reasons import Reason, Why
+from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import (
     CPUPolicy,
     CPUThreadPolicy,
@@ -71,19 +71,19 @@ PAGES = (SMALL, LARGE, HUGE)
     ("size", "memory", "found"),
     [
         (PageSize.SMALL, 512, 4),
-        (PageSize.SMALL, 513, Reason(Why.FREE_PAGES, 513, 512)),
+        (PageSize.SMALL, 513, Reason(ReasonKind.FREE_PAGES, 513, 512)),
         (PageSize.LARGE, 512, 2048),
         (PageSize.LARGE, 1024, 1048576),
-        (PageSize.LARGE, 514, Reason(Why.FREE_PAGES, 514, 512)),
-        (PageSize.LARGE, 3, Reason(Why.UNEVEN_PAGES, 3072, 2048)),
+        (PageSize.LARGE, 514, Reason(ReasonKind.FREE_PAGES, 514, 512)),
+        (PageSize.LARGE, 3, Reason(ReasonKind.UNEVEN_PAGES, 3072, 2048)),
         (PageSize.ANY, 1024, 1048576),
         (PageSize.ANY, 2, 2048),
         (PageSize.ANY, 3, 4),
         (4, 512, 4),
         (2048, 512, 2048),
-        (1048576, 512, Reason(Why.UNEVEN_PAGES, 512 * 1024, 1048576)),
-        (1048576, 3072, Reason(Why.FREE_PAGES, 3072, 2048)),
-        (64, 512, Reason(Why.PAGE_SIZE, 64)),
+        (1048576, 512, Reason(ReasonKind.UNEVEN_PAGES, 512 * 1024, 1048576)),
+        (1048576, 3072, Reason(ReasonKind.FREE_PAGES, 3072, 2048)),
+        (64, 512, Reason(ReasonKind.PAGE_SIZE, 64)),
     ],
 )
 def test_pages_are_of_the_size_asked_for_and_whole_and_free(
@@ -107,7 +107,7 @@ def test_pages_are_of_the_size_asked_for_and_whole_and_free(
 )
 def test_where_no_pages_are_known_none_can_be_asked_for(size: int, text: str) -> None:
     refusal = cells.refusal(HOST, guest(1, pages=size))
-    assert refusal == Reason(Why.PAGE_SIZE, size)
+    assert refusal == Reason(ReasonKind.PAGE_SIZE, size)
     assert str(refusal) == text
 
 
@@ -116,10 +116,10 @@ def test_where_no_pages_are_known_none_can_be_asked_for(size: int, text: str) ->
     [
         # A guest that shares its CPUs may share memory, but not with itself.
         (SHARED, 1024, None),
-        (SHARED, 1025, Reason(Why.FREE_PAGES, 1025, 1024)),
+        (SHARED, 1025, Reason(ReasonKind.FREE_PAGES, 1025, 1024)),
         (DEDICATED, 512, None),
-        (DEDICATED, 513, Reason(Why.FREE_PAGES, 513, 512)),
-        (MIXED, 513, Reason(Why.FREE_PAGES, 513, 512)),
+        (DEDICATED, 513, Reason(ReasonKind.FREE_PAGES, 513, 512)),
+        (MIXED, 513, Reason(ReasonKind.FREE_PAGES, 513, 512)),
     ],
 )
 def test_whoever_asks_for_no_size_gets_the_smallest(
@@ -131,17 +131,17 @@ def test_whoever_asks_for_no_size_gets_the_smallest(
 
 def test_the_smallest_pages_may_be_too_large() -> None:
     refusal = cells.refusal(host(mempages=(LARGE,)), guest(1, memory=3))
-    assert refusal == Reason(Why.UNEVEN_PAGES, 3072, 2048)
+    assert refusal == Reason(ReasonKind.UNEVEN_PAGES, 3072, 2048)
 
 
 @pytest.mark.parametrize(
     ("policy", "memory", "found"),
     [
         (SHARED, 1024, None),
-        (SHARED, 1025, Reason(Why.MEMORY, 1025, 1024)),
+        (SHARED, 1025, Reason(ReasonKind.MEMORY, 1025, 1024)),
         (DEDICATED, 768, None),
-        (DEDICATED, 769, Reason(Why.FREE_MEMORY, 769, 768)),
-        (MIXED, 769, Reason(Why.FREE_MEMORY, 769, 768)),
+        (DEDICATED, 769, Reason(ReasonKind.FREE_MEMORY, 769, 768)),
+        (MIXED, 769, Reason(ReasonKind.FREE_MEMORY, 769, 768)),
     ],
 )
 def test_without_pages_memory_is_counted(
@@ -158,14 +158,14 @@ def test_without_pages_memory_is_counted(
     ("changes", "cell", "found"),
     [
         ({}, guest(8), None),
-        ({}, guest(9), Reason(Why.CPUS, 9, 8)),
+        ({}, guest(9), Reason(ReasonKind.CPUS, 9, 8)),
         ({}, guest(own=8, policy=DEDICATED), None),
-        ({}, guest(own=9, policy=DEDICATED), Reason(Why.PCPUS, 9, 8)),
-        ({}, guest(9, 1, MIXED), Reason(Why.CPUS, 9, 8)),
+        ({}, guest(own=9, policy=DEDICATED), Reason(ReasonKind.PCPUS, 9, 8)),
+        ({}, guest(9, 1, MIXED), Reason(ReasonKind.CPUS, 9, 8)),
         (
             {"pinned_cpus": frozenset({0})},
             guest(own=8, policy=DEDICATED),
-            Reason(Why.FREE_PCPUS, 8, 7),
+            Reason(ReasonKind.FREE_PCPUS, 8, 7),
         ),
         # Nobody is told that CPUs which share are in use.
         ({"pinned_cpus": frozenset({0}), "cpu_usage": 99}, guest(8), None),
@@ -173,7 +173,7 @@ def test_without_pages_memory_is_counted(
         (
             {"siblings": HOST.siblings[:3]},
             guest(own=7, policy=DEDICATED),
-            Reason(Why.FREE_PCPUS, 7, 6),
+            Reason(ReasonKind.FREE_PCPUS, 7, 6),
         ),
     ],
 )
@@ -186,8 +186,8 @@ def test_cpus_are_counted_by_their_kind(
 @pytest.mark.parametrize(
     ("policy", "found"),
     [
-        (SHARED, Reason(Why.CPU_LIMIT, 13, 12)),
-        (MIXED, Reason(Why.CPU_LIMIT, 13, 12)),
+        (SHARED, Reason(ReasonKind.CPU_LIMIT, 13, 12)),
+        (MIXED, Reason(ReasonKind.CPU_LIMIT, 13, 12)),
         (DEDICATED, None),
     ],
 )
@@ -210,7 +210,9 @@ def test_what_others_share_is_nothing_to_a_guest_that_does_not() -> None:
 
 def test_memory_has_a_limit_too() -> None:
     there, limits = host(memory_usage=769), NUMALimits(16.0, 1.0)
-    assert cells.refusal(there, guest(1), limits) == Reason(Why.RAM_LIMIT, 1025, 1024)
+    assert cells.refusal(there, guest(1), limits) == Reason(
+        ReasonKind.RAM_LIMIT, 1025, 1024
+    )
     assert cells.refusal(there, guest(1), NUMALimits(16.0, 1.25)) is None
 
 
@@ -259,21 +261,21 @@ def test_as_many_cpus_can_be_dedicated_as_the_thread_policy_allows(
 @pytest.mark.parametrize(
     ("there", "policy", "why"),
     [
-        (with_free(1, 1, threads=1), REQUIRE, Why.NO_THREADS),
-        (with_free(1, 1), REQUIRE, Why.SIBLINGS),
-        (with_free(1, 1), ISOLATE, Why.WHOLE_CORES),
+        (with_free(1, 1, threads=1), REQUIRE, ReasonKind.NO_THREADS),
+        (with_free(1, 1), REQUIRE, ReasonKind.SIBLINGS),
+        (with_free(1, 1), ISOLATE, ReasonKind.WHOLE_CORES),
         (
             dataclasses.replace(with_free(2, 2), cpuset=frozenset()),
             ISOLATE,
-            Why.THREADS,
+            ReasonKind.THREADS,
         ),
-        (host(siblings=()), PREFER, Why.FREE_PCPUS),
-        (host(siblings=()), REQUIRE, Why.NO_THREADS),
-        (host(siblings=()), ISOLATE, Why.WHOLE_CORES),
+        (host(siblings=()), PREFER, ReasonKind.FREE_PCPUS),
+        (host(siblings=()), REQUIRE, ReasonKind.NO_THREADS),
+        (host(siblings=()), ISOLATE, ReasonKind.WHOLE_CORES),
     ],
 )
 def test_some_hosts_can_never_serve_a_thread_policy(
-    there: NUMACell, policy: CPUThreadPolicy, why: Why
+    there: NUMACell, policy: CPUThreadPolicy, why: ReasonKind
 ) -> None:
     refusal = cores.refusal(there, 1, policy)
     assert refusal is not None
@@ -305,11 +307,11 @@ def test_the_emulator_has_a_cpu_more(
 def test_the_emulator_counts_among_dedicated_cpus() -> None:
     own = guest(own=8, policy=DEDICATED)
     assert cells.refusal(HOST, own) is None
-    assert cells.refusal(HOST, own, emulator=True) == Reason(Why.PCPUS, 9, 8)
+    assert cells.refusal(HOST, own, emulator=True) == Reason(ReasonKind.PCPUS, 9, 8)
     assert cells.refusal(HOST, guest(8), emulator=True) is None
     nothing = guest(1, 0, MIXED)
     assert cells.refusal(HOST, nothing) is None
-    assert cells.refusal(HOST, nothing, emulator=True) == Reason(Why.EMULATOR, 1)
+    assert cells.refusal(HOST, nothing, emulator=True) == Reason(ReasonKind.EMULATOR, 1)
 
 
 def packings(free: list[int], policy: CPUThreadPolicy) -> set[int]:
@@ -338,8 +340,8 @@ def test_counting_finds_what_trying_finds(
     assert (refusal is None) is (number in packings(free, policy))
 
 
-@pytest.mark.parametrize("why", Why)
-def test_every_reason_is_told_with_its_numbers(why: Why) -> None:
+@pytest.mark.parametrize("why", ReasonKind)
+def test_every_reason_is_told_with_its_numbers(why: ReasonKind) -> None:
     told = str(Reason(why, 17, 13))
     assert ("17" in told) is ("{wanted}" in why.value)
     assert ("13" in told) is ("{there}" in why.value)

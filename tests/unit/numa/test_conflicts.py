@@ -9,12 +9,12 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.numa.fit.conflicts import Need, Wants, least
+from os_acc.numa.fit.conflicts import CellRequirement, GuestRequirements, least
 from os_acc.numa.fit.devices import DeviceRequest
 
-NEEDS = tuple(Need(f"n{at}", 1 << at) for at in range(6))
+NEEDS = tuple(CellRequirement(f"n{at}", 1 << at) for at in range(6))
 REQUESTS = tuple(DeviceRequest(f"r{at}", 1, frozenset()) for at in range(6))
-EVERYTHING = Wants(NEEDS, REQUESTS)
+EVERYTHING = GuestRequirements(NEEDS, REQUESTS)
 parts = st.sets(st.sampled_from((*NEEDS, *REQUESTS)), min_size=1)
 
 
@@ -25,11 +25,11 @@ class Judge:
     :ivar talkative: whether it tells which of these it is.
     """
 
-    conflicts: list[set[Need | DeviceRequest]]
+    conflicts: list[set[CellRequirement | DeviceRequest]]
     talkative: bool
     asked: int = 0
 
-    def __call__(self, wants: Wants) -> Wants | None:
+    def __call__(self, wants: GuestRequirements) -> GuestRequirements | None:
         self.asked += 1
         for conflict in self.conflicts:
             if all(part in wants for part in conflict):
@@ -37,8 +37,8 @@ class Judge:
         return None
 
 
-def only(kept: set[Need | DeviceRequest]) -> Wants:
-    return Wants(
+def only(kept: set[CellRequirement | DeviceRequest]) -> GuestRequirements:
+    return GuestRequirements(
         tuple(each for each in NEEDS if each in kept),
         tuple(each for each in REQUESTS if each in kept),
     )
@@ -46,7 +46,7 @@ def only(kept: set[Need | DeviceRequest]) -> Wants:
 
 @given(st.lists(parts, min_size=1, max_size=4), st.booleans())
 def test_no_part_of_the_least_can_be_spared(
-    conflicts: list[set[Need | DeviceRequest]], talkative: bool
+    conflicts: list[set[CellRequirement | DeviceRequest]], talkative: bool
 ) -> None:
     judge = Judge(conflicts, talkative)
     found = least(EVERYTHING, judge)

@@ -15,9 +15,9 @@ from os_acc import exception
 from os_acc.numa.fit import networks
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest, unserved
 from os_acc.numa.fit.question import Question
-from os_acc.numa.fit.reasons import Why
+from os_acc.numa.fit.reasons import ReasonKind
 from os_acc.numa.fit.search import MAX_CELLS, Fit, fit_to_host
-from os_acc.numa.fit.unmet import Lacking, lacking
+from os_acc.numa.fit.unmet import Unmet, lacking
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,
@@ -247,7 +247,7 @@ def test_cells_of_the_guest_that_have_too_few_seats_are_told() -> None:
         "guest cell 1 is not for host cell 0: 5 shared CPUs are wanted, and it has 4",
         "guest cell 1 is not for host cell 1: 5 shared CPUs are wanted, and it has 4",
     ]
-    assert {each.reason.why for each in large.refusals} == {Why.CPUS}
+    assert {each.reason.why for each in large.refusals} == {ReasonKind.CPUS}
 
 
 def test_a_guest_without_cells_may_be_anywhere() -> None:
@@ -304,7 +304,7 @@ def test_a_cell_that_lacks_nothing_could_have_each_thing_alone(seed: int) -> Non
     question = drawn(seed)
     told = {each.host_cell: each for each in lacking(question)}
     for cell in question.host.cells:
-        lack = told.get(cell.id, Lacking(cell.id))
+        lack = told.get(cell.id, Unmet(cell.id))
         for request in question.requests:
             served = oracle.all_served(
                 question.host, [cell.id], question.pools, [request]

@@ -9,8 +9,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.numa.affinity import Guest
-from os_acc.numa.nearest import ORDER, Demand, Shelf, divide
+from os_acc.numa.affinity import GuestCells
+from os_acc.numa.nearest import ORDER, EqualDevices, GroupDemand, divide
 from os_acc.objects.numa import NUMACell, NUMATopology
 
 CELLS = 4
@@ -24,10 +24,10 @@ TOPOLOGY = NUMATopology(
 )
 guests = st.lists(
     st.sampled_from(range(CELLS)), min_size=1, max_size=3, unique=True
-).map(lambda cells: Guest(TOPOLOGY, tuple(cells)))
+).map(lambda cells: GuestCells(TOPOLOGY, tuple(cells)))
 shelves = st.lists(
     st.builds(
-        Shelf,
+        EqualDevices,
         st.sampled_from((None, *range(CELLS))),
         st.integers(min_value=0, max_value=2),
     ),
@@ -37,11 +37,11 @@ shelves = st.lists(
 
 
 @st.composite
-def demands(draw: st.DrawFn, places: int) -> list[Demand]:
+def demands(draw: st.DrawFn, places: int) -> list[GroupDemand]:
     return draw(
         st.lists(
             st.builds(
-                Demand,
+                GroupDemand,
                 st.integers(min_value=1, max_value=2),
                 st.sets(st.sampled_from(range(places))).map(
                     lambda each: tuple(sorted(each))
@@ -53,11 +53,11 @@ def demands(draw: st.DrawFn, places: int) -> list[Demand]:
     )
 
 
-def cost(shelf: Shelf, guest: Guest) -> tuple[int, int]:
+def cost(shelf: EqualDevices, guest: GuestCells) -> tuple[int, int]:
     return ORDER.index(guest.affinity(shelf.node)), guest.distance(shelf.node)
 
 
-def evenness(nodes: list[int | None], guest: Guest) -> int:
+def evenness(nodes: list[int | None], guest: GuestCells) -> int:
     """The least that these devices weigh on the guest's cells."""
     return min(
         sum(load * (load - 1) // 2 for load in map(homes.count, guest.cells))
@@ -65,7 +65,9 @@ def evenness(nodes: list[int | None], guest: Guest) -> int:
     )
 
 
-def ways(demands: list[Demand], shelves: list[Shelf]) -> list[tuple[int, ...]]:
+def ways(
+    demands: list[GroupDemand], shelves: list[EqualDevices]
+) -> list[tuple[int, ...]]:
     """Every way to give each unit a shelf that may serve it."""
     units = [demand.shelves for demand in demands for _ in range(demand.amount)]
     return [
@@ -77,7 +79,7 @@ def ways(demands: list[Demand], shelves: list[Shelf]) -> list[tuple[int, ...]]:
 
 @given(st.data(), guests, shelves)
 def test_no_other_way_is_nearer_or_more_even(
-    data: st.DataObject, guest: Guest, shelves: list[Shelf]
+    data: st.DataObject, guest: GuestCells, shelves: list[EqualDevices]
 ) -> None:
     asked = data.draw(demands(len(shelves)))
     shares = divide(asked, shelves, guest)
@@ -106,12 +108,12 @@ def test_no_other_way_is_nearer_or_more_even(
 
 @given(st.data(), guests, shelves)
 def test_taking_away_what_was_not_chosen_changes_nothing_of_the_sum(
-    data: st.DataObject, guest: Guest, shelves: list[Shelf]
+    data: st.DataObject, guest: GuestCells, shelves: list[EqualDevices]
 ) -> None:
     asked = data.draw(demands(len(shelves)))
     shares = divide(asked, shelves, guest)
     fewer = [
-        Shelf(shelf.node, sum(share[place] for share in shares))
+        EqualDevices(shelf.node, sum(share[place] for share in shares))
         for place, shelf in enumerate(shelves)
     ]
     again = divide(asked, fewer, guest)
@@ -119,11 +121,11 @@ def test_taking_away_what_was_not_chosen_changes_nothing_of_the_sum(
 
 
 def test_several_are_spread_over_the_guests_cells() -> None:
-    guest = Guest(TOPOLOGY, (0, 2))
-    shelves = [Shelf(0, 4), Shelf(2, 4)]
-    assert divide([Demand(2, (0, 1))], shelves, guest) == ((1, 1),)
+    guest = GuestCells(TOPOLOGY, (0, 2))
+    shelves = [EqualDevices(0, 4), EqualDevices(2, 4)]
+    assert divide([GroupDemand(2, (0, 1))], shelves, guest) == ((1, 1),)
     # Whoever can have either leaves the one to whom nothing else is open.
-    asked = [Demand(1, (0, 1)), Demand(1, (0,))]
+    asked = [GroupDemand(1, (0, 1)), GroupDemand(1, (0,))]
     assert divide(asked, shelves, guest) == ((0, 1), (1, 0))
 
 
@@ -135,13 +137,13 @@ def test_the_same_socket_comes_before_a_nearer_cell_of_another() -> None:
             NUMACell(id=2, socket=1),
         )
     )
-    shelves = [Shelf(2, 1), Shelf(1, 1), Shelf(None, 1)]
-    guest = Guest(odd, (0,))
-    assert divide([Demand(1, (0, 1))], shelves, guest) == ((0, 1, 0),)
-    assert divide([Demand(1, (0, 1, 2))], shelves, guest) == ((0, 0, 1),)
+    shelves = [EqualDevices(2, 1), EqualDevices(1, 1), EqualDevices(None, 1)]
+    guest = GuestCells(odd, (0,))
+    assert divide([GroupDemand(1, (0, 1))], shelves, guest) == ((0, 1, 0),)
+    assert divide([GroupDemand(1, (0, 1, 2))], shelves, guest) == ((0, 0, 1),)
 
 
 def test_a_guest_anywhere_gets_the_first() -> None:
-    guest = Guest(TOPOLOGY)
-    shelves = [Shelf(None, 1), Shelf(3, 1), Shelf(0, 1)]
-    assert divide([Demand(2, (0, 1, 2))], shelves, guest) == ((1, 1, 0),)
+    guest = GuestCells(TOPOLOGY)
+    shelves = [EqualDevices(None, 1), EqualDevices(3, 1), EqualDevices(0, 1)]
+    assert divide([GroupDemand(2, (0, 1, 2))], shelves, guest) == ((1, 1, 0),)

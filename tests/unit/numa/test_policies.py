@@ -14,7 +14,7 @@ from os_acc.objects.device import Handle
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.selection import Wanted
+from os_acc.objects.selection import GroupAllocation
 
 GPU = PciAddress.parse("0000:3b:00.0")
 UUID = "11111111-1111-4111-8111-111111111111"
@@ -32,7 +32,7 @@ def effective(**said: NUMAPolicy) -> NUMAPolicy:
     )
     flavor = said["guest"].value if "guest" in said else None
     return Policies.of(instance, flavor).effective(
-        Wanted("1", "a provider", "FPGA", 1, numa_policy=said.get("group")),
+        GroupAllocation("1", "a provider", "FPGA", 1, numa_policy=said.get("group")),
         Handle(GPU, (GPU,), 1, 0, numa_policy=said.get("device")),
     )
 
@@ -60,8 +60,8 @@ def test_a_port_is_heard_for_its_own_group_alone() -> None:
         {"uuid": UUID, "port_numa_policies": {"2": "required"}}
     )
     policies = Policies.of(instance, "preferred")
-    assert policies.asked(Wanted("1", "x", "FPGA", 1)) is NUMAPolicy.PREFERRED
-    assert policies.asked(Wanted("2", "x", "FPGA", 1)) is NUMAPolicy.REQUIRED
+    assert policies.asked(GroupAllocation("1", "x", "FPGA", 1)) is NUMAPolicy.PREFERRED
+    assert policies.asked(GroupAllocation("2", "x", "FPGA", 1)) is NUMAPolicy.REQUIRED
 
 
 @pytest.mark.parametrize("image", [*NUMAPolicy, None])

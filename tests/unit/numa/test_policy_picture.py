@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from os_acc.numa.affinity import Affinity, Guest, allows
+from os_acc.numa.affinity import Affinity, GuestCells, allows
 from os_acc.numa.nearest import ORDER
 from os_acc.objects.numa import NUMACell, NUMAPolicy, NUMATopology
 
@@ -89,7 +89,7 @@ def test_the_picture_numbers_what_a_guest_may_have(
     assert {cell.socket for cell in topology.cells} == {0, 1}
     columns = {word.x: word for word in drawn if word.text.startswith("cell ")}
     (at,) = (word.x for word in drawn if word.text == "guest")
-    guest = Guest(topology, (number_of(columns[at]),))
+    guest = GuestCells(topology, (number_of(columns[at]),))
     near = {guest.affinity(cell.id) for cell in topology.cells} | {Affinity.UNKNOWN}
     assert near == set(Affinity)
     turns = [each for each in ORDER if allows(policy, each)]

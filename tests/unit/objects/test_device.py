@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.objects.device import Device, Refusal, Refused
+from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
 from tests.unit.bench import uuid_of
@@ -24,11 +24,11 @@ def device() -> Device:
     )
 
 
-@pytest.mark.parametrize("reason", Refusal)
+@pytest.mark.parametrize("reason", RejectReason)
 def test_a_refusal_says_why(reason):
     address = PciAddress(0, 0, 0, 0)
-    assert str(Refused(address, reason)) == reason.value
-    assert str(Refused(address, reason, "more")) == f"{reason.value}: more"
+    assert str(RejectedDevice(address, reason)) == reason.value
+    assert str(RejectedDevice(address, reason, "more")) == f"{reason.value}: more"
 
 
 def test_a_lease_takes_all_functions_whose_bindings_it_knows():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.device_spec import (
-    Tags,
+    DeviceTags,
     nova_claims,
     nova_mdev_addresses,
     nova_numa_policies,
@@ -67,7 +67,7 @@ def claimed_by(*specs: object) -> set[PciAddress]:
     return {at for at, found in HOST.items() if spec.match(found, NETDEVS, HOST)}
 
 
-def tags_of(spec: dict[str, object], at: PciAddress = CARD) -> Tags | None:
+def tags_of(spec: dict[str, object], at: PciAddress = CARD) -> DeviceTags | None:
     device_spec = parse([json.dumps({"address": "*"} | spec)])
     return device_spec.match(HOST[at], NETDEVS, HOST)
 
@@ -176,7 +176,7 @@ def test_the_first_spec_that_names_a_device_wins() -> None:
 @given(st.builds(PciAddress, *map(st.integers, [0] * 4, [2**32 - 1, 255, 31, 7])))
 def test_every_address_names_itself_and_no_other(address: PciAddress) -> None:
     spec = parse([json.dumps({"address": str(address)})])
-    assert spec.match(function(address), {}, {}) == Tags()
+    assert spec.match(function(address), {}, {}) == DeviceTags()
     if address != CARD:
         assert spec.match(function(CARD), {}, {}) is None
 
@@ -185,7 +185,7 @@ def test_every_address_names_itself_and_no_other(address: PciAddress) -> None:
 
 
 def test_a_spec_without_tags_leaves_everything_to_the_plugin() -> None:
-    assert tags_of({}) == Tags(None, frozenset(), None, False, False)
+    assert tags_of({}) == DeviceTags(None, frozenset(), None, False, False)
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,12 @@ def test_a_spec_without_tags_leaves_everything_to_the_plugin() -> None:
     ],
 )
 def test_resource_classes_are_normalised_as_in_nova(given_: str, name: str) -> None:
-    assert tags_of({"resource_class": given_}) == Tags(resource_class=name)
+    assert tags_of({"resource_class": given_}) == DeviceTags(resource_class=name)
 
 
 def test_traits_are_normalised_as_in_nova() -> None:
     traits = tags_of({"traits": "HW_GPU_API_VULKAN, red-one,CUSTOM_B,hw_nope"})
-    assert traits == Tags(
+    assert traits == DeviceTags(
         traits=frozenset(
             {"HW_GPU_API_VULKAN", "CUSTOM_RED_ONE", "CUSTOM_B", "CUSTOM_HW_NOPE"}
         )
@@ -213,22 +213,22 @@ def test_traits_are_normalised_as_in_nova() -> None:
 
 @pytest.mark.parametrize("policy", list(NUMAPolicy))
 def test_a_device_has_a_numa_policy(policy: NUMAPolicy) -> None:
-    assert tags_of({"numa_policy": policy.value}) == Tags(numa_policy=policy)
+    assert tags_of({"numa_policy": policy.value}) == DeviceTags(numa_policy=policy)
 
 
 @pytest.mark.parametrize("yes", [True, "true", "Yes", "1"])
 @pytest.mark.parametrize("tag", ["prebound", "allow_no_reset"])
 def test_booleans_may_be_text(tag: str, yes: object) -> None:
-    assert tags_of({tag: yes}) == Tags(**{tag: True})
-    assert tags_of({tag: "false"}) == Tags()
+    assert tags_of({tag: yes}) == DeviceTags(**{tag: True})
+    assert tags_of({tag: "false"}) == DeviceTags()
 
 
 @pytest.mark.parametrize("number", [4, "4"])
 def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
     spec = {"address": "0000:3b:00.0", "num_vfs": number, "traits": "x"}
     traits = frozenset({"CUSTOM_X"})
-    assert tags_of(spec, PF) == Tags(traits=traits, num_vfs=4)
-    assert tags_of(spec, VF) == Tags(traits=traits)
+    assert tags_of(spec, PF) == DeviceTags(traits=traits, num_vfs=4)
+    assert tags_of(spec, VF) == DeviceTags(traits=traits)
 
 
 # -- refused -----------------------------------------------------------------

@@ -79,7 +79,7 @@ NONE: frozenset[PciAddress] = frozenset()
 
 
 def look(
-    on_record: dict[str, naming.Place],
+    on_record: dict[str, naming.ProviderOrigin],
     host: Mapping[PciAddress, PciIdentity],
     unreadable: frozenset[PciAddress] = NONE,
     unusable: frozenset[PciAddress] = NONE,
@@ -94,7 +94,7 @@ def look(
         for address, card in host.items()
     }
     there = [naming.place(card, address) for address, card in seen.items()]
-    names = naming.Names("node1", dict(on_record), there)
+    names = naming.ProviderNames("node1", dict(on_record), there)
     found = {
         (address, of.__name__): names.give(of, card, address)[1]
         for address, card in seen.items()
@@ -115,7 +115,7 @@ def test_a_serial_number_that_cannot_be_read_for_a_time_changes_no_name(
     before, host, after
 ):
     """Whatever has been in the slots before. Nor is anything else on record."""
-    on_record: dict[str, naming.Place] = {}
+    on_record: dict[str, naming.ProviderOrigin] = {}
     for earlier, unreadable, unusable in before:
         look(on_record, earlier, unreadable, unusable)
     expected = look(on_record, host)
@@ -130,7 +130,7 @@ def test_who_is_named_by_its_place_stays_so_whoever_was_there_before():
     """Its serial number is read in the end, and is not that of the one before."""
     slot, other = SLOTS[:2]
     before, card = (dataclasses.replace(CARD, serial=each) for each in ("1b", "1c"))
-    on_record: dict[str, naming.Place] = {}
+    on_record: dict[str, naming.ProviderOrigin] = {}
     look(on_record, {slot: before})
     # Nobody is given the name of the first: it is elsewhere, if in use.
     moved = {slot: card, other: before}

@@ -7,9 +7,9 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc.objects.device import Device, Handle, Provider
-from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding, Standing
+from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding, RecordedState
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.published import NOTHING, Told
+from os_acc.objects.published import NOTHING, PublishedNames
 from os_acc.objects.region import Region
 from os_acc.placement import region_traits
 from tests.unit.bench import uuid_of
@@ -51,7 +51,9 @@ def region(number: int, holds: str) -> Provider:
     at, identity = made.device.address, made.device.identity
     found = Region(at, identity, 0, uuid_of(73), holds, (at,))
     device = dataclasses.replace(made.device, region=found)
-    return dataclasses.replace(made, device=region_traits.described(device, Standing()))
+    return dataclasses.replace(
+        made, device=region_traits.described(device, RecordedState())
+    )
 
 
 def lease(
@@ -81,11 +83,11 @@ def lease(
 class Ledger:
     """What is on record, as the store keeps it."""
 
-    def __init__(self, told: Told = NOTHING) -> None:
+    def __init__(self, told: PublishedNames = NOTHING) -> None:
         self.kept = told
 
-    def told(self) -> Told:
+    def told(self) -> PublishedNames:
         return self.kept
 
-    def change_told(self, more: Told, gone: Told = NOTHING) -> None:
+    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
         self.kept = (self.kept - gone) | more

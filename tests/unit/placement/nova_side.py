@@ -20,7 +20,7 @@ class Nova:
 
     def __init__(self, name: str = "node1") -> None:
         self.name = name
-        self.known = provider_tree.ProviderTree()
+        self.known = provider_tree.FakeProviderTree()
         self.known.new_root(name, NODE, generation=5)
         self.known.new_child(f"{name}_pci_0000_81_00_0", name, NEIGHBOUR, generation=2)
         self.known.new_root("shared_disk", SHARED, generation=9)

@@ -9,7 +9,7 @@ import time
 
 from os_acc.objects import naming
 from os_acc.placement.capacity import Capacity, Units
-from os_acc.placement.sync import Published, Publisher
+from os_acc.placement.sync import Publisher, SyncResult
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS, Ledger
 
@@ -33,7 +33,7 @@ class Service:
         self.ledger = ledger or Ledger()
         self.publisher = Publisher(double.config(**told), "node1", named=named)
 
-    def sync(self, *wanted, seconds=120.0) -> Published:
+    def sync(self, *wanted, seconds=120.0) -> SyncResult:
         return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
 
     def plan(self, *wanted):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.objects.lease import LeaseState, Standing
+from os_acc.objects.lease import LeaseState, RecordedState
 from os_acc.placement.capacity import Units, capacities
 from tests.unit.bench import uuid_of
 from tests.unit.placement.capacity_examples import (
@@ -26,7 +26,7 @@ NIC = provider(1, *FOUR)
 
 def counted(*leases, providers=(NIC,), unreadable=()):
     """(total, reserved) by uuid and class."""
-    found = capacities(providers, Standing(leases, tuple(unreadable)))
+    found = capacities(providers, RecordedState(leases, tuple(unreadable)))
     return {
         each.uuid: {
             name: (units.total, units.reserved) for name, units in each.units.items()
@@ -69,7 +69,7 @@ def test_a_leased_unit_that_has_vanished_is_still_counted():
 
 def test_of_a_device_that_has_vanished_what_is_leased_is_left():
     leases = [lease(NIC.uuid, each) for each in FOUR[:2]]
-    (left,) = capacities((), Standing(tuple(leases)))
+    (left,) = capacities((), RecordedState(tuple(leases)))
     assert (left.uuid, left.provider) == (NIC.uuid, None)
     assert dict(left.units) == {CLASS: Units(2, 0)}
 
@@ -155,7 +155,7 @@ def test_placement_offers_exactly_what_is_free(split, leases, damaged):
     taken = {each.address for each in made} | set(unreadable)
     found = {
         each.uuid: each.units
-        for each in capacities(cards, Standing(tuple(made), unreadable))
+        for each in capacities(cards, RecordedState(tuple(made), unreadable))
     }
     for card in cards:
         there = {each.address for each in card.device.handles}

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from os_acc import exception
-from os_acc.objects.device import Card
+from os_acc.objects.device import CardProvider
 from os_acc.placement import published
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter
@@ -24,7 +24,7 @@ from tests.unit.placement.capacity_examples import CLASS, OTHER_CLASS, Ledger, p
 from tests.unit.placement.nova_side import NEIGHBOUR, NODE, Nova
 
 CARD, LOST = uuid_of(1), uuid_of(7)
-CARD_ABOVE = Card(uuid_of(50), "node1_accel_card_1")
+CARD_ABOVE = CardProvider(uuid_of(50), "node1_accel_card_1")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ class Service:
 
     def __init__(self, ledger=None):
         self.ledger = ledger or Ledger()
-        self._memory = published.Memory(self.ledger.told())
+        self._memory = published.PublishedCache(self.ledger.told())
         self._writer = TreeWriter("node1", self._memory)
 
     def write(self, tree, node, wanted, ours):
@@ -111,7 +111,7 @@ def test_a_change_is_passed_on_and_nothing_else(nova, writer):
 def watched():
     """A tree that knows what was called to change it."""
 
-    class Watched(provider_tree.ProviderTree):
+    class Watched(provider_tree.FakeProviderTree):
         def __init__(self):
             super().__init__()
             self.calls = []
@@ -406,7 +406,7 @@ def restless():
 
 @pytest.mark.usefixtures("restless")
 def test_threads_may_write_into_one_tree(writer, caplog):
-    tree = provider_tree.ProviderTree()
+    tree = provider_tree.FakeProviderTree()
     tree.new_root("node1", NODE)
     wanted = [capacity(number) for number in range(1, 32)]
     failed, together = [], threading.Barrier(8)

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from os_acc.objects.published import NOTHING, Kind, Name, Told
+from os_acc.objects.published import NOTHING, NameKind, PlacementName, PublishedNames
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.placement.published import Memory
+from os_acc.placement.published import PublishedCache
 from os_acc.placement.sync import Publisher
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS, Ledger
@@ -17,7 +17,7 @@ FAST = "CUSTOM_FAST"
 
 
 def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():
-    nova, ledger, memory = Nova(), Ledger(), Memory(NOTHING)
+    nova, ledger, memory = Nova(), Ledger(), PublishedCache(NOTHING)
     writer = TreeWriter(nova.name, memory)
     before = capacity_examples.provider(1, capacity_examples.handle(1))
     after = capacity_examples.provider(1, capacity_examples.handle(1), traits=())
@@ -28,7 +28,9 @@ def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():
         nova.cycle(lambda tree, name: writer.write(tree, name, wanted, {}))
 
     cycle(before)
-    gone = Told({before.uuid: frozenset({Name(Kind.TRAIT, FAST)})})
+    gone = PublishedNames(
+        {before.uuid: frozenset({PlacementName(NameKind.TRAIT, FAST)})}
+    )
     memory.above(ledger).change_told(NOTHING, gone)
     # An operator's, who has put it there again.
     nova.known.add_traits(before.uuid, FAST)

@@ -16,10 +16,10 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects import naming
-from os_acc.objects.device import Card
+from os_acc.objects.device import CardProvider
 from os_acc.placement import sync
 from os_acc.placement.client import Client
-from os_acc.placement.sync import Published
+from os_acc.placement.sync import SyncResult
 from tests.unit.bench import uuid_of
 from tests.unit.placement.capacity_examples import CLASS
 from tests.unit.placement.placement_double import NODE, Provider
@@ -37,7 +37,7 @@ def test_one_of_64_devices_that_has_changed_costs_one_write(double, service):
     before = [capacity(number) for number in range(64)]
     service.sync(*before)
     double.requests.clear()
-    assert service.sync(*before) == Published((), (), reads=1, writes=0)
+    assert service.sync(*before) == SyncResult((), (), reads=1, writes=0)
     assert double.requests == [f"GET /resource_providers?in_tree={NODE}"]
     double.requests.clear()
     found = service.sync(capacity(0, reserved=1), *before[1:])
@@ -87,7 +87,7 @@ def test_a_provider_is_put_below_its_card_where_placement_can(
     double.version = version
     service.sync(ONE)
     name = naming.of_card("node1", "1")
-    card = Card(naming.uuid_of(name), name)
+    card = CardProvider(naming.uuid_of(name), name)
     provider = dataclasses.replace(ONE.provider, card=card)
     found = service.sync(dataclasses.replace(ONE, provider=provider))
     assert len(found.done) == 1 + moves
@@ -172,7 +172,7 @@ def test_a_change_that_fails_once_is_made_up_for(double, service, method, path, 
     """Whether it was done or not."""
     double.trouble(method, path, 500, done=done)
     assert service.sync(ONE, TWO).refused == ()
-    assert service.sync(ONE, TWO) == Published((), (), 1, 0)
+    assert service.sync(ONE, TWO) == SyncResult((), (), 1, 0)
 
 
 def test_a_read_that_fails_is_an_error(double, service):
@@ -198,7 +198,7 @@ def test_an_answer_that_is_lost_is_made_up_for(double, service, method, path):
     double.trouble(method, path, done=True)
     assert service.sync(ONE, TWO).refused == ()
     assert double.providers[ONE.uuid].inventories[CLASS]["total"] == 4
-    assert service.sync(ONE, TWO) == Published((), (), 1, 0)
+    assert service.sync(ONE, TWO) == SyncResult((), (), 1, 0)
 
 
 def test_nobody_who_answers_is_told(double, service):

@@ -9,10 +9,10 @@ import dataclasses
 import pytest
 
 from os_acc import exception
-from os_acc.objects.published import NOTHING, Kind, Name, Told
+from os_acc.objects.published import NOTHING, NameKind, PlacementName, PublishedNames
 from os_acc.placement import sync
 from os_acc.placement.capacity import Capacity, Units
-from os_acc.placement.sync import Published
+from os_acc.placement.sync import SyncResult
 from tests.unit.bench import uuid_of
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS
@@ -31,7 +31,7 @@ def test_it_is_on_record_before_it_is_told(double, service):
     service.ledger.change_told = change
     service.sync(ONE)
     assert seen[0] == (True, [])
-    trait = Name(Kind.TRAIT, "CUSTOM_FAST")
+    trait = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
     assert trait in service.ledger.told().of(ONE.uuid)
     assert trait in service.ledger.told().made
 
@@ -39,9 +39,9 @@ def test_it_is_on_record_before_it_is_told(double, service):
 def test_what_has_gone_is_struck_out(double, service):
     service.sync(ONE, TWO)
     service.sync(capacity(1, traits=()))
-    assert service.ledger.told() == Told(
-        {ONE.uuid: frozenset({Name(Kind.RESOURCE_CLASS, CLASS)})},
-        frozenset({Name(Kind.RESOURCE_CLASS, CLASS)}),
+    assert service.ledger.told() == PublishedNames(
+        {ONE.uuid: frozenset({PlacementName(NameKind.RESOURCE_CLASS, CLASS)})},
+        frozenset({PlacementName(NameKind.RESOURCE_CLASS, CLASS)}),
     )
     service.sync()
     assert not service.ledger.told()
@@ -136,7 +136,7 @@ def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
     # The next one, and the next command, know that from the record.
     for each in (service, Service(double, service.ledger)):
         each.sync(*without)
-        assert each.sync(*without) == Published((), (), reads=1, writes=0)
+        assert each.sync(*without) == SyncResult((), (), reads=1, writes=0)
         assert each.plan(*without).steps == ()
     double.providers[NODE].traits.clear()
     assert service.sync(*without).writes == 0

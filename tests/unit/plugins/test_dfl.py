@@ -11,7 +11,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.attach import operations
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec, bitstreams, hosts
 from os_acc.testing.dfl_specs import payload
@@ -53,7 +53,7 @@ def test_a_failed_region_is_not_given_out_for_having_no_driver(fpgas):
     fpgas.to_driver(CARD, "")
     fpgas.restart()
     refused = fpgas.refused(CARD)
-    assert refused.reason is Refusal.UNSEEN_REGION
+    assert refused.reason is RejectReason.UNSEEN_REGION
     assert refused.detail == "it has no driver"
     fpgas.to_driver(CARD, "dfl-pci")
     fpgas.ask(2, function_id=GZIP)
@@ -68,12 +68,12 @@ def test_a_card_that_another_driver_has_is_offered_by_nobody(make_fpgas):
 def test_a_card_that_the_operator_gave_to_vfio_is_offered_by_nobody(make_fpgas):
     tags = '{"address": "*:*:*.*", "prebound": true}'
     bench = make_fpgas(card(driver="vfio-pci", dfl=None), device_spec=[tags])
-    assert bench.refused(CARD).reason is Refusal.UNSEEN_REGION
+    assert bench.refused(CARD).reason is RejectReason.UNSEEN_REGION
 
 
 def test_a_card_that_was_adopted_stays_a_provider(fpgas):
     fpgas.to_driver(CARD, "vfio-pci")
-    assert fpgas.refused(CARD).reason is Refusal.UNKNOWN_STATE
+    assert fpgas.refused(CARD).reason is RejectReason.UNKNOWN_STATE
     place = PciAddress.parse(CARD)
     operations.adopt_device(fpgas.manager, place, uuid_of(1), "dfl-pci")
     provider = fpgas.provider(CARD)
@@ -169,7 +169,7 @@ def test_a_smart_nic_that_shows_its_fpga_is_an_fpga(make_fpgas):
     assert entry["pci_id"] == CARD
     assert nic.held() == GZIP
     # What the host itself is on the network with stays where it is.
-    assert nic.refused("0000:3b:00.1").reason is Refusal.HOST_USES
+    assert nic.refused("0000:3b:00.1").reason is RejectReason.HOST_USES
     assert nic.drivers("0000:3b:00.1") == ["ice"]
     assert nic.unplug(1) == 1
     nic.ask(2, function_name="crypto")
@@ -197,7 +197,7 @@ def test_a_card_that_cannot_be_read_is_offered_as_nothing_else(fpgas):
     said = ports.read_text()
     ports.write_text("many\n")
     fpgas.restart()
-    assert fpgas.refused(CARD).reason is Refusal.UNREADABLE
+    assert fpgas.refused(CARD).reason is RejectReason.UNREADABLE
     assert "many" in fpgas.refused(CARD).detail
     assert CARD not in offered(fpgas)
     ports.write_text(said)

@@ -11,7 +11,7 @@ import pytest
 from stevedore import ExtensionManager
 
 from os_acc import conf, exception, plugins
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
 from os_acc.testing import hosts
 from tests.unit import acme
@@ -146,7 +146,7 @@ def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(make_bench, i
     install(bad="tests.unit.acme:FailsToDiscover")
     bench = make_bench(enabled_plugins=["bad"])
     refused = bench.refused(CARDS[0])
-    assert refused.reason is Refusal.PLUGIN_FAILED
+    assert refused.reason is RejectReason.PLUGIN_FAILED
     assert "firmware is too old" in refused.detail
 
 
@@ -171,7 +171,7 @@ def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
     bench.restart()
     for card in CARDS:
         refused = bench.refused(card)
-        assert refused.reason is Refusal.PLUGIN_FAILED
+        assert refused.reason is RejectReason.PLUGIN_FAILED
         assert why in refused.detail
     # What it never offered goes on.
     assert offered(bench.manager)[GPU] == "pci"
@@ -207,13 +207,13 @@ def test_another_card_in_the_place_waits_for_nobody(make_bench, install):
     bench.kernel.hot_plug(dataclasses.replace(hosts.fpga("0000:5e"), product=0x5004))
     bench.restart()
     assert offered(bench.manager)[CARDS[0]] == "pci"
-    assert bench.refused(CARDS[1]).reason is Refusal.PLUGIN_FAILED
+    assert bench.refused(CARDS[1]).reason is RejectReason.PLUGIN_FAILED
 
 
 def test_what_no_plugin_knows_is_refused(make_bench, install):
     install(acme="tests.unit.acme:Acme")
     bench = make_bench(enabled_plugins=["acme"])
-    assert bench.refused(GPU).reason is Refusal.NO_PLUGIN
+    assert bench.refused(GPU).reason is RejectReason.NO_PLUGIN
     assert set(offered(bench.manager)) == set(CARDS)
 
 

@@ -16,7 +16,7 @@ from os_acc.privsep import (
     rootconf,
     sriov,
 )
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel
 
 LEASE = "11111111-1111-4111-8111-111111111111"
@@ -27,7 +27,7 @@ DISK = PciAddress(0, 4, 0, 0)
 FPGA = PciAddress(0, 0x5E, 0, 0)
 #: A GPU, its audio function and a NIC, all of one IOMMU group.
 SHARED = (PciAddress(0, 1, 0, 0), PciAddress(0, 1, 0, 1), PciAddress(0, 2, 0, 0))
-OK = Result(Outcome.OK)
+OK = CallResult(Outcome.OK)
 DENIED = Outcome.DENIED
 
 Write = Callable[..., Path]
@@ -59,17 +59,17 @@ def targets(*places: PciAddress, more: tuple[str, ...] = ()):
 def take(*places: PciAddress, lease: str = LEASE) -> list[str]:
     group = functions.group(places[0])
     answers = binding.take(group, targets(*places), 1, 30_000, lease)
-    return [Result(*answer).outcome for answer in answers]
+    return [CallResult(*answer).outcome for answer in answers]
 
 
 def give_back(
     place: PciAddress = GPU, driver: str = "nouveau", override: str = ""
-) -> Result:
+) -> CallResult:
     told = targets(place, more=(driver, override))
     (answer,) = binding.give_back(functions.group(place), told, 1, 30_000, True, LEASE)
-    return Result(*answer)
+    return CallResult(*answer)
 
 
-def make_vfs(count: int, place: PciAddress = NIC) -> Result:
+def make_vfs(count: int, place: PciAddress = NIC) -> CallResult:
     identity = functions.identity(place)
-    return Result(*sriov.set_num_vfs(place.parts, identity, count, 1, 30_000))
+    return CallResult(*sriov.set_num_vfs(place.parts, identity, count, 1, 30_000))

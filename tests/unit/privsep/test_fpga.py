@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 from os_acc.privsep import fpga, images
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
 from tests.unit.fpga_host import (
     CARD,
@@ -30,8 +30,8 @@ from tests.unit.fpga_host import (
 )
 from tests.unit.rival_driver import prefer
 
-OK = Result(Outcome.OK)
-DONE = Result(Outcome.OK, 0, "", WANTED)
+OK = CallResult(Outcome.OK)
+DONE = CallResult(Outcome.OK, 0, "", WANTED)
 SHA256 = hashlib.sha256(PAYLOAD).hexdigest()
 # Milliseconds: enough to begin, even on a slow machine.
 SHORT = 1500
@@ -72,7 +72,7 @@ def test_the_last_byte_is_still_in_the_image(host: FpgaHost):
     digest = host.add(PAYLOAD)
     size = len(PAYLOAD)
     answer = host.program(digest=digest.value, offset=0, size=size + 1)
-    assert answer == Result(Outcome.REFUSED, errno.ERANGE, "image", str(size))
+    assert answer == CallResult(Outcome.REFUSED, errno.ERANGE, "image", str(size))
     assert is_untouched(host)
 
 
@@ -109,26 +109,26 @@ def test_a_file_that_is_not_what_its_name_says_is_not_programmed(
 
 def test_a_file_that_is_gone_is_told(host: FpgaHost):
     host.file().unlink()
-    assert host.program() == Result(Outcome.REFUSED, errno.ENOENT, "image")
+    assert host.program() == CallResult(Outcome.REFUSED, errno.ENOENT, "image")
     assert is_untouched(host)
 
 
 def test_another_interface_never_reaches_the_kernel(host: FpgaHost):
     answer = host.program(interface_id=WANTED)
-    assert answer == Result(Outcome.CHANGED, 0, "compat_id", DFL_INTERFACE)
+    assert answer == CallResult(Outcome.CHANGED, 0, "compat_id", DFL_INTERFACE)
     assert is_untouched(host)
 
 
 @pytest.mark.parametrize("address", [FIXED, SILENT])
 def test_a_card_without_an_interface_is_not_programmed(host: FpgaHost, address: str):
     answer = host.program(address)
-    assert answer == Result(Outcome.REFUSED, errno.ENOENT, "compat_id")
+    assert answer == CallResult(Outcome.REFUSED, errno.ENOENT, "compat_id")
     assert is_untouched(host, address)
 
 
 def test_a_port_that_is_not_there_is_not_programmed(host: FpgaHost):
     answer = host.program(number=1)
-    assert answer == Result(Outcome.REFUSED, errno.ENODEV, "port", "1")
+    assert answer == CallResult(Outcome.REFUSED, errno.ENODEV, "port", "1")
     assert is_untouched(host)
 
 
@@ -150,21 +150,21 @@ def test_a_card_that_is_replaced_while_it_is_programmed_may_hold_anything(
         host.kernel.swap(CARD, (0x8086, 0x0B30))
 
     monkeypatch.setattr(fpga, "_write", replaced)
-    assert host.program() == Result(Outcome.REFUSED, errno.ENODEV, "programming")
+    assert host.program() == CallResult(Outcome.REFUSED, errno.ENODEV, "programming")
 
 
 def test_what_is_gone_gets_no_lock_file(host: FpgaHost):
     identity = host.identity(CARD)
     host.kernel.hot_unplug(CARD)
     answer = host.program(identity=identity)
-    assert answer == Result(Outcome.GONE, errno.ENODEV, "identity")
+    assert answer == CallResult(Outcome.GONE, errno.ENODEV, "identity")
     assert not os.path.exists(host.kernel.path("run/os_acc"))
 
 
 def test_a_card_that_a_guest_has_is_not_programmed(host: FpgaHost):
     assert host.take(CARD) == OK
     answer = host.program()
-    assert answer == Result(Outcome.CHANGED, 0, "driver", "vfio-pci")
+    assert answer == CallResult(Outcome.CHANGED, 0, "driver", "vfio-pci")
 
 
 def test_an_older_call_is_refused(host: FpgaHost):
@@ -179,7 +179,7 @@ def test_an_older_call_is_refused(host: FpgaHost):
 )
 def test_what_somebody_has_open_is_not_programmed(host: FpgaHost, node: str, step: str):
     host.kernel.open_node(node)
-    assert host.program() == Result(Outcome.IN_USE, errno.EBUSY, step)
+    assert host.program() == CallResult(Outcome.IN_USE, errno.EBUSY, step)
     assert is_untouched(host)
     host.kernel.close_node(node)
     assert host.program() == DONE
@@ -189,7 +189,7 @@ def test_the_node_of_something_else_is_not_opened(host: FpgaHost):
     node = Path(host.kernel.path("dev/dfl-fme.0"))
     node.chmod(0o600)
     node.write_text("1:3\n")
-    assert host.program() == Result(Outcome.REFUSED, errno.ENXIO, "fme")
+    assert host.program() == CallResult(Outcome.REFUSED, errno.ENXIO, "fme")
     assert is_untouched(host)
 
 
@@ -210,7 +210,7 @@ def test_an_error_of_the_hardware_carries_what_the_manager_reports(
     host.kernel.fail_programming(CARD, *errors)
     answer = host.program()
     told = "\n".join(errors)
-    assert answer == Result(Outcome.REFUSED, errno.EIO, "programming", told)
+    assert answer == CallResult(Outcome.REFUSED, errno.EIO, "programming", told)
     assert host.functions() == [None]
 
 
@@ -222,7 +222,7 @@ def test_a_report_that_cannot_be_read_hides_no_failure(
 
     host.kernel.fail_programming(CARD, "reconfig CRC error")
     monkeypatch.setattr("os_acc.privsep.dfl.status", unreadable)
-    assert host.program() == Result(Outcome.REFUSED, errno.EIO, "programming")
+    assert host.program() == CallResult(Outcome.REFUSED, errno.EIO, "programming")
 
 
 def test_a_card_that_never_completes_reports_nothing(host: FpgaHost):
@@ -231,7 +231,7 @@ def test_a_card_that_never_completes_reports_nothing(host: FpgaHost):
     host.kernel.fail_programming(CARD, error=errno.ETIMEDOUT)
     # What the manager said of the one before does not count.
     answer = host.program()
-    assert answer == Result(Outcome.REFUSED, errno.ETIMEDOUT, "programming")
+    assert answer == CallResult(Outcome.REFUSED, errno.ETIMEDOUT, "programming")
 
 
 def test_the_next_one_after_a_failure_begins_anew_with_the_card(host: FpgaHost):
@@ -257,7 +257,7 @@ def test_a_card_of_which_somebody_has_a_port_open_is_not_begun_anew(host: FpgaHo
     host.kernel.fail_programming(PORTED)
     host.program(PORTED)
     host.kernel.open_node("dfl-port.3")
-    assert host.program(PORTED) == Result(Outcome.IN_USE, errno.EBUSY, "dfl-port.3")
+    assert host.program(PORTED) == CallResult(Outcome.IN_USE, errno.EBUSY, "dfl-port.3")
     assert len(host.kernel.writes()) == 1
     host.kernel.close_node("dfl-port.3")
     assert host.program(PORTED) == DONE
@@ -269,31 +269,31 @@ def test_a_card_that_has_vfs_is_not_begun_anew(host: FpgaHost):
     host.release(1)
     host.make_vfs(1)
     answer = host.program(PORTED, number=1)
-    assert answer == Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "1")
+    assert answer == CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "1")
 
 
 def test_a_card_that_does_not_come_back_is_told(host: FpgaHost):
     host.kernel.fail_programming(CARD)
     host.program()
     host.kernel.ignore(CARD, "drivers_probe")
-    assert host.program() == Result(Outcome.NO_EFFECT, 0, "driver")
+    assert host.program() == CallResult(Outcome.NO_EFFECT, 0, "driver")
 
 
 @pytest.mark.parametrize("error", [errno.ENOMEM, errno.EINVAL])
 def test_any_error_of_the_ioctl_leaves_the_port_unknown(host: FpgaHost, error: int):
     host.kernel.fail(CARD, "program", error)
-    assert host.program() == Result(Outcome.REFUSED, error, "programming")
+    assert host.program() == CallResult(Outcome.REFUSED, error, "programming")
 
 
 def test_a_card_that_programs_itself_is_in_use(host: FpgaHost):
     host.kernel.fail(CARD, "program", errno.EBUSY)
-    assert host.program() == Result(Outcome.IN_USE, errno.EBUSY, "fme")
+    assert host.program() == CallResult(Outcome.IN_USE, errno.EBUSY, "fme")
     assert host.functions() == [DFL_FUNCTION]
 
 
 def test_a_card_that_lies_is_seen_by_what_it_holds(host: FpgaHost):
     host.kernel.ignore(CARD, "program")
-    assert host.program() == Result(Outcome.OK, 0, "", DFL_FUNCTION)
+    assert host.program() == CallResult(Outcome.OK, 0, "", DFL_FUNCTION)
 
 
 def test_a_function_that_cannot_be_read_back_is_no_success(
@@ -301,13 +301,13 @@ def test_a_function_that_cannot_be_read_back_is_no_success(
 ):
     digest = host.add(HEAD + bytes(len(PAYLOAD)))
     answer = host.program(digest=digest.value)
-    assert answer == Result(Outcome.NO_EFFECT, 0, "programming")
+    assert answer == CallResult(Outcome.NO_EFFECT, 0, "programming")
 
 
 def test_a_call_that_never_returns_keeps_its_card_and_no_other(host: FpgaHost):
     host.kernel.hang(CARD, "program")
     answer = host.program(milliseconds=SHORT)
-    assert answer == Result(Outcome.STUCK, errno.ETIMEDOUT)
+    assert answer == CallResult(Outcome.STUCK, errno.ETIMEDOUT)
     assert host.program(milliseconds=SHORT).outcome == Outcome.BUSY
     assert host.program(SECOND) == DONE
     host.end()
@@ -351,7 +351,7 @@ def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(
 ):
     # The kernel would kill who closes a port that its driver has left.
     host.kernel.open_node(node)
-    assert host.take(CARD) == Result(Outcome.IN_USE, errno.EBUSY, node)
+    assert host.take(CARD) == CallResult(Outcome.IN_USE, errno.EBUSY, node)
     assert not host.kernel.writes()
     host.kernel.close_node(node)
     assert host.take(CARD) == OK
@@ -360,7 +360,7 @@ def test_a_card_of_which_somebody_has_a_node_open_is_not_taken(
 def test_nor_is_it_given_to_another_driver(host: FpgaHost):
     host.kernel.open_node("dfl-port.0")
     answer = host.give_back(CARD, "")
-    assert answer == Result(Outcome.IN_USE, errno.EBUSY, "dfl-port.0")
+    assert answer == CallResult(Outcome.IN_USE, errno.EBUSY, "dfl-port.0")
     # Where it stays, nobody is asked.
     assert host.give_back(CARD, "dfl-pci") == OK
     assert not host.kernel.writes()

@@ -8,12 +8,12 @@ import errno
 
 import pytest
 
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing.hosts import DFL_FUNCTION
 from tests.unit.fpga_host import PORTED, VFS, WANTED, FpgaHost
 
-OK = Result(Outcome.OK)
-DONE = Result(Outcome.OK, 0, "", WANTED)
+OK = CallResult(Outcome.OK)
+DONE = CallResult(Outcome.OK, 0, "", WANTED)
 # Milliseconds: enough to begin, even on a slow machine.
 SHORT = 1500
 
@@ -45,12 +45,14 @@ def test_what_is_so_already_is_not_asked_for(host: FpgaHost):
 def test_a_card_with_vfs_keeps_its_ports_where_they_are(host: FpgaHost):
     host.release(2)
     host.make_vfs(2)
-    assert host.assign() == Result(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "2")
+    assert host.assign() == CallResult(
+        Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", "2"
+    )
     assert where(host) == dict(enumerate(VFS))
 
 
 def test_a_card_has_no_more_ports_than_it_has(host: FpgaHost):
-    assert host.release(3) == Result(Outcome.REFUSED, errno.ERANGE, "port", "2")
+    assert host.release(3) == CallResult(Outcome.REFUSED, errno.ERANGE, "port", "2")
 
 
 @pytest.mark.parametrize("node", ["dfl-port.3", "dfl-fme.2"])
@@ -63,19 +65,19 @@ def test_a_port_that_somebody_has_open_stays(host: FpgaHost, node: str):
 
 def test_a_release_without_effect_is_seen(host: FpgaHost):
     host.kernel.ignore(PORTED, "release")
-    assert host.release(1) == Result(Outcome.NO_EFFECT, 0, "port", "0")
+    assert host.release(1) == CallResult(Outcome.NO_EFFECT, 0, "port", "0")
 
 
 def test_an_assignment_without_effect_is_seen(host: FpgaHost):
     host.release(2)
     host.kernel.ignore(PORTED, "assign", nth=2)
-    assert host.assign() == Result(Outcome.NO_EFFECT, 0, "port", "1")
+    assert host.assign() == CallResult(Outcome.NO_EFFECT, 0, "port", "1")
     assert where(host) == {0: PORTED}
 
 
 def test_a_release_that_the_kernel_refuses_is_told(host: FpgaHost):
     host.kernel.fail(PORTED, "release", errno.ENOMEM)
-    assert host.release(1) == Result(Outcome.REFUSED, errno.ENOMEM, "port", "0")
+    assert host.release(1) == CallResult(Outcome.REFUSED, errno.ENOMEM, "port", "0")
 
 
 def test_a_port_that_the_card_only_counts_is_not_missed(host: FpgaHost):
@@ -96,7 +98,7 @@ def test_the_port_of_a_vf_that_a_guest_has_is_not_programmed(host: FpgaHost):
     host.make_vfs(2)
     assert host.take(VFS[1]) == OK
     answer = host.program(PORTED, number=1)
-    assert answer == Result(Outcome.REFUSED, errno.ENODEV, "port", "1")
+    assert answer == CallResult(Outcome.REFUSED, errno.ENODEV, "port", "1")
     assert host.program(PORTED, number=0) == DONE
 
 

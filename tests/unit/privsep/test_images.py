@@ -19,7 +19,7 @@ from os_acc import conf
 from os_acc.objects.digest import Digest
 from os_acc.privsep import images, options
 from os_acc.privsep.images import Images
-from os_acc.privsep.outcome import Unfit
+from os_acc.privsep.outcome import ImageUnfit
 
 DATA = b"what is to be programmed" * 100
 DIGEST = Digest("sha512", hashlib.sha512(DATA).hexdigest())
@@ -35,8 +35,8 @@ def sealed(cache: Path, digest: Digest = DIGEST, seconds: float = 60):
     return Images(str(cache)).sealed(digest, time.monotonic() + seconds)
 
 
-def unfit(cache: Path, digest: Digest = DIGEST, seconds: float = 60) -> Unfit:
-    with pytest.raises(Unfit) as caught, sealed(cache, digest, seconds):
+def unfit(cache: Path, digest: Digest = DIGEST, seconds: float = 60) -> ImageUnfit:
+    with pytest.raises(ImageUnfit) as caught, sealed(cache, digest, seconds):
         raise AssertionError("it was taken")
     return caught.value
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_sealed_in_time_is_not_programmed(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     BusyKernel(monkeypatch, seconds=61)
-    with pytest.raises(Unfit) as caught, Images(str(cache)).sealed(DIGEST, 60):
+    with pytest.raises(ImageUnfit) as caught, Images(str(cache)).sealed(DIGEST, 60):
         raise AssertionError("it was taken")
     assert (caught.value.errno, caught.value.step) == (errno.EBUSY, "image")
 
@@ -216,7 +216,7 @@ def test_the_helper_knows_the_directory_by_itself(configured, tmp_path: Path):
 @pytest.mark.parametrize("text", ["", "relative/path", "$none_such/x"])
 def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
     configured(text)
-    with pytest.raises(Unfit):
+    with pytest.raises(ImageUnfit):
         Images().directory()
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record, worker
-from os_acc.privsep.outcome import Outcome, Result
-from os_acc.privsep.record import Record, Use
+from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.record import FunctionRecord, FunctionUse
 
 MINE = "11111111-1111-4111-8111-111111111111"
 OTHERS = "22222222-2222-4222-8222-222222222222"
 GPU, AUDIO = PciAddress(0, 0x17, 0, 0), PciAddress(0, 0x17, 0, 1)
-OK = Result(Outcome.OK)
+OK = CallResult(Outcome.OK)
 
 
 def targets(*places: PciAddress):
@@ -44,13 +44,13 @@ def reserve(lease: str = MINE, instead_of: str = "", use: str = "host", *, place
     return answer
 
 
-def forget(lease: str = MINE, place: PciAddress = GPU) -> Result:
+def forget(lease: str = MINE, place: PciAddress = GPU) -> CallResult:
     (answer,) = binding.forget((place.parts,), 1, 30_000, lease)
     return answer
 
 
-def claimed_for(lease: str, place: PciAddress = GPU) -> Result:
-    return Result(Outcome.CLAIMED, 16, str(place), lease)
+def claimed_for(lease: str, place: PciAddress = GPU) -> CallResult:
+    return CallResult(Outcome.CLAIMED, 16, str(place), lease)
 
 
 def path(fake, place: PciAddress = GPU) -> str:
@@ -76,7 +76,9 @@ def test_what_is_taken_is_recorded_as_the_helper_found_it(fake):
     fake.write(fake.path("sys/bus/pci/devices", str(AUDIO), "driver_override"), "x-1")
     assert take() == (OK, OK)
     identity = functions.identity(GPU)
-    assert record.read(GPU) == Record(MINE, GPU, identity, "nouveau", "", Use.GUEST)
+    assert record.read(GPU) == FunctionRecord(
+        MINE, GPU, identity, "nouveau", "", FunctionUse.GUEST
+    )
     assert record.read(AUDIO).override == "x-1"
     assert record.claimed() == (
         (GPU.parts, MINE, "guest", "nouveau", ""),
@@ -129,7 +131,7 @@ def test_what_is_bound_for_guests_already_is_recorded_as_well(fake):
 def test_a_reservation_changes_no_binding(fake):
     before = fake.snapshot()
     assert reserve() == OK
-    assert record.read(GPU).use is Use.HOST
+    assert record.read(GPU).use is FunctionUse.HOST
     assert (fake.snapshot(), fake.writes()) == (before, [])
     assert forget() == OK
     assert record.read(GPU) is None
@@ -138,7 +140,9 @@ def test_a_reservation_changes_no_binding(fake):
 def test_a_record_is_of_the_function_with_its_identity(fake):
     reserve()
     sound = record.read(GPU)
-    record.write(Record(OTHERS, GPU, (1, 2, 3, 4, 5), "nouveau", "", Use.GUEST))
+    record.write(
+        FunctionRecord(OTHERS, GPU, (1, 2, 3, 4, 5), "nouveau", "", FunctionUse.GUEST)
+    )
     assert record.claimed() == ()
     assert take() == (OK, OK)
     assert record.read(GPU).identity == sound.identity
@@ -169,7 +173,7 @@ def test_none_of_a_group_is_touched_where_one_is_anothers(fake):
 def test_what_is_anothers_is_not_given_back(fake):
     take(OTHERS)
     before, writes = fake.snapshot(), fake.writes()
-    assert give_back() == Result(Outcome.OK, 0, "record", OTHERS)
+    assert give_back() == CallResult(Outcome.OK, 0, "record", OTHERS)
     assert forget() == OK
     assert (fake.snapshot(), fake.writes()) == (before, writes)
     assert record.read(GPU).lease == OTHERS
@@ -180,7 +184,7 @@ def test_a_claim_goes_over_to_the_lease_that_names_the_one_before(fake):
     assert reserve(instead_of=MINE) == claimed_for(OTHERS)
     assert reserve(instead_of=OTHERS, use="guest") == OK
     now = record.read(GPU)
-    assert (now.lease, now.driver, now.use) == (MINE, "nouveau", Use.GUEST)
+    assert (now.lease, now.driver, now.use) == (MINE, "nouveau", FunctionUse.GUEST)
     assert give_back(driver="") == OK
     assert fake.state(str(GPU)).driver == "nouveau"
 
@@ -240,7 +244,7 @@ def test_a_call_that_comes_too_late_changes_no_record(fake):
 
 
 def test_a_damaged_record_claims_its_function(fake, damaged):
-    with pytest.raises(record.Unclear):
+    with pytest.raises(record.RecordUnclear):
         record.read(GPU)
     assert take()[0] == claimed_for(record.UNREADABLE)
     assert reserve() == claimed_for(record.UNREADABLE)

@@ -25,8 +25,8 @@ from os_acc.privsep import (
     rootconf,
     tools,
 )
-from os_acc.privsep.outcome import Outcome, Result
-from os_acc.privsep.rootconf import Mode
+from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.privsep.rootconf import LimitMode
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit.bench import Bench
 from tests.unit.fpga_host import CARD, PORTED, SECOND, VFS, FpgaHost
@@ -187,7 +187,7 @@ def test_what_is_not_named_is_not_recorded_either(fake, write):
     (answer,) = binding.reserve(
         functions.group(GPU), targets(GPU), 1, 30_000, LEASE, "host", ""
     )
-    assert Result(*answer).outcome == DENIED
+    assert CallResult(*answer).outcome == DENIED
     assert record.read(GPU) is None
 
 
@@ -198,7 +198,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
     def reserve() -> None:
         group = functions.group(GPU)
         (answer,) = binding.reserve(group, targets(GPU), 1, 30_000, LEASE, "host", "")
-        assert Result(*answer) == OK
+        assert CallResult(*answer) == OK
 
     write(named(GPU))
     if first:
@@ -207,7 +207,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
     if not first:
         reserve()
     (answer,) = binding.forget((GPU.parts,), 1, 30_000, LEASE)
-    assert Result(*answer).outcome == Outcome.REFUSED
+    assert CallResult(*answer).outcome == Outcome.REFUSED
     assert give_back() == OK
     assert fake.state(str(GPU)).driver == "nouveau"
 
@@ -218,7 +218,7 @@ def test_a_guests_function_stays_recorded_while_it_is_on_vfio_pci(fake, write, f
 def test_without_a_file_a_caller_decides_and_the_log_says_so(fake, caplog):
     with caplog.at_level(logging.WARNING):
         assert take(NIC) == [Outcome.OK]
-    assert rootconf.current().mode is Mode.ABSENT
+    assert rootconf.current().mode is LimitMode.ABSENT
     assert "the service's user decides" in caplog.text
 
 
@@ -227,7 +227,7 @@ def test_a_file_that_others_can_write_is_ignored_aloud(fake, write, caplog, mode
     path = write(named(UP), mode=mode)
     with caplog.at_level(logging.WARNING):
         assert take(NIC) == [Outcome.OK]
-    assert rootconf.current().mode is Mode.IGNORED
+    assert rootconf.current().mode is LimitMode.IGNORED
     assert f"{path} is IGNORED" in caplog.text
 
 
@@ -235,7 +235,7 @@ def test_a_file_that_others_can_write_is_ignored_aloud(fake, write, caplog, mode
 def test_a_file_in_a_directory_that_others_can_write_is_ignored(fake, write, place):
     write(named(UP))
     Path(fake.root, place).chmod(0o777)
-    assert rootconf.current().mode is Mode.IGNORED
+    assert rootconf.current().mode is LimitMode.IGNORED
 
 
 @pytest.mark.parametrize("place", ["etc/os-acc/privileged.conf", "etc/os-acc"])
@@ -251,7 +251,7 @@ def test_a_file_of_another_user_is_ignored(fake, write, monkeypatch, place):
 
     monkeypatch.setattr(os, "lstat", owned_by_another)
     conf = rootconf.current()
-    assert conf.mode is Mode.IGNORED
+    assert conf.mode is LimitMode.IGNORED
     assert f"{found} belongs to user" in conf.why
 
 
@@ -259,7 +259,7 @@ def test_a_link_is_ignored(fake, write, tmp_path):
     path = write(named(UP))
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert rootconf.current().mode is Mode.IGNORED
+    assert rootconf.current().mode is LimitMode.IGNORED
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_link_is_ignored(fake, write, tmp_path):
 )
 def test_with_a_file_that_cannot_be_read_nothing_is_allowed(fake, write, text):
     write(text)
-    assert rootconf.current().mode is Mode.BROKEN
+    assert rootconf.current().mode is LimitMode.BROKEN
     assert take(GPU) == [DENIED]
     assert make_vfs(1).outcome == DENIED
     assert fake.writes() == []
@@ -352,7 +352,7 @@ def test_the_sample_that_is_shipped_is_understood(fake, write):
     sample = Path(__file__).parents[3] / "etc/os-acc/privileged.conf.sample"
     path = write()
     path.write_text(sample.read_text())
-    assert rootconf.current().mode is Mode.ENFORCED
+    assert rootconf.current().mode is LimitMode.ENFORCED
     assert take(GPU) == [DENIED]
     path.write_text(re.sub(r"^#(\w+ = )", r"\1", sample.read_text(), flags=re.M))
     assert rootconf.current().allows_vfs(NIC, 4)

@@ -16,7 +16,7 @@ from os_acc.privsep import (
     record,
     worker,
 )
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel
 from tests.stress.hostile_client import RETURNED, connected
 from tests.unit.privsep.root_config import (
@@ -91,7 +91,7 @@ def served(fake: FakeKernel, name: str, *given: object) -> list[str]:
         group = functions.group(GPU)
         kind, answers, *_ = client.call(f"os_acc.privsep.binding.{name}", group, *given)
     assert kind == RETURNED, answers
-    return [Result(*answer).outcome for answer in answers]
+    return [CallResult(*answer).outcome for answer in answers]
 
 
 def test_a_broken_file_does_not_stop_what_is_recorded_from_going_back(fake, write):
@@ -121,7 +121,7 @@ def test_a_function_that_is_pulled_out_while_it_is_held_is_in_use(fake, write):
     group, count = functions.group(FPGA), len(fake.writes())
     # Reading its driver_override would wait for the holder.
     (answer,) = binding.give_back(group, told, 1, 3_000, False, LEASE)
-    assert Result(*answer).outcome == Outcome.IN_USE
+    assert CallResult(*answer).outcome == Outcome.IN_USE
     assert len(fake.writes()) == count
 
 

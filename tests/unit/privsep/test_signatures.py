@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 from tests.stress.hostile_client import RETURNED, connected
 from tests.unit.bitstreams.signing_keys import (
     DAY,
@@ -168,7 +168,7 @@ def test_a_requirement_that_is_none_allows_nothing(host, trust, requires):
     trust(certificate(key("RSA-PSS")), requires=requires)
     assert host.program(signature=signature()).outcome == Outcome.DENIED
     assert host.kernel.writes() == []
-    assert rootconf.current().mode is rootconf.Mode.BROKEN
+    assert rootconf.current().mode is rootconf.LimitMode.BROKEN
 
 
 @pytest.mark.parametrize("kind", ["RSA-PSS", "DSA", "ECC_SECP384R1"])
@@ -194,4 +194,4 @@ def test_a_confined_helper_has_what_it_needs_to_verify(host, trust, kind):
                 *(1, 60_000, given),
             )
             assert kind_of_answer == RETURNED, (answer, more)
-            assert Result(*answer).step == step, answer
+            assert CallResult(*answer).step == step, answer

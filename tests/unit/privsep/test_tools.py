@@ -31,7 +31,7 @@ def put(place: Path, name: str, mode: int = 0o755) -> str:
 
 
 def missing(*names: str) -> tuple[int, str]:
-    with pytest.raises(tools.Missing) as error:
+    with pytest.raises(tools.ToolMissing) as error:
         tools.find(*names)
     return error.value.errno, error.value.path
 
@@ -55,7 +55,7 @@ def test_the_helper_s_own_configuration_says_where_they_are(configured):
 def test_a_place_that_is_none_is_not_looked_at(configured, path):
     configured.register_opt(XRT_TOOLS, group=XRT_GROUP)
     configured.set_override("tools", path, group=XRT_GROUP)
-    with pytest.raises(tools.Missing):
+    with pytest.raises(tools.ToolMissing):
         tools.Tools().directory()
 
 

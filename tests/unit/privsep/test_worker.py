@@ -15,10 +15,10 @@ import pytest
 from os_acc.objects.epoch import DAY, LIMIT
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import worker
-from os_acc.privsep.outcome import Outcome, Result
+from os_acc.privsep.outcome import CallResult, Outcome
 
 FIRST, SECOND, THIRD = (PciAddress(0, 1, 0, number) for number in range(3))
-OK = Result(Outcome.OK)
+OK = CallResult(Outcome.OK)
 
 
 def lock_path(fake, address: PciAddress) -> str:
@@ -27,7 +27,7 @@ def lock_path(fake, address: PciAddress) -> str:
 
 def test_the_answers_come_in_the_order_of_the_devices(fake):
     answers = worker.run(
-        [SECOND, FIRST], 1, 30, lambda index: Result(Outcome.OK, 0, str(index))
+        [SECOND, FIRST], 1, 30, lambda index: CallResult(Outcome.OK, 0, str(index))
     )
     assert [each.step for each in answers] == ["0", "1"]
 
@@ -37,7 +37,7 @@ def test_the_first_failure_ends_the_round(fake):
         [FIRST, SECOND, THIRD],
         1,
         30,
-        lambda index: Result(Outcome.REFUSED, errno.EIO) if index else OK,
+        lambda index: CallResult(Outcome.REFUSED, errno.EIO) if index else OK,
     )
     assert [each.outcome for each in answers] == [
         Outcome.OK,
@@ -49,7 +49,7 @@ def test_the_first_failure_ends_the_round(fake):
 def test_the_work_is_done_in_a_child_that_has_nothing_but_its_pipe_and_locks(fake):
     def look(_index):
         kept = [fd for fd in range(256) if is_open(fd)]
-        return Result(Outcome.OK, 0, "look", json.dumps([os.getpid(), kept]))
+        return CallResult(Outcome.OK, 0, "look", json.dumps([os.getpid(), kept]))
 
     def is_open(fd: int) -> bool:
         try:
@@ -71,7 +71,9 @@ def test_a_job_has_the_files_that_it_needs(fake, tmp_path):
             [FIRST],
             1,
             30,
-            lambda _index: Result(Outcome.OK, 0, os.read(file.fileno(), 99).decode()),
+            lambda _index: CallResult(
+                Outcome.OK, 0, os.read(file.fileno(), 99).decode()
+            ),
             [file.fileno()],
         )
         assert answer.step == "what it says"
@@ -108,7 +110,7 @@ def test_a_host_that_can_have_no_more_processes_costs_no_descriptors(fake, monke
 
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, "fork", refuse)
-    refused = Result(Outcome.REFUSED, errno.EAGAIN, "worker")
+    refused = CallResult(Outcome.REFUSED, errno.EAGAIN, "worker")
     assert worker.run([FIRST, SECOND], 1, 30, lambda index: OK) == (refused,) * 2
     assert os.listdir("/proc/self/fd") == before
 
@@ -127,7 +129,7 @@ def test_a_job_that_raises_says_what_and_ends_the_round(fake, raised, told):
         raise raised
 
     answer, unreached = worker.run([FIRST, SECOND], 1, 30, fail)
-    assert answer == Result(Outcome.FAILED, 0, "worker", told)
+    assert answer == CallResult(Outcome.FAILED, 0, "worker", told)
     assert unreached.outcome == Outcome.UNREACHED
 
 
@@ -209,7 +211,7 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> int:
     return microseconds
 
 
-def run(epoch: int, *addresses: PciAddress) -> Result:
+def run(epoch: int, *addresses: PciAddress) -> CallResult:
     return worker.run(addresses or [FIRST], epoch, 30, lambda index: OK)[0]
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from os_acc import deadlines, exception
 from os_acc.objects.profile import DeviceProfile
-from os_acc.profiles.files import Catalogue
+from os_acc.profiles.files import ProfileFiles
 
 FOREVER = math.inf
 
@@ -25,7 +25,7 @@ def results(path):
     """(name, None) or (None, what is wrong) of each entry."""
     return [
         (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
-        for _where, each in Catalogue(str(path)).judged(FOREVER)
+        for _where, each in ProfileFiles(str(path)).judged(FOREVER)
     ]
 
 
@@ -54,7 +54,7 @@ def beside_a_good_one(place, wrong):
     place.write_text(f"- {wrong}\n{GOOD}- {wrong}\n")
     first, good, second = results(place)
     assert [first[0], good, second[0]] == [None, ("good", None), None]
-    assert Catalogue(str(place)).profile("good", FOREVER).name == "good"
+    assert ProfileFiles(str(place)).profile("good", FOREVER).name == "good"
     first[1].encode()
     return first[1]
 
@@ -110,7 +110,7 @@ def test_a_value_that_cannot_be_constructed_is_told(place, value, told):
 def test_a_profile_with_a_wrong_value_is_found_by_its_name(place):
     place.write_text(f"- {{name: bad, description: 2001-99-99}}\n{GOOD}")
     with pytest.raises(exception.InvalidProfile, match="month must be in"):
-        Catalogue(str(place)).profile("bad", FOREVER)
+        ProfileFiles(str(place)).profile("bad", FOREVER)
 
 
 def test_a_value_that_is_not_used_may_be_wrong(place):
@@ -178,7 +178,7 @@ def test_a_value_of_json_that_cannot_be_used_hides_no_other(place, entry, value)
     (name, wrong), (other, _wrong) = results(place)
     assert (name, other) == (None, "good")
     assert len(wrong) < 400
-    assert Catalogue(str(place)).profile("good", FOREVER).name == "good"
+    assert ProfileFiles(str(place)).profile("good", FOREVER).name == "good"
 
 
 @pytest.mark.parametrize("tag", ["int", "float"])
@@ -223,7 +223,7 @@ def test_a_deadline_holds_while_values_are_constructed(place, monkeypatch):
     monkeypatch.setattr(yaml.SafeLoader, "construct_document", construct_document)
     monkeypatch.setattr(deadlines, "left", left)
     with pytest.raises(exception.DeviceStuck):
-        Catalogue(str(place)).profile("a", FOREVER)
+        ProfileFiles(str(place)).profile("a", FOREVER)
     assert has_begun
     assert not has_ended
 

@@ -19,7 +19,7 @@ import yaml
 from os_acc import deadlines, exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
-from os_acc.profiles.files import Catalogue
+from os_acc.profiles.files import ProfileFiles
 from tests.unit.profiles.profile_examples import profile
 
 FOREVER = math.inf
@@ -40,14 +40,14 @@ def results(path):
     """(name, None) or (None, what is wrong) of each entry."""
     return [
         (each.name, None) if isinstance(each, DeviceProfile) else (None, str(each))
-        for _where, each in Catalogue(str(path)).judged(FOREVER)
+        for _where, each in ProfileFiles(str(path)).judged(FOREVER)
     ]
 
 
 def test_a_profile_is_found_by_name_and_by_uuid(place):
     uuid = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
     write(place, profile(uuid=uuid), profile("another"))
-    catalogue = Catalogue(str(place))
+    catalogue = ProfileFiles(str(place))
     assert catalogue.profile("fpga-dp1", FOREVER) == parser.read(profile(uuid=uuid))
     assert catalogue.profile(uuid, FOREVER).name == "fpga-dp1"
 
@@ -63,7 +63,7 @@ def test_json_is_read_as_json(place, indent):
     answered = {"device_profiles": [profile(description=told)]}
     place.write_text(json.dumps(answered, indent=indent))
     assert "\\ud83d" in place.read_text()
-    assert Catalogue(str(place)).profile("fpga-dp1", FOREVER).description == told
+    assert ProfileFiles(str(place)).profile("fpga-dp1", FOREVER).description == told
 
 
 def test_a_key_that_is_there_twice_in_json_is_told(place):
@@ -89,7 +89,7 @@ def test_a_list_alone_is_a_catalogue(place):
 
 def test_a_change_is_seen_at_once(place):
     write(place, profile())
-    catalogue = Catalogue(str(place))
+    catalogue = ProfileFiles(str(place))
     with pytest.raises(exception.ProfileNotFound):
         catalogue.profile("new", FOREVER)
     write(place, profile("new"))
@@ -105,7 +105,7 @@ def test_a_directory_has_several_files(tmp_path):
 
 def test_a_wrong_profile_hides_none_of_the_others(place):
     write(place, profile("good"), {"name": "bad"}, "neither")
-    catalogue = Catalogue(str(place))
+    catalogue = ProfileFiles(str(place))
     assert catalogue.profile("good", FOREVER).name == "good"
     with pytest.raises(exception.InvalidProfile, match="device profile bad"):
         catalogue.profile("bad", FOREVER)
@@ -115,7 +115,7 @@ def test_a_wrong_profile_hides_none_of_the_others(place):
 def test_a_wrong_file_hides_none_of_the_others(tmp_path):
     write(tmp_path / "a.yaml", profile("a"))
     (tmp_path / "b.yaml").write_text("device_profiles: [")
-    catalogue = Catalogue(str(tmp_path))
+    catalogue = ProfileFiles(str(tmp_path))
     assert catalogue.profile("a", FOREVER).name == "a"
     with pytest.raises(exception.InvalidProfile, match="not YAML"):
         # It may stand in there.
@@ -126,7 +126,7 @@ def test_two_of_one_name_are_none(tmp_path):
     write(tmp_path / "a.yaml", profile("a"))
     write(tmp_path / "b.yaml", profile("a"), profile("b"))
     with pytest.raises(exception.InvalidProfile, match=r"a\.yaml.*b\.yaml"):
-        Catalogue(str(tmp_path)).profile("a", FOREVER)
+        ProfileFiles(str(tmp_path)).profile("a", FOREVER)
     wrong = [told for _name, told in results(tmp_path)]
     assert [told is not None for told in wrong] == [True, True, False]
 
@@ -135,7 +135,7 @@ def test_two_of_one_uuid_are_none(place):
     uuid = "5518a925-1c2c-49a2-a8bf-0927d9456f3e"
     write(place, profile("a", uuid=uuid), profile("b", uuid=uuid), profile("c"))
     with pytest.raises(exception.InvalidProfile, match="2 device profiles"):
-        Catalogue(str(place)).profile(uuid, FOREVER)
+        ProfileFiles(str(place)).profile(uuid, FOREVER)
     two = f"there are 2 device profiles {uuid}"
     assert results(place) == [(None, two), (None, two), ("c", None)]
 
@@ -143,7 +143,7 @@ def test_two_of_one_uuid_are_none(place):
 def test_thousands_of_one_name_are_told_in_one_line(place):
     place.write_text(json.dumps([profile("a", groups=[{"resources:FPGA": 1}])] * 3000))
     with pytest.raises(exception.InvalidProfile) as caught:
-        Catalogue(str(place)).profile("a", FOREVER)
+        ProfileFiles(str(place)).profile("a", FOREVER)
     assert caught.value.message == f"there are 3000 device profiles a: in {place}"
 
 
@@ -151,7 +151,7 @@ def test_thousands_of_one_name_are_told_in_one_line(place):
 def test_a_name_that_is_none_hides_none_of_the_others(place, name):
     write(place, profile(name), profile("good"))
     assert [name for name, _wrong in results(place)] == [None, "good"]
-    assert Catalogue(str(place)).profile("good", FOREVER).name == "good"
+    assert ProfileFiles(str(place)).profile("good", FOREVER).name == "good"
 
 
 def test_a_key_that_is_there_twice_is_told(place):
@@ -176,7 +176,7 @@ def test_groups_may_share_what_yaml_can_share(place):
         "  name: b\n"
     )
     assert results(place) == [("a", None), ("b", None)]
-    groups = Catalogue(str(place)).profile("a", FOREVER).groups
+    groups = ProfileFiles(str(place)).profile("a", FOREVER).groups
     assert [each.request.required for each in groups] == [{"CUSTOM_A"}, frozenset()]
     assert [each.request.forbidden for each in groups] == [frozenset(), {"CUSTOM_A"}]
 
@@ -239,9 +239,9 @@ def calls_of(place, text):
 
     sys.setprofile(count)
     try:
-        list(Catalogue(str(place)).judged(FOREVER))
+        list(ProfileFiles(str(place)).judged(FOREVER))
         with contextlib.suppress(exception.OsAccError):
-            Catalogue(str(place)).profile("a", FOREVER)
+            ProfileFiles(str(place)).profile("a", FOREVER)
     finally:
         sys.setprofile(None)
     return calls
@@ -287,7 +287,7 @@ def test_a_deadline_holds_within_a_file(place, monkeypatch):
 
     monkeypatch.setattr(deadlines, "left", left)
     with pytest.raises(exception.DeviceStuck):
-        Catalogue(str(place)).profile("a", FOREVER)
+        ProfileFiles(str(place)).profile("a", FOREVER)
     assert next(looks) < 110
 
 
@@ -346,7 +346,7 @@ def directory(place):
 def test_what_is_no_file_is_not_waited_for(tmp_path, made, told):
     write(tmp_path / "a.yaml", profile("a"))
     made(tmp_path / "b.yaml")
-    catalogue = Catalogue(str(tmp_path))
+    catalogue = ProfileFiles(str(tmp_path))
     found = []
     # A daemon: should it wait, the test fails, and the run goes on.
     reader = threading.Thread(
@@ -370,11 +370,11 @@ def test_a_file_may_be_a_link(tmp_path, place):
 
 def test_no_file_at_all_may_be_there_later(place):
     with pytest.raises(exception.ProfilesUnavailable) as caught:
-        Catalogue(str(place)).profile("a", FOREVER)
+        ProfileFiles(str(place)).profile("a", FOREVER)
     assert caught.value.retryable
 
 
 def test_a_deadline_holds(tmp_path):
     write(tmp_path / "a.yaml", profile("a"))
     with pytest.raises(exception.DeviceStuck):
-        Catalogue(str(tmp_path)).profile("a", time.monotonic() - 1)
+        ProfileFiles(str(tmp_path)).profile("a", time.monotonic() - 1)

@@ -39,14 +39,14 @@ def fold(**given):
     options.register(conf)
     for name, value in given.items():
         conf.set_override(name, value, group=options.GROUP.name)
-    return lookup.Profiles(conf).folded(NAMED, math.inf)
+    return lookup.ProfileLookup(conf).folded(NAMED, math.inf)
 
 
 # -- where they are -----------------------------------------------------------------
 
 
 def test_where_nobody_has_said_it_a_profile_is_left_unread(default):
-    assert fold() == expansion.Folded(NAMED, unread="fpga-dp1")
+    assert fold() == expansion.ExpandedFlavor(NAMED, unread="fpga-dp1")
 
 
 def test_a_catalogue_in_the_default_place_is_read(default):

@@ -16,7 +16,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.host import vfio
-from os_acc.objects.accelerator_request import Action, RequestState
+from os_acc.objects.accelerator_request import RequestAction, RequestState
 from tests.unit.bench import instance, uuid_of
 from tests.unit.forked_processes import Child
 from tests.unit.placement.nova_side import Nova
@@ -168,22 +168,22 @@ def waiting(bench, pool, monkeypatch):
     return begin
 
 
-@pytest.mark.parametrize("action", list(Action))
+@pytest.mark.parametrize("action", list(RequestAction))
 def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, waiting, action):
     future = hanging(lambda: bind(bench, book, one))
     assert states(book) == [RequestState.BIND_STARTED]
     assert states(book, bind_state="resolved") == []
     assert book.events([one.uuid]) == {"events": []}
     calls = {
-        Action.BIND: lambda: bind(bench, book, one, number=2),
-        Action.UNBIND: lambda: book.unbind([one.uuid]),
-        Action.DELETE: lambda: book.delete([one.uuid]),
+        RequestAction.BIND: lambda: bind(bench, book, one, number=2),
+        RequestAction.UNBIND: lambda: book.unbind([one.uuid]),
+        RequestAction.DELETE: lambda: book.delete([one.uuid]),
     }
     second = waiting(calls[action])
     bench.kernel.lift()
     assert future.result()[0].state is RequestState.BOUND
     told = second.result()
-    if action is Action.UNBIND:
+    if action is RequestAction.UNBIND:
         assert told == 1
         assert states(book) == [RequestState.UNBOUND]
     else:
@@ -191,7 +191,7 @@ def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, waiting, a
         assert leases(bench) == [(GPU, uuid_of(1), one.uuid)]
 
 
-@pytest.mark.parametrize("action", list(Action))
+@pytest.mark.parametrize("action", list(RequestAction))
 def test_what_is_being_unbound_is_waited_for(
     bench, book, one, hanging, waiting, action
 ):
@@ -199,15 +199,19 @@ def test_what_is_being_unbound_is_waited_for(
     future = hanging(lambda: book.unbind([one.uuid]))
     assert states(book, bind_state="resolved") == [RequestState.DELETING]
     calls = {
-        Action.BIND: lambda: bind(bench, book, one, number=2)[0].state,
-        Action.UNBIND: lambda: book.unbind([one.uuid]),
-        Action.DELETE: lambda: book.delete([one.uuid]),
+        RequestAction.BIND: lambda: bind(bench, book, one, number=2)[0].state,
+        RequestAction.UNBIND: lambda: book.unbind([one.uuid]),
+        RequestAction.DELETE: lambda: book.delete([one.uuid]),
     }
     second = waiting(calls[action])
     bench.kernel.lift()
     assert future.result() == 1
     told = second.result()
-    expected = {Action.BIND: RequestState.BOUND, Action.UNBIND: 0, Action.DELETE: 1}
+    expected = {
+        RequestAction.BIND: RequestState.BOUND,
+        RequestAction.UNBIND: 0,
+        RequestAction.DELETE: 1,
+    }
     assert told == expected[action]
 
 

@@ -15,14 +15,20 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.rest import responses
-from os_acc.rest.errors import Malformed
-from os_acc.rest.responses import Value
+from os_acc.rest.errors import ResponseMalformed
+from os_acc.rest.responses import JsonValue
 from tests.service_doubles import CALLS, IMAGE, Answer, Cloud, right
 from tests.unit.placement.placement_double import NODE
 from tests.unit.placement.publishing import ONE, TWO
 
-READERS: tuple[Callable[[Value], object], ...] = (
-    *(Value.text, Value.uuid, Value.integer, Value.boolean, Value.number),
+READERS: tuple[Callable[[JsonValue], object], ...] = (
+    *(
+        JsonValue.text,
+        JsonValue.uuid,
+        JsonValue.integer,
+        JsonValue.boolean,
+        JsonValue.number,
+    ),
     *(lambda value: dict(value.items()), list, lambda value: value["x"].text()),
     lambda value: value.optional(),
 )
@@ -55,8 +61,8 @@ def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
     for read in READERS:
         told = "some.path"
         try:
-            read(Value(found, "some.path"))
-        except Malformed as error:
+            read(JsonValue(found, "some.path"))
+        except ResponseMalformed as error:
             told = str(error)
         assert "some.path" in told
         assert len(told) < 1_000
@@ -65,20 +71,20 @@ def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
 @pytest.mark.parametrize(
     ("read", "found", "told"),
     [
-        (Value.integer, "abc", "'a.b' is 'abc', not an integer"),
-        (Value.integer, True, "'a.b' is True, not an integer"),
-        (Value.integer, 1.0, "'a.b' is 1.0, not an integer"),
-        (Value.integer, -1, "'a.b' is -1, not an integer from 0"),
-        (Value.integer, 2**63, "not an integer from 0 to 2**63 - 1"),
-        (Value.integer, 10**5000, "an integer of 16610 bits, not an integer"),
-        (Value.number, float("nan"), "'a.b' is nan, not a finite number"),
-        (Value.number, float("inf"), "'a.b' is inf, not a finite number"),
-        (Value.number, 10**400, "not a finite number"),
-        (Value.number, False, "'a.b' is False, not a finite number"),
-        (Value.text, None, "'a.b' is None, not a text"),
-        (Value.text, "\ud800", r"'a.b' is '\ud800', not a text"),
-        (Value.uuid, "../../traits", "'a.b' is '../../traits', not a UUID"),
-        (Value.boolean, 1, "'a.b' is 1, not a boolean"),
+        (JsonValue.integer, "abc", "'a.b' is 'abc', not an integer"),
+        (JsonValue.integer, True, "'a.b' is True, not an integer"),
+        (JsonValue.integer, 1.0, "'a.b' is 1.0, not an integer"),
+        (JsonValue.integer, -1, "'a.b' is -1, not an integer from 0"),
+        (JsonValue.integer, 2**63, "not an integer from 0 to 2**63 - 1"),
+        (JsonValue.integer, 10**5000, "an integer of 16610 bits, not an integer"),
+        (JsonValue.number, float("nan"), "'a.b' is nan, not a finite number"),
+        (JsonValue.number, float("inf"), "'a.b' is inf, not a finite number"),
+        (JsonValue.number, 10**400, "not a finite number"),
+        (JsonValue.number, False, "'a.b' is False, not a finite number"),
+        (JsonValue.text, None, "'a.b' is None, not a text"),
+        (JsonValue.text, "\ud800", r"'a.b' is '\ud800', not a text"),
+        (JsonValue.uuid, "../../traits", "'a.b' is '../../traits', not a UUID"),
+        (JsonValue.boolean, 1, "'a.b' is 1, not a boolean"),
         (list, {}, "'a.b' is {}, not a list"),
         (lambda value: list(value.items()), [], "'a.b' is [], not an object"),
         (lambda value: list(value.items()), {"\ud800": 1}, r"has a field '\ud800'"),
@@ -90,18 +96,18 @@ def test_a_value_is_read_as_its_type_or_malformed(found: object) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_of_another_type_is_told_with_its_path(
-    read: Callable[[Value], object], found: object, told: str
+    read: Callable[[JsonValue], object], found: object, told: str
 ) -> None:
-    with pytest.raises(Malformed) as caught:
-        read(Value(found, "a.b"))
+    with pytest.raises(ResponseMalformed) as caught:
+        read(JsonValue(found, "a.b"))
     assert told in str(caught.value)
 
 
 def test_a_path_is_as_short_as_a_message_needs_it() -> None:
-    value = Value({"x" * 10**6: {"y" * 10**6: 1}})
+    value = JsonValue({"x" * 10**6: {"y" * 10**6: 1}})
     (((_, outer),)) = value.items()
     (((_, inner),)) = outer.items()
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(ResponseMalformed) as caught:
         inner.text()
     assert len(str(caught.value)) < 300
 
@@ -252,12 +258,12 @@ def test_a_number_of_thousands_of_digits_is_a_value_of_another_type() -> None:
     first, *rest = value["a"]
     assert first.integer() == 7
     for each, signs in zip(rest, (0, 1), strict=True):
-        for read in (Value.integer, Value.number, Value.text):
-            with pytest.raises(Malformed) as caught:
+        for read in (JsonValue.integer, JsonValue.number, JsonValue.text):
+            with pytest.raises(ResponseMalformed) as caught:
                 read(each)
             number = f"<a number of {5000 + signs} characters>"
             assert f"{each.path!r} is {number}, not" in str(caught.value)
-    with pytest.raises(Malformed, match="'b' is an integer of 2987 bits, not"):
+    with pytest.raises(ResponseMalformed, match="'b' is an integer of 2987 bits, not"):
         value["b"].integer()
 
 

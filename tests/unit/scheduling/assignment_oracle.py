@@ -14,16 +14,16 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
 from os_acc.objects.request import GroupPolicy, RequestGroup
-from os_acc.scheduling.assignment import Allocated, Served
+from os_acc.scheduling.assignment import ProviderAllocation, Served
 
 #: Who serves each (suffix, resource class).
-Way: TypeAlias = dict[tuple[str, str], Allocated]
+Way: TypeAlias = dict[tuple[str, str], ProviderAllocation]
 
 
 def every_assignment(
     groups: Sequence[RequestGroup],
     policy: GroupPolicy | None,
-    allocated: Sequence[Allocated],
+    allocated: Sequence[ProviderAllocation],
 ) -> set[tuple[Served, ...]]:
     """All that follow the rules; what is unsure of traits counts as yes."""
     return {
@@ -36,7 +36,7 @@ def every_assignment(
 
 
 def _ways(
-    groups: Sequence[RequestGroup], allocated: Sequence[Allocated]
+    groups: Sequence[RequestGroup], allocated: Sequence[ProviderAllocation]
 ) -> Iterator[Way]:
     choices: list[list[Way]] = []
     for group in groups:
@@ -52,7 +52,7 @@ def _ways(
 
 
 def _adds_up(
-    way: Way, groups: Sequence[RequestGroup], allocated: Sequence[Allocated]
+    way: Way, groups: Sequence[RequestGroup], allocated: Sequence[ProviderAllocation]
 ) -> bool:
     taken: defaultdict[tuple[str, str], int] = defaultdict(int)
     for group in groups:

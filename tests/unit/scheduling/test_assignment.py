@@ -17,8 +17,8 @@ from os_acc.objects.request import GroupPolicy, RequestGroup
 from os_acc.scheduling.assignment import (
     MAX_GROUPS,
     MAX_PROVIDERS,
-    Allocated,
-    Case,
+    AssignmentCase,
+    ProviderAllocation,
     Served,
     assign,
 )
@@ -44,31 +44,31 @@ def group(
     )
 
 
-def ours(provider: str, amount: int = 1, *traits: str) -> Allocated:
-    return Allocated(provider, ((GPU, amount),), True, frozenset(traits))
+def ours(provider: str, amount: int = 1, *traits: str) -> ProviderAllocation:
+    return ProviderAllocation(provider, ((GPU, amount),), True, frozenset(traits))
 
 
-def others(provider: str, amount: int = 1, *traits: str) -> Allocated:
-    return Allocated(provider, ((GPU, amount),), False, frozenset(traits))
+def others(provider: str, amount: int = 1, *traits: str) -> ProviderAllocation:
+    return ProviderAllocation(provider, ((GPU, amount),), False, frozenset(traits))
 
 
 def served(
     groups: Sequence[RequestGroup],
-    allocated: Sequence[Allocated],
+    allocated: Sequence[ProviderAllocation],
     policy: GroupPolicy = NONE,
 ) -> dict[str, str]:
     """The provider of the GPUs of each group."""
-    found = assign(Case(groups, policy, allocated))
+    found = assign(AssignmentCase(groups, policy, allocated))
     return {each.suffix: each.provider for each in found if each.resource_class == GPU}
 
 
 def refused(
     groups: Sequence[RequestGroup],
-    allocated: Sequence[Allocated],
+    allocated: Sequence[ProviderAllocation],
     policy: GroupPolicy = NONE,
 ) -> str:
     with pytest.raises(exception.NoAssignment) as caught:
-        assign(Case(groups, policy, allocated))
+        assign(AssignmentCase(groups, policy, allocated))
     assert caught.value.hint
     return caught.value.message
 
@@ -89,15 +89,15 @@ def test_what_is_anothers_may_have_more() -> None:
 
 def test_a_numbered_group_has_all_its_classes_from_one() -> None:
     pair = group("1", more={FPGA: 1})
-    both = Allocated("b", ((FPGA, 1), (GPU, 1)), True)
+    both = ProviderAllocation("b", ((FPGA, 1), (GPU, 1)), True)
     assert served([pair, group("2")], [ours("a"), both]) == {"1": "b", "2": "a"}
-    halves = [ours("a"), Allocated("b", ((FPGA, 1),), True)]
+    halves = [ours("a"), ProviderAllocation("b", ((FPGA, 1),), True)]
     assert f"none of {FPGA}" in refused([pair], halves)
 
 
 def test_the_unnumbered_group_has_each_class_from_one() -> None:
-    halves = [ours("a"), Allocated("b", ((FPGA, 1),), True)]
-    assert assign(Case([group("", more={FPGA: 1})], None, halves)) == (
+    halves = [ours("a"), ProviderAllocation("b", ((FPGA, 1),), True)]
+    assert assign(AssignmentCase([group("", more={FPGA: 1})], None, halves)) == (
         Served("", FPGA, "b"),
         Served("", GPU, "a"),
     )
@@ -119,7 +119,7 @@ def test_a_numbered_group_has_its_traits_from_the_one_that_serves_it() -> None:
 def test_the_unnumbered_group_has_its_traits_between_those_that_serve_it() -> None:
     unnumbered = group("", 1, "T", "U", more={FPGA: 1})
     places = [
-        Allocated("a", ((FPGA, 1),), True, frozenset({"U"})),
+        ProviderAllocation("a", ((FPGA, 1),), True, frozenset({"U"})),
         ours("b"),
         ours("c", 1, "T"),
     ]
@@ -128,20 +128,20 @@ def test_the_unnumbered_group_has_its_traits_between_those_that_serve_it() -> No
 
 def test_nobody_that_serves_the_unnumbered_group_has_what_it_forbids() -> None:
     unnumbered = group("", 1, "!T", more={FPGA: 1})
-    card = Allocated("a", ((FPGA, 1),), True, frozenset({"T"}))
+    card = ProviderAllocation("a", ((FPGA, 1),), True, frozenset({"T"}))
     assert "forbidden trait T" in refused([unnumbered], [card, ours("b")])
 
 
 def test_what_is_not_known_of_a_trait_counts_as_one_wishes() -> None:
-    unsure = Allocated("a", ((GPU, 1),), True, unsure=None)
+    unsure = ProviderAllocation("a", ((GPU, 1),), True, unsure=None)
     for rule in ("T", "!T"):
-        assert assign(Case([group("1", 1, rule)], None, [unsure]))
+        assert assign(AssignmentCase([group("1", 1, rule)], None, [unsure]))
         with pytest.raises(exception.NoAssignment):
-            assign(Case([group("1", 1, rule)], None, [unsure], certain=True))
+            assign(AssignmentCase([group("1", 1, rule)], None, [unsure], certain=True))
 
 
 def test_who_has_a_trait_for_sure_is_preferred() -> None:
-    maybe = Allocated("a", ((GPU, 1),), False, unsure=frozenset({"T"}))
+    maybe = ProviderAllocation("a", ((GPU, 1),), False, unsure=frozenset({"T"}))
     assert served([group("1", 1, "T")], [maybe, others("b", 1, "T")]) == {"1": "b"}
 
 
@@ -169,10 +169,10 @@ def test_the_unnumbered_group_may_be_beside_an_isolated_one() -> None:
 
 def test_a_pin_holds() -> None:
     pair, places = [group("1"), group("2")], [ours("a"), ours("b")]
-    found = assign(Case(pair, NONE, places, pins={("2", GPU): "a"}))
+    found = assign(AssignmentCase(pair, NONE, places, pins={("2", GPU): "a"}))
     assert found == (Served("1", GPU, "b"), Served("2", GPU, "a"))
     with pytest.raises(exception.NoAssignment, match="c, which has to serve it"):
-        assign(Case(pair, NONE, places, pins={("2", GPU): "c"}))
+        assign(AssignmentCase(pair, NONE, places, pins={("2", GPU): "c"}))
 
 
 # -- what there is no assignment for -----------------------------------------------
@@ -187,7 +187,7 @@ def test_a_pin_holds() -> None:
         ([group("1"), group("2")], [ours("a")], "ask for 2 .*, but 1 are allocated"),
         (
             [group("1")],
-            [Allocated("a", ((FPGA, 1),), True), ours("b")],
+            [ProviderAllocation("a", ((FPGA, 1),), True), ours("b")],
             "1 CUSTOM_FPGA are allocated .*no group asks for any",
         ),
         (
@@ -218,10 +218,10 @@ def test_a_pin_holds() -> None:
     ],
 )
 def test_the_reason_is_told(
-    groups: list[RequestGroup], allocated: list[Allocated], told: str
+    groups: list[RequestGroup], allocated: list[ProviderAllocation], told: str
 ) -> None:
     with pytest.raises(exception.NoAssignment, match=told):
-        assign(Case(groups, NONE, allocated))
+        assign(AssignmentCase(groups, NONE, allocated))
 
 
 # -- for all -----------------------------------------------------------------------
@@ -232,7 +232,7 @@ TRAITS = ("T", "U")
 @st.composite
 def cases(
     draw: st.DrawFn,
-) -> tuple[list[RequestGroup], GroupPolicy, list[Allocated]]:
+) -> tuple[list[RequestGroup], GroupPolicy, list[ProviderAllocation]]:
     """Groups, and allocations that are theirs, or nearly theirs."""
     classes = (GPU, FPGA, VCPU)[: draw(st.integers(1, 3))]
     amounts = st.dictionaries(
@@ -264,7 +264,7 @@ def cases(
         groups,
         draw(st.sampled_from(GroupPolicy)),
         [
-            Allocated(
+            ProviderAllocation(
                 f"provider-{number}",
                 tuple(sorted((name, n) for name, n in place.items() if n > 0)),
                 draw(st.booleans()),
@@ -278,13 +278,13 @@ def cases(
 @given(cases(), st.randoms())
 @patient
 def test_an_assignment_is_found_wherever_there_is_one(
-    case: tuple[list[RequestGroup], GroupPolicy, list[Allocated]],
+    case: tuple[list[RequestGroup], GroupPolicy, list[ProviderAllocation]],
     order: random.Random,
 ) -> None:
     groups, policy, allocated = case
     right = every_assignment(groups, policy, allocated)
     try:
-        found: object = assign(Case(groups, policy, allocated))
+        found: object = assign(AssignmentCase(groups, policy, allocated))
         assert found in right
     except exception.NoAssignment as error:
         found = str(error)
@@ -292,7 +292,7 @@ def test_an_assignment_is_found_wherever_there_is_one(
     order.shuffle(groups)
     order.shuffle(allocated)
     try:
-        again: object = assign(Case(groups, policy, allocated))
+        again: object = assign(AssignmentCase(groups, policy, allocated))
     except exception.NoAssignment as error:
         again = str(error)
     assert again == found
@@ -319,7 +319,7 @@ def shuffled(size: int, seed: int, *, most: int) -> list[RequestGroup]:
     return [group(f"g{n:02}", amounts.randint(1, most)) for n in range(size)]
 
 
-def packed(groups: Sequence[RequestGroup], size: int) -> list[Allocated]:
+def packed(groups: Sequence[RequestGroup], size: int) -> list[ProviderAllocation]:
     """Providers of ours that these groups use up, so many on each."""
     return [
         ours(f"p{start:02}", sum(each.amount(GPU) for each in groups[start::stride]))
@@ -357,7 +357,7 @@ def test_one_too_few_is_seen_without_a_search() -> None:
     places += [others(f"q{n:03}", 1, "V") for n in range(64)]
     for policy in GroupPolicy:
         with pytest.raises(exception.NoAssignment, match="right traits"):
-            assign(Case(groups, policy, places), budget=500)
+            assign(AssignmentCase(groups, policy, places), budget=500)
 
 
 def test_one_too_few_is_seen_where_no_two_groups_are_alike() -> None:
@@ -367,25 +367,25 @@ def test_one_too_few_is_seen_where_no_two_groups_are_alike() -> None:
     places += [others(f"q{n:02}", 1) for n in range(16)]
     for policy in GroupPolicy:
         with pytest.raises(exception.NoAssignment, match="right traits"):
-            assign(Case(groups, policy, places), budget=500)
+            assign(AssignmentCase(groups, policy, places), budget=500)
 
 
 def test_the_budget_is_counted_in_steps() -> None:
     groups = shuffled(16, 1, most=100)
     places = packed(groups, 8)
-    assert assign(Case(groups, NONE, places))
+    assert assign(AssignmentCase(groups, NONE, places))
     with pytest.raises(exception.AssignmentTooHard, match="in 3 steps") as caught:
-        assign(Case(groups, NONE, places), budget=3)
+        assign(AssignmentCase(groups, NONE, places), budget=3)
     assert "mappings" in caught.value.hint
 
 
 def test_more_than_the_bounds_is_refused_at_once() -> None:
     many = [group(f"g{n}") for n in range(MAX_GROUPS + 1)]
     with pytest.raises(exception.AssignmentTooLarge, match="65 request groups"):
-        assign(Case(many, NONE, [others("a", 100)]))
+        assign(AssignmentCase(many, NONE, [others("a", 100)]))
     places = [others(f"p{n}") for n in range(MAX_PROVIDERS + 1)]
     with pytest.raises(exception.AssignmentTooLarge, match="513 providers"):
-        assign(Case([group("1")], NONE, places))
+        assign(AssignmentCase([group("1")], NONE, places))
     classes = {f"CUSTOM_{n}": 1 for n in range(256)}
     with pytest.raises(exception.AssignmentTooLarge, match="257 resource classes"):
-        assign(Case([group("", more=classes)], NONE, [ours("a")]))
+        assign(AssignmentCase([group("", more=classes)], NONE, [ours("a")]))

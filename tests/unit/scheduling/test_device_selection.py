@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.numa.affinity import Guest
+from os_acc.numa.affinity import GuestCells
 from os_acc.numa.policies import Policies
 from os_acc.objects.device import Handle, Provider
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.selection import Wanted
-from os_acc.scheduling.device_selection import ANYWHERE, Chooser, Chosen
+from os_acc.objects.selection import GroupAllocation
+from os_acc.scheduling.device_selection import ANYWHERE, DeviceSelector, SelectedDevice
 from tests.unit.placement import capacity_examples
 
 #: Two sockets of two cells each.
@@ -65,25 +65,25 @@ def want(
     amount: int = 1,
     policy: NUMAPolicy | None = None,
     group: str = "1",
-) -> Wanted:
-    return Wanted(
+) -> GroupAllocation:
+    return GroupAllocation(
         group, provider.uuid, capacity_examples.CLASS, amount, numa_policy=policy
     )
 
 
 def choose(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[GroupAllocation],
     *providers: Provider,
     cells: tuple[int, ...] = (0,),
     topology: NUMATopology = HOST,
     taken: frozenset[PciAddress] = frozenset(),
     policies: Policies | None = None,
-) -> tuple[Chosen, ...]:
-    chooser = Chooser(Guest(topology, cells), policies or Policies())
+) -> tuple[SelectedDevice, ...]:
+    chooser = DeviceSelector(GuestCells(topology, cells), policies or Policies())
     return chooser.choose(wanted, {each.uuid: each for each in providers}, taken)
 
 
-def nodes(chosen: Sequence[Chosen]) -> list[int | None]:
+def nodes(chosen: Sequence[SelectedDevice]) -> list[int | None]:
     return [each.handle.numa_node for each in chosen]
 
 
@@ -146,7 +146,7 @@ def test_of_a_guest_anywhere_nothing_is_said_and_no_policy_counts() -> None:
     chosen = choose(wanted, provider, cells=())
     assert [each.affinity for each in chosen] == [None, None]
     assert nodes(chosen) == [3, NODELESS]
-    assert Chooser().guest is ANYWHERE
+    assert DeviceSelector().guest is ANYWHERE
 
 
 def test_a_greedy_group_leaves_another_what_only_it_can_have() -> None:
@@ -235,7 +235,7 @@ def cards(draw: st.DrawFn) -> tuple[Provider, ...]:
 
 
 @st.composite
-def requests(draw: st.DrawFn, there: tuple[Provider, ...]) -> list[Wanted]:
+def requests(draw: st.DrawFn, there: tuple[Provider, ...]) -> list[GroupAllocation]:
     """One to three groups that want no more than there is."""
     left = {each.uuid: len(each.device.handles) for each in there}
     wanted = []
@@ -268,7 +268,7 @@ def may_have(
 
 
 def can_be_served(
-    wanted: list[Wanted],
+    wanted: list[GroupAllocation],
     there: tuple[Provider, ...],
     cells: tuple[int, ...],
     host: NUMATopology,
@@ -301,7 +301,9 @@ def can_be_served(
     return all(seat(unit, set()) for unit in range(len(units)))
 
 
-def effective(wanted: Wanted, handle: Handle, guest: NUMAPolicy | None) -> NUMAPolicy:
+def effective(
+    wanted: GroupAllocation, handle: Handle, guest: NUMAPolicy | None
+) -> NUMAPolicy:
     return wanted.numa_policy or guest or handle.numa_policy or NUMAPolicy.LEGACY
 
 
@@ -357,9 +359,11 @@ def test_what_was_not_chosen_does_not_matter(
     assert choose(wanted, *reversed(there), cells=cells) == chosen
 
 
-def far(chosen: Sequence[Chosen], cells: tuple[int, ...]) -> list[tuple[str, int]]:
+def far(
+    chosen: Sequence[SelectedDevice], cells: tuple[int, ...]
+) -> list[tuple[str, int]]:
     """How far what each group has is away, whichever of the same it is."""
-    guest = Guest(HOST, cells)
+    guest = GuestCells(HOST, cells)
     return sorted(
         (str(each.affinity), guest.distance(each.handle.numa_node)) for each in chosen
     )

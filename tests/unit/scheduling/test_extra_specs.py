@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.image import Wish
+from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import (
     AttachTarget,
@@ -320,16 +320,16 @@ IMAGE = "d5ca2f11-3108-4426-a11c-a959987565df"
 @pytest.mark.parametrize(
     ("name", "value", "wish"),
     [
-        ("bitstream_id", IMAGE.upper(), Wish(bitstream_id=IMAGE)),
-        ("bitstream_id", IMAGE.replace("-", ""), Wish(bitstream_id=IMAGE)),
-        ("bitstream_name", "gzip v2", Wish(bitstream_name="gzip v2")),
-        ("function_id", IMAGE.upper(), Wish(function_id=IMAGE)),
-        ("function_id", "gzip", Wish(function_id="gzip")),
-        ("function_name", "gzip", Wish(function_name="gzip")),
+        ("bitstream_id", IMAGE.upper(), BitstreamRequest(bitstream_id=IMAGE)),
+        ("bitstream_id", IMAGE.replace("-", ""), BitstreamRequest(bitstream_id=IMAGE)),
+        ("bitstream_name", "gzip v2", BitstreamRequest(bitstream_name="gzip v2")),
+        ("function_id", IMAGE.upper(), BitstreamRequest(function_id=IMAGE)),
+        ("function_id", "gzip", BitstreamRequest(function_id="gzip")),
+        ("function_name", "gzip", BitstreamRequest(function_name="gzip")),
     ],
 )
 def test_a_group_says_what_its_region_is_to_hold(
-    namespace: str, suffix: str, name: str, value: str, wish: Wish
+    namespace: str, suffix: str, name: str, value: str, wish: BitstreamRequest
 ) -> None:
     specs = {f"resources{suffix}:{FPGA}": "1", f"{namespace}{suffix}:{name}": value}
     (group,) = extra_specs.parse(specs).groups
@@ -339,25 +339,25 @@ def test_a_group_says_what_its_region_is_to_hold(
 @pytest.mark.parametrize(
     ("key", "wish"),
     [
-        (f"bitstream:{IMAGE}", Wish(bitstream_id=IMAGE)),
-        ("function:gzip", Wish(function_id="gzip")),
+        (f"bitstream:{IMAGE}", BitstreamRequest(bitstream_id=IMAGE)),
+        ("function:gzip", BitstreamRequest(function_id="gzip")),
         (
             "function:CUSTOM_FPGA_INTEL_FUNCTION_D5CA2F1131084426A11CA959987565DF",
-            Wish(function_id=IMAGE),
+            BitstreamRequest(function_id=IMAGE),
         ),
         (
             "function:CUSTOM_FPGA_INTEL_FUNCTION_D5CA2F11_3108_4426_A11C_A959987565DF",
-            Wish(function_id=IMAGE),
+            BitstreamRequest(function_id=IMAGE),
         ),
         (
             "function:CUSTOM_FPGA_FUNCTION_ID_INTEL_D5CA2F1131084426A11CA959987565DF",
-            Wish(function_id=IMAGE),
+            BitstreamRequest(function_id=IMAGE),
         ),
-        ("function_name:gzip", Wish(function_name="gzip")),
+        ("function_name:gzip", BitstreamRequest(function_name="gzip")),
     ],
 )
 def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
-    key: str, wish: Wish
+    key: str, wish: BitstreamRequest
 ) -> None:
     (group,) = extra_specs.parse({f"resources:{FPGA}": "1", key: "required"}).groups
     assert group.wish == wish
@@ -393,7 +393,7 @@ def test_the_target_that_everybody_has_makes_no_group() -> None:
 def test_the_same_said_twice_is_said_once() -> None:
     specs = {"accel:function_id": IMAGE, "os_acc:function_id": IMAGE.upper()}
     (group,) = extra_specs.parse({f"resources:{FPGA}": "1", **specs}).groups
-    assert group.wish == Wish(function_id=IMAGE)
+    assert group.wish == BitstreamRequest(function_id=IMAGE)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.request import FlavorRequest
-from os_acc.objects.selection import Allocations, SingleProvider, Wanted
+from os_acc.objects.selection import Allocations, GroupAllocation, SingleProvider
 from os_acc.scheduling import extra_specs
-from os_acc.scheduling.assignment.trait_view import Known
+from os_acc.scheduling.assignment.trait_view import TraitView
 from os_acc.scheduling.matching import match_groups
 
 NODE = "00000000-0000-4000-8000-000000000000"
@@ -50,16 +50,16 @@ def allocated(
 
 def test_one_provider_serves_every_group_that_asks_for_its_class() -> None:
     assert match_groups(flavor(g=1, g1=2, g2=3), SingleProvider(GPU_A), OURS) == (
-        Wanted("", GPU_A, GPU, 1),
-        Wanted("1", GPU_A, GPU, 2),
-        Wanted("2", GPU_A, GPU, 3),
+        GroupAllocation("", GPU_A, GPU, 1),
+        GroupAllocation("1", GPU_A, GPU, 2),
+        GroupAllocation("2", GPU_A, GPU, 3),
     )
 
 
 def test_groups_of_others_are_ignored() -> None:
     request = flavor(g1=1, g2=("SRIOV_NET_VF", 1))
     assert match_groups(request, SingleProvider(GPU_A), OURS) == (
-        Wanted("1", GPU_A, GPU, 1),
+        GroupAllocation("1", GPU_A, GPU, 1),
     )
 
 
@@ -118,9 +118,9 @@ def test_mappings_say_which_provider_serves_which_group() -> None:
     )
     request = flavor(g1=1, g2=1, g3=(FPGA, 1))
     assert match_groups(request, selection, OURS) == (
-        Wanted("1", GPU_B, GPU, 1),
-        Wanted("2", GPU_A, GPU, 1),
-        Wanted("3", CARD, FPGA, 1),
+        GroupAllocation("1", GPU_B, GPU, 1),
+        GroupAllocation("2", GPU_A, GPU, 1),
+        GroupAllocation("3", CARD, FPGA, 1),
     )
 
 
@@ -132,16 +132,16 @@ def test_the_unnumbered_group_may_have_several_providers() -> None:
         {"resources:VCPU": "2", f"resources:{GPU}": "2", f"resources:{FPGA}": "1"}
     )
     assert match_groups(request, selection, OURS) == (
-        Wanted("", GPU_A, GPU, 2),
-        Wanted("", CARD, FPGA, 1),
+        GroupAllocation("", GPU_A, GPU, 2),
+        GroupAllocation("", CARD, FPGA, 1),
     )
 
 
 def test_a_shared_provider_is_divided_by_what_its_groups_ask_for() -> None:
     selection = allocated((GPU_A, GPU, 3), mappings={"": [NODE], **BOTH_ON_A})
     assert match_groups(flavor(g1=1, g2=2), selection, OURS) == (
-        Wanted("1", GPU_A, GPU, 1),
-        Wanted("2", GPU_A, GPU, 2),
+        GroupAllocation("1", GPU_A, GPU, 1),
+        GroupAllocation("2", GPU_A, GPU, 2),
     )
 
 
@@ -156,8 +156,8 @@ def test_without_a_flavor_mapping_and_allocation_decide() -> None:
         (GPU_A, GPU, 2), (CARD, FPGA, 1), mappings={"": [NODE], "x": [GPU_A, CARD]}
     )
     assert match_groups(FlavorRequest(), selection, OURS) == (
-        Wanted("x", GPU_A, GPU, 2),
-        Wanted("x", CARD, FPGA, 1),
+        GroupAllocation("x", GPU_A, GPU, 2),
+        GroupAllocation("x", CARD, FPGA, 1),
     )
 
 
@@ -216,33 +216,33 @@ def test_a_class_that_our_provider_does_not_have_is_an_error(
 def test_without_mappings_the_resource_class_tells_the_group() -> None:
     selection = allocated((GPU_A, GPU, 2), (CARD, FPGA, 1))
     assert match_groups(flavor(g1=(FPGA, 1), g=2), selection, OURS) == (
-        Wanted("", GPU_A, GPU, 2),
-        Wanted("1", CARD, FPGA, 1),
+        GroupAllocation("", GPU_A, GPU, 2),
+        GroupAllocation("1", CARD, FPGA, 1),
     )
 
 
 def test_without_mappings_and_flavor_the_allocations_decide() -> None:
     selection = allocated((GPU_A, GPU, 2), (GPU_B, GPU, 1))
     assert match_groups(FlavorRequest(), selection, OURS) == (
-        Wanted("", GPU_A, GPU, 2),
-        Wanted("", GPU_B, GPU, 1),
+        GroupAllocation("", GPU_A, GPU, 2),
+        GroupAllocation("", GPU_B, GPU, 1),
     )
 
 
 def test_without_mappings_groups_that_are_alike_get_a_provider_each() -> None:
     selection = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1))
     assert match_groups(flavor("isolate", g1=1, g2=1), selection, OURS) == (
-        Wanted("1", GPU_A, GPU, 1),
-        Wanted("2", GPU_B, GPU, 1),
+        GroupAllocation("1", GPU_A, GPU, 1),
+        GroupAllocation("2", GPU_B, GPU, 1),
     )
 
 
 def test_without_mappings_amounts_tell_the_groups() -> None:
     selection = allocated((GPU_A, GPU, 3), (GPU_B, GPU, 3))
     assert match_groups(flavor(g1=1, g2=2, g3=3), selection, OURS) == (
-        Wanted("1", GPU_B, GPU, 1),
-        Wanted("2", GPU_B, GPU, 2),
-        Wanted("3", GPU_A, GPU, 3),
+        GroupAllocation("1", GPU_B, GPU, 1),
+        GroupAllocation("2", GPU_B, GPU, 2),
+        GroupAllocation("3", GPU_A, GPU, 3),
     )
 
 
@@ -280,7 +280,7 @@ def test_without_mappings_another_service_may_have_the_same_class() -> None:
     others = "cccccccc-0000-4000-8000-000000000001"
     selection = allocated((GPU_A, GPU, 2), (others, GPU, 1))
     assert match_groups(flavor(g1=1, g2=2), selection, OURS) == (
-        Wanted("2", GPU_A, GPU, 2),
+        GroupAllocation("2", GPU_A, GPU, 2),
     )
 
 
@@ -296,8 +296,8 @@ def test_what_a_guest_still_has_on_the_host_it_leaves_is_left_alone() -> None:
         )
     )
     assert match_groups(flavor(g1=1, g2=2), selection, OURS) == (
-        Wanted("1", GPU_B, GPU, 1),
-        Wanted("2", GPU_B, GPU, 2),
+        GroupAllocation("1", GPU_B, GPU, 1),
+        GroupAllocation("2", GPU_B, GPU, 2),
     )
 
 
@@ -321,7 +321,7 @@ def rules(**groups: str) -> FlavorRequest:
 
 def served(
     request: FlavorRequest,
-    known: Known,
+    known: TraitView,
     recorded: dict[tuple[str, str], str] | None = None,
 ) -> dict[str, str]:
     found = match_groups(request, TWO, OURS, known, recorded or {})
@@ -330,29 +330,29 @@ def served(
 
 @pytest.mark.parametrize("request_", [rules(g1=FAST), rules(not2=FAST)])
 def test_what_a_device_is_decides(request_: FlavorRequest) -> None:
-    assert served(request_, Known(own=OWN)) == SWAPPED
+    assert served(request_, TraitView(own=OWN)) == SWAPPED
 
 
 def test_what_an_operator_has_set_decides_where_nova_told_of_it() -> None:
     heard = {GPU_A: frozenset[str](), GPU_B: frozenset({PLACE})}
-    assert served(rules(g1=PLACE), Known(own=OWN, heard=heard)) == SWAPPED
-    assert served(rules(not1=PLACE), Known(own=OWN, heard=heard)) == IN_ORDER
+    assert served(rules(g1=PLACE), TraitView(own=OWN, heard=heard)) == SWAPPED
+    assert served(rules(not1=PLACE), TraitView(own=OWN, heard=heard)) == IN_ORDER
 
 
 def test_a_trait_of_which_nothing_is_known_rules_nobody_out() -> None:
-    assert served(rules(g1=PLACE), Known(own=OWN)) == IN_ORDER
-    assert served(rules(g1=PLACE, g2=PLACE), Known(own=OWN)) == IN_ORDER
-    assert served(rules(not1=PLACE), Known()) == IN_ORDER
+    assert served(rules(g1=PLACE), TraitView(own=OWN)) == IN_ORDER
+    assert served(rules(g1=PLACE, g2=PLACE), TraitView(own=OWN)) == IN_ORDER
+    assert served(rules(not1=PLACE), TraitView()) == IN_ORDER
 
 
 def test_who_is_known_to_have_a_trait_comes_first() -> None:
-    known = Known(own=OWN, heard={GPU_B: frozenset({PLACE})})
+    known = TraitView(own=OWN, heard={GPU_B: frozenset({PLACE})})
     assert served(rules(g1=PLACE), known) == SWAPPED
 
 
 def test_what_nova_knows_of_operators_traits_may_be_old() -> None:
     heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
-    known = Known(own=OWN, heard=heard)
+    known = TraitView(own=OWN, heard=heard)
     # Placement has been told of it, and Nova's copy not yet.
     assert served(rules(g1=PLACE, g2=FAST), known) == IN_ORDER
     assert served(rules(g1=FAST, g2=PLACE), known) == SWAPPED
@@ -360,7 +360,7 @@ def test_what_nova_knows_of_operators_traits_may_be_old() -> None:
 
 def test_a_trait_that_comes_and_goes_is_doubted_last() -> None:
     own = {GPU_A: frozenset[str](), GPU_B: frozenset({AFU})}
-    known = Known(own=own, changes=AFU.__eq__)
+    known = TraitView(own=own, changes=AFU.__eq__)
     assert served(rules(g1=AFU), known) == SWAPPED
     # Since the scheduler looked, the region of A has been programmed anew.
     assert served(rules(g1=AFU, g2=AFU), known) == IN_ORDER
@@ -369,21 +369,21 @@ def test_a_trait_that_comes_and_goes_is_doubted_last() -> None:
 def test_what_a_device_is_can_be_no_mistake_of_the_schedulers() -> None:
     heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
     with pytest.raises(exception.NoAssignment, match=f"right traits|{FAST}"):
-        served(rules(g1=FAST, g2=FAST), Known(own=OWN, heard=heard))
+        served(rules(g1=FAST, g2=FAST), TraitView(own=OWN, heard=heard))
 
 
 def test_how_it_was_decided_before_stands_whatever_traits_say_now() -> None:
     recorded = {("1", GPU): GPU_A, ("2", GPU): GPU_B}
-    assert served(rules(g1=FAST), Known(own=OWN), recorded) == IN_ORDER
+    assert served(rules(g1=FAST), TraitView(own=OWN), recorded) == IN_ORDER
 
 
 def test_how_it_was_decided_before_does_not_bind_another_request() -> None:
     recorded = {("1", GPU): CARD, ("2", GPU): GPU_B}
-    assert served(rules(g1=FAST), Known(own=OWN), recorded) == SWAPPED
+    assert served(rules(g1=FAST), TraitView(own=OWN), recorded) == SWAPPED
 
 
 def test_a_part_of_what_was_decided_before_is_enough() -> None:
-    assert served(rules(), Known(), {("1", GPU): GPU_B}) == SWAPPED
+    assert served(rules(), TraitView(), {("1", GPU): GPU_B}) == SWAPPED
 
 
 def unnumbered(trait: str) -> FlavorRequest:
@@ -398,9 +398,11 @@ def unnumbered(trait: str) -> FlavorRequest:
 
 def test_the_node_may_bring_the_trait_of_the_unnumbered_group() -> None:
     heard = dict.fromkeys(OURS, frozenset[str]())
-    known = Known(own=OWN, heard=heard | {NODE: frozenset({PLACE})})
+    known = TraitView(own=OWN, heard=heard | {NODE: frozenset({PLACE})})
     assert served(unnumbered(PLACE), known) == {"": GPU_A, "1": GPU_B}
-    known = Known(own=OWN, heard=heard | {NODE: frozenset(), GPU_B: frozenset({PLACE})})
+    known = TraitView(
+        own=OWN, heard=heard | {NODE: frozenset(), GPU_B: frozenset({PLACE})}
+    )
     assert served(unnumbered(PLACE), known) == {"": GPU_B, "1": GPU_A}
 
 
@@ -428,6 +430,7 @@ def test_what_placement_allocates_for_a_flavor_is_attributed_exactly(
     )
     request = extra_specs.parse(specs)
     expected = tuple(
-        Wanted(suffix, rp, OURS[rp], n) for suffix, (rp, n) in sorted(served.items())
+        GroupAllocation(suffix, rp, OURS[rp], n)
+        for suffix, (rp, n) in sorted(served.items())
     )
     assert match_groups(request, selection, OURS) == expected

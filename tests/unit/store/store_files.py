@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable
 
 from os_acc.objects.lease import Lease
-from os_acc.objects.naming import Place
+from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.published import Kind, Name, Told
+from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.store import Store, schema
 
 
@@ -72,13 +72,15 @@ def downgrade(file: pathlib.Path, version: int) -> None:
 def fill(store: Store, make_lease: Callable[[int], Lease]) -> Lease:
     """Write a row into each table of plain columns."""
     (lease,) = store.add([make_lease(1)])
-    place = Place(PciAddress(0, 0x3B, 0, 0), "a card")
+    place = ProviderOrigin(PciAddress(0, 0x3B, 0, 0), "a card")
     store.remember_providers(
         {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
     )
-    name = Name(Kind.TRAIT, "CUSTOM_FAST")
+    name = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
     store.change_told(
-        Told.of_mapping({"provider": frozenset({name})}, frozenset({name}), {name: 5})
+        PublishedNames.of_mapping(
+            {"provider": frozenset({name})}, frozenset({name}), {name: 5}
+        )
     )
     store.keep_recorded(
         {PciAddress(0, 0x3C, 0, 0): str(uuid.uuid4())}, store.standing().store

@@ -135,11 +135,11 @@ def test_what_a_newer_version_added_is_kept(make_lease):
 )
 def test_what_is_no_lease_is_unreadable(make_lease, change):
     payload = json.dumps(json.loads(codec.encode(make_lease(1))) | change)
-    with pytest.raises(codec.Unreadable):
+    with pytest.raises(codec.DecodeError):
         codec.decode(payload)
 
 
 @given(st.text())
 def test_text_that_is_no_record_is_unreadable(text):
-    with pytest.raises(codec.Unreadable):
+    with pytest.raises(codec.DecodeError):
         codec.decode(text)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
-from os_acc.objects.epoch import DAY, LIMIT, Accepted
-from os_acc.objects.naming import Place
+from os_acc.objects.epoch import DAY, LIMIT, AcceptedEpochs
+from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, Store, StoreDamaged, readonly, schema
 from tests.unit.store.store_files import downgrade, execute, fill, reopened, set_version
@@ -60,8 +60,8 @@ def test_what_can_be_read_of_a_damaged_store_is_kept(
     store, state_path, file, make_lease
 ):
     added = store.add([make_lease(slot) for slot in range(32)])
-    ahead = store.next_epoch(Accepted(added[0].epoch + DAY // 2, LIMIT))
-    place = Place(PciAddress(0, 0x3B, 0, 0), "a card")
+    ahead = store.next_epoch(AcceptedEpochs(added[0].epoch + DAY // 2, LIMIT))
+    place = ProviderOrigin(PciAddress(0, 0x3B, 0, 0), "a card")
     store.remember_providers(
         {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
     )
@@ -104,7 +104,7 @@ def test_what_can_be_read_of_damaged_requests_stays_in_order(store, state_path, 
 
 
 def test_a_place_that_is_none_costs_no_other(store, file):
-    place = Place(PciAddress(0, 0x3B, 0, 0), "a card")
+    place = ProviderOrigin(PciAddress(0, 0x3B, 0, 0), "a card")
     store.remember_providers({}, {"one": place, "two": place})
     execute(file, "UPDATE places SET address = 'nowhere' WHERE provider = 'one'")
     with pytest.raises(StoreDamaged):

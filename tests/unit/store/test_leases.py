@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.objects.epoch import DAY, LIMIT, Accepted
+from os_acc.objects.epoch import DAY, LIMIT, AcceptedEpochs
 from os_acc.objects.lease import LeaseState
-from os_acc.objects.naming import Place
+from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
 from tests.unit.store.store_files import set_epoch
@@ -193,7 +193,7 @@ def test_the_epoch_rises_even_if_the_store_is_lost(tmp_path, clock, make_lease):
 def test_the_epoch_rises_above_what_the_helper_has_seen(store, make_lease):
     (lease,) = store.add([make_lease(1)])
     seen = lease.epoch + 5 * 10**9
-    (lease,) = store.replace([lease], Accepted.at(seen, lease.epoch))
+    (lease,) = store.replace([lease], AcceptedEpochs.at(seen, lease.epoch))
     assert lease.epoch == seen + 1
     assert store.add([make_lease(2)])[0].epoch == seen + 2
 
@@ -201,7 +201,7 @@ def test_the_epoch_rises_above_what_the_helper_has_seen(store, make_lease):
 def test_the_counter_does_not_follow_a_device_beyond_the_bound(store, make_lease):
     (lease,) = store.add([make_lease(1)])
     seen = lease.epoch + 2 * DAY
-    (lease,) = store.replace([lease], Accepted.at(seen, lease.epoch))
+    (lease,) = store.replace([lease], AcceptedEpochs.at(seen, lease.epoch))
     assert lease.epoch == seen + 1
     assert store.add([make_lease(2)])[0].epoch < seen
     # Calls with the epoch of the lease may be queued.
@@ -216,9 +216,9 @@ def test_a_counter_that_is_far_ahead_comes_back_where_the_helper_refuses_it(
     clock.seconds -= 10**7
     now = clock.seconds * 10**6
     assert store.next_epoch() == lease.epoch + 1
-    assert store.next_epoch(Accepted.at(0, now)) == now + 1
+    assert store.next_epoch(AcceptedEpochs.at(0, now)) == now + 1
     assert store.next_epoch() == now + 2
-    (back,) = store.replace([lease], Accepted.at(0, now))
+    (back,) = store.replace([lease], AcceptedEpochs.at(0, now))
     assert back.epoch == now + 3
 
 
@@ -226,7 +226,7 @@ def test_a_counter_that_has_reached_its_end_comes_back(store, file, make_lease):
     (lease,) = store.add([make_lease(1)])
     set_epoch(file, LIMIT)
     assert store.next_epoch() == LIMIT
-    again = store.next_epoch(Accepted.at(lease.epoch, lease.epoch))
+    again = store.next_epoch(AcceptedEpochs.at(lease.epoch, lease.epoch))
     assert lease.epoch < again <= lease.epoch + 2
 
 
@@ -323,7 +323,7 @@ def test_every_provider_that_was_offered_is_remembered(store, state_path):
 
 
 def test_what_providers_are_named_after_is_remembered(store, state_path):
-    here, there = (Place(PciAddress(0, bus, 0, 0), "a card") for bus in (1, 2))
+    here, there = (ProviderOrigin(PciAddress(0, bus, 0, 0), "a card") for bus in (1, 2))
     store.remember_providers({}, {"one": here, "two": here})
     store.remember_providers({}, {"two": there})
     known = {"one": here, "two": there}

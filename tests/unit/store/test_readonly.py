@@ -46,7 +46,7 @@ def test_it_says_what_the_store_says(store: Path, bench: Bench) -> None:
 
 def test_where_there_is_no_store_there_is_nothing(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    assert readonly.read(str(missing), 1.0) == readonly.Recorded()
+    assert readonly.read(str(missing), 1.0) == readonly.StoreSnapshot()
     assert not missing.exists()
 
 

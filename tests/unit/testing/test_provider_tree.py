@@ -20,7 +20,7 @@ def record(total=1, **more):
 
 @pytest.fixture
 def tree():
-    made = provider_tree.ProviderTree()
+    made = provider_tree.FakeProviderTree()
     made.new_root("node1", NODE, generation=7)
     made.new_child("card", "node1", uuid=CARD, generation=3)
     made.new_child("part", CARD, uuid=PART)

@@ -11,7 +11,7 @@ import os
 import pytest
 
 from os_acc import exception
-from os_acc.objects.device import Refusal
+from os_acc.objects.device import RejectReason
 from os_acc.testing import HostSpec, hosts
 from tests.unit.bench import instance, uuid_of
 from tests.unit.plugins.xrt.xrt_bench import (
@@ -57,7 +57,7 @@ def test_only_the_user_function_ever_reaches_a_guest(cards):
         for handle in provider.device.handles
     }
     assert offered == {USER, OTHER_USER}
-    assert cards.refused(MANAGEMENT).reason is Refusal.MANAGEMENT
+    assert cards.refused(MANAGEMENT).reason is RejectReason.MANAGEMENT
     (entry,) = cards.ask(1, USER)
     assert entry["pci_id"] == USER
     assert cards.drivers(MANAGEMENT, USER) == ["xclmgmt", "vfio-pci"]
@@ -66,14 +66,14 @@ def test_only_the_user_function_ever_reaches_a_guest(cards):
 @pytest.mark.parametrize("driver", ["", "xclmgmt"])
 def test_a_management_function_is_known_without_its_driver(make_cards, driver):
     cards = make_cards(rebuilt(driver=driver))
-    assert cards.refused(MANAGEMENT).reason is Refusal.MANAGEMENT
+    assert cards.refused(MANAGEMENT).reason is RejectReason.MANAGEMENT
 
 
 def test_a_card_that_no_driver_has_keeps_its_management_function(make_cards):
     functions = hosts.alveo("0000:3b")
     bare = (dataclasses.replace(each, driver="") for each in functions)
     cards = make_cards(HostSpec(tuple(bare)))
-    assert cards.refused(MANAGEMENT).reason is Refusal.MANAGEMENT
+    assert cards.refused(MANAGEMENT).reason is RejectReason.MANAGEMENT
     assert cards.provider(USER).device.plugin == "pci"
 
 
@@ -84,7 +84,7 @@ def test_a_group_with_the_management_function_in_it_goes_to_nobody(make_cards):
     assert cards.manager.providers() == ()
     cards.restart(device_spec=[f'{{"address": "{USER}"}}'])
     assert cards.manager.providers() == ()
-    assert cards.refused(USER).reason is Refusal.NOT_ISOLATED
+    assert cards.refused(USER).reason is RejectReason.NOT_ISOLATED
 
 
 def test_a_card_says_what_it_takes_and_what_it_holds(cards):
@@ -110,7 +110,7 @@ def test_in_a_shell_of_two_stages_xclbins_are_for_the_second(make_cards):
 def test_a_card_that_says_something_else_is_not_offered(make_cards, interfaces, told):
     cards = make_cards(one_card(interfaces=interfaces))
     refused = cards.refused(USER)
-    assert refused.reason is Refusal.NO_INTERFACE
+    assert refused.reason is RejectReason.NO_INTERFACE
     assert told in refused.detail
 
 
@@ -134,7 +134,7 @@ def test_a_shell_without_metadata_is_told(make_cards):
     management, _user = hosts.alveo("0000:3b")
     shown = tuple(each for each in management.shown if each[0] != "interface_uuids")
     cards = make_cards(rebuilt(shown=shown))
-    assert cards.refused(USER).reason is Refusal.NO_INTERFACE
+    assert cards.refused(USER).reason is RejectReason.NO_INTERFACE
 
 
 def test_without_its_management_function_a_card_is_taken_as_it_is(make_cards):
