@@ -16,14 +16,7 @@ from typing import Any
 from oslo_log import log
 
 from os_acc import conf, exception, plugins
-from os_acc.attach import (
-    fingerprint,
-    lifecycle,
-    planning,
-    programming,
-    release_retries,
-    serialize,
-)
+from os_acc.attach import lifecycle, planning, programming, release_retries, serialize
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery
@@ -34,7 +27,13 @@ from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
 from os_acc.objects.numa import Affinity
 from os_acc.objects.request import AttachTarget, FlavorRequest, title
-from os_acc.objects.selection import Allocations, GroupAllocation, Selection
+from os_acc.objects.selection import (
+    Allocations,
+    GroupAllocation,
+    Selection,
+    answers,
+    fingerprint,
+)
 from os_acc.placement import sync
 from os_acc.plugins import base
 from os_acc.profiles import expansion
@@ -311,7 +310,7 @@ class Manager:
             self.offering.known(stock, request, selection, self.publisher, deadline),
         )
         if not held:
-            digest = fingerprint.digest(wanted, found=selection.is_unmapped)
+            digest = fingerprint(wanted, found=selection.is_unmapped)
             policies.check({each.group_suffix for each in wanted})
             chooser = planning.chooser(self.root, instance, policies)
             drafter = planning.LeasePlanner(
@@ -338,9 +337,7 @@ class Manager:
         """Whether leases answer a request, as far as this is known by now."""
         try:
             wanted = self._as_recorded(held, request, selection)
-            if fingerprint.is_of(
-                held, fingerprint.digest(wanted), fingerprint.digest(wanted, found=True)
-            ):
+            if answers(held, fingerprint(wanted), fingerprint(wanted, found=True)):
                 return True
             if not isinstance(selection, Allocations) or selection.is_unmapped:
                 return False
@@ -350,7 +347,7 @@ class Manager:
         except (exception.ProviderNotFound, exception.InvalidSelectedProvider) as error:
             LOG.debug("the host is looked at first: %s", error)
             return False
-        return fingerprint.is_of(held, fingerprint.digest(wanted, found=True))
+        return answers(held, fingerprint(wanted, found=True))
 
     def _as_recorded(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection

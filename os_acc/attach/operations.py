@@ -19,7 +19,7 @@ from oslo_utils import uuidutils
 from os_acc import exception
 from os_acc.attach import verification
 from os_acc.attach.manager import Manager
-from os_acc.host import boot, vfio
+from os_acc.host import attributes, vfio
 from os_acc.inventory.discovery import Inventory
 from os_acc.objects.device import RejectReason
 from os_acc.objects.instance import consumer_uuid
@@ -246,7 +246,7 @@ class _Unknown:
                 for each in members
             ),
             request="",
-            boot_id=boot.boot_id(self._manager.root),
+            boot_id=attributes.boot_id(self._manager.root),
             physfns=verification.physfns(self._host.function(each) for each in members),
             attach_target=(
                 AttachTarget.VM if self._is_the_guests else AttachTarget.NONE

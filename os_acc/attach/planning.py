@@ -13,7 +13,7 @@ from oslo_utils import uuidutils
 
 from os_acc import exception
 from os_acc.attach import programming, verification
-from os_acc.host import boot, numa
+from os_acc.host import attributes, numa
 from os_acc.inventory import discovery
 from os_acc.numa.affinity import GuestCells
 from os_acc.numa.policies import Policies
@@ -147,7 +147,7 @@ class LeasePlanner:
             prior=prior,
             request=self.digest,
             request_size=size,
-            boot_id=boot.boot_id(self.root),
+            boot_id=attributes.boot_id(self.root),
             plugin=chosen.provider.device.plugin,
             instance_name=self.instance.name,
             project_id=self.instance.project_id,

@@ -19,7 +19,7 @@ from typing import TypeVar
 from oslo_log import log
 
 from os_acc import deadlines, exception, plugins
-from os_acc.attach import region_requirements
+from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
 from os_acc.bitstreams import image_selection
 from os_acc.bitstreams.library import Library
@@ -125,7 +125,7 @@ class Programmer:
                     )
                     image_selection.check_agreement(booted, bitstream)
                 asked.append(
-                    region_requirements.of_wish(
+                    reqs.of_wish(
                         draft.lease, draft.region, wish, bitstream, draft.required
                     )
                 )
@@ -198,9 +198,7 @@ class Programmer:
     ) -> tuple[BitstreamRequest | None, Image | None]:
         """What is asked for, and the image of the guest if it was asked."""
         if draft.region is None or draft.region.interface_id is None:
-            if draft.wish is None or region_requirements.is_fixed(
-                draft.region, draft.wish
-            ):
+            if draft.wish is None or reqs.is_fixed(draft.region, draft.wish):
                 return draft.wish, None
             raise exception.NotProgrammable(
                 f"{title(draft.lease.group)} asks for {draft.wish}, but "
@@ -227,13 +225,10 @@ class Programmer:
                 continue
             now = self._read(need.lease.plugin, need.region, deadline)
             regions[now.key] = now
-            if (
-                region_requirements.is_silent(now)
-                and self._plugin(need.lease.plugin).always_tells
-            ):
+            if reqs.is_silent(now) and self._plugin(need.lease.plugin).always_tells:
                 doubts = dataclasses.replace(doubts, keys=doubts.keys | {now.key})
             all_of_it = [each for each in asked if each.region.key == now.key]
-            job = region_requirements.job(now, all_of_it, doubts)
+            job = reqs.job(now, all_of_it, doubts)
             if job is not None:
                 self._check_free(job, standing)
                 jobs.append(job)
@@ -350,7 +345,7 @@ class Programmer:
         if now in doubts or before.function_id not in (None, now.function_id):
             return False
         # Whoever could program it meanwhile is the guest itself.
-        content = region_requirements.content(before, lease.boot_id)
+        content = reqs.content(before, lease.boot_id)
         return not before.is_exact or doubts.contents.get(now.key) == content
 
     # -- programming -------------------------------------------------------
@@ -369,9 +364,7 @@ class Programmer:
                 hint="nothing was programmed for it: let the operator program it",
             )
         bitstream = self._same_file(before, kept, deadline)
-        return ProgrammingJob(
-            before.region, (region_requirements.of_lease(lease, bitstream),)
-        )
+        return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
 
     def _same_file(
         self, before: Programming, kept: contextlib.ExitStack, deadline: float
@@ -410,9 +403,7 @@ class Programmer:
             raise
         now = self._read(job.lease.plugin, job.region, deadline)
         if not all(need.is_served_by(now) for need in job.needs):
-            functions = ", ".join(
-                sorted(region_requirements.implemented(job.bitstream))
-            )
+            functions = ", ".join(sorted(reqs.implemented(job.bitstream)))
             raise exception.FunctionMismatch(
                 f"{job.region} holds {now.function_id} after it was programmed with "
                 f"image {image}, which is {functions}",

@@ -41,7 +41,7 @@ from os_acc.objects.profile import ProfileGroup, index_of
 from os_acc.objects.request import FlavorRequest, GroupPolicy
 from os_acc.objects.selection import Allocations
 from os_acc.profiles import parser
-from os_acc.profiles.source import ProfileSource
+from os_acc.profiles.options import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
 

@@ -13,7 +13,7 @@ from concurrent import futures
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.host import boot, iommu, pci, usage, vfio
+from os_acc.host import attributes, iommu, pci, usage, vfio
 from os_acc.host.view import Host
 from os_acc.objects.lease import Lease, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction
@@ -128,7 +128,7 @@ def holds(root: str, lease: Lease) -> bool:
     :raises DeviceChanged: another one sits in its place.
     """
     functions = _same_functions(root, lease)
-    this_boot = boot.boot_id(root)
+    this_boot = attributes.boot_id(root)
     promised = lease.programming
     if lease.boot_id != this_boot:
         return False
@@ -156,7 +156,7 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     :raises DeviceChanged: another one sits in its place.
     :raises IommuUnavailable: the device is in no IOMMU group any more.
     """
-    this_boot = boot.boot_id(root)
+    this_boot = attributes.boot_id(root)
     functions = _same_functions(root, lease)
     group = functions[0].iommu_group
     if group is None:
@@ -227,7 +227,7 @@ def remaining(root: str, lease: Lease) -> Lease:
 
 def given_back_by_reboot(root: str, lease: Lease) -> bool:
     """Whether a reboot has already undone all that the lease did."""
-    if lease.boot_id == boot.boot_id(root):
+    if lease.boot_id == attributes.boot_id(root):
         return False
     found = (pci.read_function(root, address) for address in lease.members)
     return all(function is None or function.driver != VFIO_PCI for function in found)

@@ -18,7 +18,7 @@ from typing import Final
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.bitstreams import board_aliases, policy, properties
+from os_acc.bitstreams import policy, properties
 from os_acc.objects import bitstream_requests
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
@@ -223,8 +223,8 @@ def _differences(image: Image, region: Region) -> Iterator[str]:
     if built_for not in (None, region.interface_id):
         yield f"it is built for {exception.show(built_for)}"
     for names, is_it in (
-        (properties.VENDOR_NAMES, board_aliases.is_vendor),
-        (properties.BOARD_NAMES, board_aliases.is_board),
+        (properties.VENDOR_NAMES, properties.is_vendor),
+        (properties.BOARD_NAMES, properties.is_board),
     ):
         for name, value in properties.said(image, names):
             if not is_it(value, region.identity):

@@ -11,7 +11,7 @@ from typing import Any
 from os_acc import exception
 from os_acc.attach import operations
 from os_acc.cmd import arguments, base, device_states
-from os_acc.host import boot
+from os_acc.host import attributes
 from os_acc.objects.lease import Lease, PriorBinding
 
 
@@ -67,7 +67,7 @@ class DeviceShow(base.Showing):
         look = self.look()
         for found in device_states.device_states(look):
             if found.address == parsed_args.address:
-                this_boot = boot.boot_id(self.os_acc.root)
+                this_boot = attributes.boot_id(self.os_acc.root)
                 return _pairs(
                     *zip(_COLUMNS, _row(found), strict=True),
                     *zip(_LONG_COLUMNS, _long_row(found), strict=True),

@@ -17,7 +17,7 @@ from os_acc.cmd.drawing.labels import plain
 from os_acc.objects.profile import DeviceProfile, ProfileGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.profiles.flavors import Flavors
-from os_acc.profiles.source import ProfileSource
+from os_acc.profiles.options import ProfileSource
 
 _WITHOUT_POLICY = (
     "the flavor has several groups: it needs group_policy, isolate or none, as well"

@@ -13,7 +13,9 @@ from urllib import parse
 from cliff import columns
 
 from os_acc import exception
+from os_acc.attach.requests import with_plugged
 from os_acc.cmd import arguments, base, flavor
+from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.request import AttachTarget, RequestGroup
 from os_acc.profiles import expansion, lookup
 from os_acc.scheduling import allocation_candidates, extra_specs
@@ -156,3 +158,58 @@ def _lines(group: RequestGroup) -> Iterable[str]:
 
 _PATH = "/allocation_candidates"
 _COLUMNS = ("Groups", "Group Policy", "Microversion", "Query")
+
+_LIST_COLUMNS = ("UUID", "State", "Instance", "Profile", "Group", "Device")
+_MORE = ("Provider", "Host", "Reason")
+
+
+class RequestList(base.Listing):
+    """List accelerator requests: what was made of profiles, and what was plugged.
+
+    Changes nothing, and needs no privileged helper.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--instance",
+            metavar="UUID",
+            type=arguments.uuid,
+            help="only those that are, or were last, bound to this one",
+        )
+        parser.add_argument(
+            "--long",
+            action="store_true",
+            help="show the provider, the host, and why a request has failed as well",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        recorded, long = self.recorded(), parsed_args.long
+        host = self.settings.node_name
+        found = with_plugged(recorded.requests, recorded.leases, host)
+        return _LIST_COLUMNS + (_MORE if long else ()), [
+            _row(each, long)
+            for each in found
+            if parsed_args.instance in (None, each.instance)
+        ]
+
+
+def _row(request: AcceleratorRequest, long: bool) -> tuple[Any, ...]:
+    binding, lease = request.binding, request.lease
+    row = (
+        request.uuid,
+        request.state.value,
+        request.instance,
+        request.profile or None,
+        request.group,
+        str(lease.address) if lease else None,
+    )
+    if not long:
+        return row
+    provider, host = (
+        (binding.device_rp_uuid, binding.hostname) if binding else (None, None)
+    )
+    return (*row, provider, host, request.reason or None)

@@ -18,7 +18,7 @@ from stevedore import ExtensionManager, extension
 from os_acc import exception
 from os_acc.cmd import arguments, base
 from os_acc.cmd.drawing import build, rows, snapshot, svg, text
-from os_acc.host import bridges, numa
+from os_acc.host import numa, pci
 from os_acc.numa import network_options
 from os_acc.objects.numa import NUMATopology
 
@@ -105,7 +105,7 @@ class Topology(base.Listing):
                     f"this host has no cell {cell}",
                     hint=f"its cells: {known}" if known else "none are known",
                 )
-        parents = bridges.read_parents(root, look.stock.host.functions)
+        parents = pci.read_parents(root, look.stock.host.functions)
         return snapshot.of(look, self.settings.node_name, parents, topology, cells)
 
     def _with_networks(self, topology: NUMATopology) -> NUMATopology:

@@ -16,7 +16,7 @@ from typing import Any
 
 from os_acc import deadlines, exception, privsep
 from os_acc.bitstreams import policy
-from os_acc.helper import connection, errors, programming_errors
+from os_acc.helper import connection, errors
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
 from os_acc.helper.errors import EpochRefused as EpochRefused
 from os_acc.objects.image import Bitstream
@@ -303,7 +303,7 @@ class Helper:
             self.check_free((region.card,), deadline)
         if result.outcome != Outcome.OK:
             raise (
-                programming_errors.refusal(region, bitstream, result)
+                errors.refusal(region, bitstream, result)
                 or errors.of_answer(str(region.card), result)
             )
         return result.observed

@@ -14,6 +14,7 @@ import os
 import re
 
 from os_acc.exception import HostStepFailed, InvalidPciAddress
+from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
 
 # A device that is being removed answers ENODEV to a read of an open attribute.
@@ -150,3 +151,20 @@ def _refused(path: str, error: OSError) -> HostStepFailed:
     return HostStepFailed(
         f"cannot read {path}: {error.strerror}", errno=error.errno or 0
     )
+
+
+def boot_id(root: str) -> str:
+    """The UUID that the kernel chose when it started.
+
+    Documentation/admin-guide/sysctl/kernel.rst, "random".
+
+    :raises HostStepFailed: it cannot be read, or is no UUID.
+    """
+    path = os.path.join(root, "proc/sys/kernel/random/boot_id")
+    text = read_text(path)
+    parsed = canonical_uuid(text)
+    if parsed is None:
+        raise HostStepFailed(
+            f"{path} says {text!r}, not a UUID", hint="is /proc mounted?"
+        )
+    return parsed

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from os_acc.exception import OsAccError
 from os_acc.host import iommu
-from os_acc.host.attributes import names
-from os_acc.host.class_devices import class_devices
+from os_acc.host.attributes import link_target, names
+from os_acc.host.class_devices import class_devices, nearest_function
 from os_acc.host.function import (
     DEVICES,
     DriverBinding,
@@ -21,6 +22,26 @@ from os_acc.host.function import (
 )
 from os_acc.host.view import Host
 from os_acc.objects.pci import PciAddress
+
+
+def read_parents(
+    root: str, addresses: Iterable[PciAddress]
+) -> Mapping[PciAddress, PciAddress]:
+    """What is right above each function: a bridge, or an endpoint with a bus.
+
+    What is on a root bus has nothing above it, and what has vanished neither. A VF
+    is beside its PF, not below it (pci_iov_add_virtfn() in drivers/pci/iov.c).
+
+    :raises HostStepFailed: the kernel refuses to say.
+    """
+    found = {}
+    for address in addresses:
+        target = link_target(os.path.join(root, DEVICES, str(address)))
+        above = nearest_function(target.split("/")[:-1]) if target else None
+        if above is not None:
+            found[address] = above
+    return MappingProxyType(found)
+
 
 __all__ = [
     "DriverBinding",

@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-import os_resource_classes  # type: ignore[import-untyped]
-import os_traits  # type: ignore[import-untyped]
+import os_resource_classes
+import os_traits
 from oslo_log import log
 
 from os_acc import deadlines, exception, plugins
-from os_acc.host import boot, pci, usage
+from os_acc.host import attributes, pci, usage
 from os_acc.host.view import Host
 from os_acc.inventory import eligibility
 from os_acc.objects import device_spec, naming
@@ -302,7 +302,7 @@ def _recorded(
     root: str, standing: RecordedState, plugin: str
 ) -> Mapping[PciAddress, Region]:
     """The regions of a plugin's functions that are leased: nobody sees those."""
-    this_boot = boot.boot_id(root)
+    this_boot = attributes.boot_id(root)
     return MappingProxyType(
         {
             address: _in_boot(lease.programming, this_boot)

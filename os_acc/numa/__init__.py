@@ -12,13 +12,11 @@ together with its networks and its devices, and why others do not
 
 from __future__ import annotations
 
-from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.free_pools import free_pools
+from os_acc.numa.fit.devices import DevicePool, DeviceRequest, free_pools
 from os_acc.numa.fit.nova import fit_as_nova
 from os_acc.numa.fit.question import Question
 from os_acc.numa.fit.reasons import Reason, ReasonKind
-from os_acc.numa.fit.search import CellRefusal, Fit, fit_to_host
-from os_acc.numa.fit.unmet import Unmet, lacking
+from os_acc.numa.fit.search import CellRefusal, Fit, Unmet, fit_to_host, lacking
 
 __all__ = [
     "CellRefusal",

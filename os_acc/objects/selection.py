@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeAlias
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from os_acc.objects.image import BitstreamRequest
+from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import AttachTarget
 
@@ -65,3 +69,33 @@ class GroupAllocation:
     attach_target: AttachTarget = AttachTarget.VM
     required: tuple[str, ...] = ()
     numa_policy: NUMAPolicy | None = None
+
+
+def fingerprint(wanted: Sequence[GroupAllocation], *, found: bool = False) -> str:
+    """Return a digest that identifies a request, whatever devices serve it.
+
+    :param found: the request came without mappings; the provider of each group was
+        computed.
+    """
+    how = ["found"] if found else []
+    plain = json.dumps([*how, *(_plain(each) for each in wanted)])
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _plain(wanted: GroupAllocation) -> tuple[Any, ...]:
+    *fields, wish, _target, required, near = dataclasses.astuple(wanted)
+    # Unset fields are left out: the fingerprints on record have to stay valid.
+    if wish:
+        fields.append(wish)
+    if wanted.attach_target is not AttachTarget.VM:
+        fields.append(wanted.attach_target.value)
+    if required:
+        fields.append(required)
+    if near:
+        fields.append(near.value)
+    return tuple(fields)
+
+
+def answers(held: Sequence[Lease], *fingerprints: str) -> bool:
+    """Whether all leases belong to one of the requests with these fingerprints."""
+    return all(lease.request in fingerprints for lease in held)

@@ -25,7 +25,7 @@ from os_acc.objects.published import (
     classes,
     traits,
 )
-from os_acc.placement import ownership, region_traits
+from os_acc.placement import published, region_traits
 from os_acc.placement.api_model import (
     EMPTY,
     ListedProvider,
@@ -74,7 +74,7 @@ class DesiredState:
     @property
     def classes(self) -> frozenset[str]:
         """The classes that are known to be, or to have been, what os_acc gives."""
-        return ownership.given_classes(self.named, self.given | self.told)
+        return published.given_classes(self.named, self.given | self.told)
 
     @property
     def given(self) -> PublishedNames:
@@ -415,7 +415,7 @@ def _ended(
     left = have.inventories.keys() - wanted.units.keys()
     if others := left - mine:
         # It may have had another one before the record was lost.
-        mine |= ownership.classes_of(_NOTHING, others, goal.classes)
+        mine |= published.classes_of(_NOTHING, others, goal.classes)
     return mine & left
 
 
@@ -443,7 +443,7 @@ def _classes_of(
     uuid: str, goal: DesiredState, have: ProviderContents
 ) -> frozenset[str]:
     told = goal.told.texts(uuid, NameKind.RESOURCE_CLASS)
-    return ownership.classes_of(told, have.inventories, goal.classes)
+    return published.classes_of(told, have.inventories, goal.classes)
 
 
 def _leaving(goal: DesiredState, tree: ActualState) -> list[str]:

@@ -14,7 +14,7 @@ from oslo_log import log
 from os_acc import exception
 from os_acc.objects import naming
 from os_acc.objects.published import NameKind
-from os_acc.placement import ownership, region_traits
+from os_acc.placement import published, region_traits
 from os_acc.placement.api_model import record, withdrawn
 from os_acc.placement.capacity import Capacity
 from os_acc.placement.published import PublishedCache
@@ -131,7 +131,7 @@ class TreeWriter:
             self._heard = MappingProxyType(
                 {uuid: frozenset(found.traits) for uuid, found in known.items()}
             )
-            given = ownership.given_classes(self._named, self._memory.told)
+            given = published.given_classes(self._named, self._memory.told)
             for each in wanted:
                 if each.uuid in known or self._create(tree, nodename, each):
                     self._update(tree, each, given)
@@ -152,7 +152,7 @@ class TreeWriter:
         That is all there is to go by after the loss of the record.
         """
         found = {
-            uuid: ownership.classes_of(self._classes(uuid), each.inventory, given)
+            uuid: published.classes_of(self._classes(uuid), each.inventory, given)
             for uuid, each in left.items()
             if naming.is_ours(self._node_name, each.name, uuid)
         }
@@ -183,7 +183,7 @@ class TreeWriter:
     ) -> None:
         there = tree.data(wanted.uuid).inventory
         # It may have had another class before the record was lost.
-        classes = self._classes(wanted.uuid) | ownership.classes_of(
+        classes = self._classes(wanted.uuid) | published.classes_of(
             frozenset(), there, given
         )
         _set_inventory(

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Placement was told: on record before it is told, in memory for those
-who cannot wait for the record.
+"""The names that os_acc has published in Placement, and the ones that it owns.
+
+A name is recorded in the store before it is published, and kept in memory for
+callers that cannot wait for the store. The name of a provider shows whether it
+belongs to os_acc, also after the record is lost.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Iterable
+from typing import Final, Protocol
+
+import os_resource_classes as orc
 
 from os_acc.objects.device import Provider
-from os_acc.objects.published import NOTHING, PublishedNames, classes, traits
+from os_acc.objects.published import NOTHING, NameKind, PublishedNames, classes, traits
 
 
 class PublishedRecord(Protocol):
@@ -103,4 +108,42 @@ def given_to(offered: Collection[Provider]) -> PublishedNames:
             | traits(each.device.traits)
             for each in offered
         }
+    )
+
+
+#: What a resource class of os_acc's own choice begins with, and those that
+#: operators choose who come from Cyborg.
+_PREFIX: Final = "CUSTOM_ACCELERATOR_"
+_OF_DEVICES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
+
+
+def given_classes(named: Collection[str], told: PublishedNames) -> frozenset[str]:
+    """The classes that are known to be, or to have been, what os_acc gives.
+
+    :param named: those that the operator has given devices.
+    """
+    return frozenset(named) | {
+        name.text
+        for names in (*told.given.values(), told.made)
+        for name in names
+        if name.kind is NameKind.RESOURCE_CLASS
+    }
+
+
+def classes_of(
+    recorded: frozenset[str], there: Iterable[str], given: Collection[str]
+) -> frozenset[str]:
+    """The classes of a provider of ours that are ours to withdraw.
+
+    :param recorded: those that it was given; where the record is lost, they are
+        the ones that it may have been given.
+    :param there: those that it has.
+    :param given: those that any provider is known to be given.
+    """
+    if recorded:
+        return recorded
+    return frozenset(
+        name
+        for name in there
+        if name in given or name in _OF_DEVICES or name.startswith(_PREFIX)
     )

@@ -16,8 +16,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
-from os_acc.profiles.options import CYBORG, CYBORG_DEFAULTS
-from os_acc.profiles.source import Judged
+from os_acc.profiles.options import CYBORG, CYBORG_DEFAULTS, Judged
 from os_acc.rest.client import ServiceClient
 from os_acc.rest.service import Service
 
@@ -37,7 +36,7 @@ register, list_opts = SERVICE.register, SERVICE.list_opts
 
 
 class Cyborg:
-    """A :class:`os_acc.profiles.source.ProfileSource` that is Cyborg.
+    """A :class:`os_acc.profiles.options.ProfileSource` that is Cyborg.
 
     Threads may share one.
 
@@ -48,7 +47,7 @@ class Cyborg:
         self._link = ServiceClient(conf, SERVICE)
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """See :meth:`os_acc.profiles.source.ProfileSource.profile`.
+        """See :meth:`os_acc.profiles.options.ProfileSource.profile`.
 
         :raises InvalidConfiguration: Cyborg does not let us in, or is not there.
         """
@@ -61,7 +60,7 @@ class Cyborg:
         )
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
-        """See :meth:`os_acc.profiles.source.ProfileSource.judged`.
+        """See :meth:`os_acc.profiles.options.ProfileSource.judged`.
 
         :raises InvalidConfiguration: Cyborg does not let us in, or is not there.
         """

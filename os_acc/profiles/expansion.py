@@ -20,7 +20,7 @@ from typing import Any, Final
 from os_acc import exception
 from os_acc.objects.profile import DeviceProfile, index_of
 from os_acc.objects.request import NUMBERED_SUFFIX, GroupPolicy
-from os_acc.profiles.source import ProfileSource
+from os_acc.profiles.options import ProfileSource
 from os_acc.scheduling import accel_keys, request_groups
 
 #: The key by which a flavor names its profile. There is one in a request.

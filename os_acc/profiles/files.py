@@ -31,9 +31,9 @@ import yaml
 from os_acc import deadlines, exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
-from os_acc.profiles.source import Judged
-from os_acc.rest import unreadable
-from os_acc.rest.unreadable import UnusableValue
+from os_acc.profiles.options import Judged
+from os_acc.rest import responses
+from os_acc.rest.responses import UnusableValue
 
 _SUFFIX: Final = ".yaml"
 #: Bytes: hundreds of profiles. PyYAML takes some seconds for a megabyte.
@@ -62,7 +62,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ProfileFiles:
-    """A :class:`os_acc.profiles.source.ProfileSource` that is files.
+    """A :class:`os_acc.profiles.options.ProfileSource` that is files.
 
     One that is wrong hides none of the others.
 
@@ -73,7 +73,7 @@ class ProfileFiles:
         self._path = path
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """See :meth:`os_acc.profiles.source.ProfileSource.profile`.
+        """See :meth:`os_acc.profiles.options.ProfileSource.profile`.
 
         :raises InvalidProfile: it is wrong, or there are two.
         """
@@ -249,7 +249,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         # of base 60.
         is_text = node.tag == self.DEFAULT_SCALAR_TAG
         if isinstance(node, yaml.ScalarNode) and not is_text:
-            long = unreadable.too_long(node.value)
+            long = responses.too_long(node.value)
             if long is not None:
                 return long
         try:
@@ -299,7 +299,7 @@ def _parsed(path: str, text: bytes, deadline: float) -> object:
     :raises DeviceStuck: the deadline has passed.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_int=unreadable.integer)
+        return json.loads(text, object_pairs_hook=_unique, parse_int=responses.integer)
     except (ValueError, RecursionError):
         # It is no JSON.
         pass

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from os_acc.profiles import expansion, options
 from os_acc.profiles.cyborg import Cyborg
 from os_acc.profiles.files import ProfileFiles
-from os_acc.profiles.source import ProfileSource
+from os_acc.profiles.options import ProfileSource
 
 
 class ProfileLookup:

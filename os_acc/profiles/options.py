@@ -7,12 +7,37 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from typing import Final, Self
+from collections.abc import Iterator
+from typing import Final, Protocol, Self, TypeAlias
 
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.rest import options
+from os_acc.objects.profile import DeviceProfile
+from os_acc.rest import service
+
+#: A profile, or why it cannot be used.
+Judged: TypeAlias = DeviceProfile | exception.OsAccError
+
+
+class ProfileSource(Protocol):
+    """Somebody who has device profiles."""
+
+    def profile(self, name: str, deadline: float) -> DeviceProfile:
+        """The profile of this name, or with this uuid.
+
+        :param deadline: on :func:`time.monotonic`.
+        :raises ProfileNotFound: there is none.
+        :raises InvalidProfile: it is none that anybody can have.
+        :raises ProfilesUnavailable: nobody answers.
+        """
+
+    def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
+        """Everything that there is, with its place, in no order.
+
+        :raises ProfilesUnavailable: nobody answers.
+        """
+
 
 GROUP = cfg.OptGroup(
     "os_acc_profiles",
@@ -29,7 +54,7 @@ CYBORG = cfg.OptGroup(
     "auth_section names another section that has these credentials already, as "
     "[placement] or [service_user] do.",
 )
-CYBORG_DEFAULTS: Final = {"service_type": "accelerator", **options.PATIENCE}
+CYBORG_DEFAULTS: Final = {"service_type": "accelerator", **service.PATIENCE}
 #: Of Nova's options.
 NOVA = cfg.OptGroup(
     "os_acc_nova",
@@ -38,7 +63,7 @@ NOVA = cfg.OptGroup(
     "as which administrator; by nothing else. auth_section names another section "
     "that has these credentials already.",
 )
-NOVA_DEFAULTS: Final = {"service_type": "compute", **options.PATIENCE}
+NOVA_DEFAULTS: Final = {"service_type": "compute", **service.PATIENCE}
 
 OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.StrOpt(

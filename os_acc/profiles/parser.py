@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-import os_resource_classes as orc  # type: ignore[import-untyped]
+import os_resource_classes as orc
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid

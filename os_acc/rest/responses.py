@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Typed reading of what services answer in JSON.
+"""Typed reading of JSON responses.
 
-Each value knows its path in the answer: ``inventories.CUSTOM_X.total``. A value
-of another type than the reader asks for raises :class:`ResponseMalformed`, so that
-nothing of an answer gets any further unchecked.
+Each value knows its path in the response: ``inventories.CUSTOM_X.total``. A value
+of another type than the reader asks for raises :class:`.ResponseMalformed`, so that
+no unchecked value leaves this module. A parser puts :class:`UnusableValue` in place
+of a value that cannot be used: the reader of that field rejects it, and reads the
+rest of the document.
 """
 
 from __future__ import annotations
@@ -16,11 +18,41 @@ from typing import TYPE_CHECKING, Final
 
 from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
-from os_acc.rest import unreadable
 from os_acc.rest.errors import NOT_THEIRS, ResponseMalformed
 
 if TYPE_CHECKING:
     from requests import Response
+
+
+#: Characters of a number. Python refuses to read or write an integer of more than
+#: 4300 decimal digits; in 1,000 characters, hexadecimal too, there are fewer.
+LONGEST_NUMBER: Final = 1_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class UnusableValue:
+    """A value that cannot be used.
+
+    :ivar why: a short reason.
+    """
+
+    why: str
+
+    def __repr__(self) -> str:
+        return f"<{self.why}>"
+
+
+def too_long(number: str) -> UnusableValue | None:
+    """Return the stand-in for a number with too many characters; None for others."""
+    if len(number) <= LONGEST_NUMBER:
+        return None
+    return UnusableValue(f"a number of {len(number)} characters")
+
+
+def integer(number: str) -> int | UnusableValue:
+    """Return an integer of JSON; see ``parse_int`` of :func:`json.loads`."""
+    return too_long(number) or int(number)
+
 
 #: The largest integer that is read: of 64 bits, as databases have them.
 LARGEST: Final = 2**63 - 1
@@ -152,7 +184,7 @@ def document(answer: Response) -> JsonValue:
     :raises ValueError: it is no JSON.
     :raises RecursionError: it is nested too deeply.
     """
-    return JsonValue(answer.json(parse_int=unreadable.integer))
+    return JsonValue(answer.json(parse_int=integer))
 
 
 def refusal(answer: Response) -> str:

@@ -15,9 +15,9 @@ from keystoneauth1.loading import adapter as adapter_loading
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.rest import options, transport
+from os_acc.rest import transport
 from os_acc.rest.retries import Retries
-from os_acc.rest.service import Service
+from os_acc.rest.service import VERSIONS, Service
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
 
 
 def _where(service: Service, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
-    for name in options.VERSIONS:
+    for name in VERSIONS:
         if group[name]:
             raise exception.InvalidConfiguration(
                 f"[{service.group.name}] {name} is {group[name]}",

@@ -18,7 +18,7 @@ from os_acc.objects import bitstream_requests
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
-from os_acc.scheduling.group_drafts import text_of
+from os_acc.scheduling.request_groups import text_of
 
 #: The namespaces that take a group's suffix; both mean the same.
 NAMESPACES: Final = ("accel", "os_acc")

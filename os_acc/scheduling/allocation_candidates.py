@@ -20,7 +20,7 @@ from os_acc.objects.request import (
     RequestGroup,
     title,
 )
-from os_acc.scheduling import request_rules
+from os_acc.scheduling import extra_specs
 
 #: What Nova 34 asks with. Suffixes that are no numbers need 1.33, mappings in
 #: the answer 1.34; since 1.36 no group may be without resources.
@@ -40,7 +40,7 @@ def query(request: FlavorRequest, limit: int | None = LIMIT) -> str:
         asked for; the unnumbered group has traits and no resources.
     :raises InvalidInput: a limit below 1.
     """
-    request_rules.check(request)
+    extra_specs.check(request)
     _check_resources(request)
     asked = [(f"resources{one.suffix}", _resources(one)) for one in request.groups]
     asked += [

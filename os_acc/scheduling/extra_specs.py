@@ -1,30 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Flavor extra specs into granular request groups.
+"""Parse flavor extra specs into granular request groups.
 
-Three readers share a flavor, and each keeps its own rules. What Nova drops
-with a warning in ``resources[S]:``, ``trait[S]:`` and ``group_policy`` is
-dropped here with the same warning (``granular``); what Placement answers with
-400 is an error here (``rules``), as the specification of granular resource
-requests has it. os_acc's own keys are strict (``own_keys``). Keys of other
-namespaces are not ours to judge.
+Three readers share a flavor, and each keeps its own rules. Keys that Nova drops
+with a warning in ``resources[S]:``, ``trait[S]:`` and ``group_policy`` are
+dropped here with the same warning (:mod:`.request_groups`). Requests that
+Placement answers with 400 are errors here: the rules are those of Placement 16,
+microversion 1.36 (``placement.lib.RequestGroup`` and
+``placement.handlers.allocation_candidate``). The keys of os_acc are strict
+(:mod:`.accel_keys`). Keys of other namespaces are ignored.
 
-Specification: nova-specs, rocky, "Granular Resource Request Syntax". One rule
-of it has passed: ``trait:`` without ``resources:`` in the unnumbered group
-is no error, since Nova fills that group from the flavor's VCPUs and memory.
+Specification: nova-specs, rocky, "Granular Resource Request Syntax". One of its
+rules is obsolete: ``trait:`` without ``resources:`` in the unnumbered group is no
+error, since Nova fills that group from the flavor's VCPUs and memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from os_acc import exception
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.objects.request import AttachTarget, FlavorRequest, title
-from os_acc.scheduling import accel_keys, request_groups, request_rules
-from os_acc.scheduling.group_drafts import GroupBuilder
+from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup, title
+from os_acc.scheduling import accel_keys, request_groups
+from os_acc.scheduling.request_groups import GroupBuilder
+
+# Names in an error's message.
+_SHOWN: Final = 8
+
+
+def check(request: FlavorRequest) -> None:
+    """Judge groups together, wherever they come from.
+
+    :raises InvalidExtraSpec: a trait that a group requires and forbids; a
+        numbered group without resources; a bitstream for a group without an
+        accelerator; two groups of one suffix; several numbered groups
+        without a policy.
+    """
+    for group in request.groups:
+        _check_group(group)
+    _check_suffixes([group.suffix for group in request.groups])
+    _check_policy(request)
+
+
+def _check_group(group: RequestGroup) -> None:
+    if both := sorted(group.required & group.forbidden):
+        raise exception.InvalidExtraSpec(
+            f"{title(group.suffix)} both requires and forbids {both[0]}"
+        )
+    if group.resources:
+        return
+    traits = sorted(group.required | group.forbidden)
+    if group.suffix and traits:
+        lacking = f"has traits ({exception.some(traits, _SHOWN)}) but no resources"
+    elif group.wish:
+        lacking = f"asks for {group.wish}, but for no accelerator"
+    elif group.attach_target is not AttachTarget.VM:
+        lacking = f"has an attach_target, {group.attach_target.value}, but nothing else"
+    elif group.numa_policy:
+        lacking = f"has a numa_policy, {group.numa_policy.value}, but nothing else"
+    else:
+        return
+    raise exception.InvalidExtraSpec(
+        f"{title(group.suffix)} {lacking}",
+        hint=f"add resources{group.suffix}:<resource class>=<amount>",
+    )
+
+
+def _check_suffixes(suffixes: Sequence[str]) -> None:
+    for suffix, times in sorted(Counter(suffixes).items()):
+        if times > 1:
+            raise exception.InvalidExtraSpec(
+                f"there are {times} groups with the suffix {suffix!r}",
+                hint="rename the flavor's: device_profile_0 and so on are taken by "
+                "the groups of a device profile",
+            )
+
+
+def _check_policy(request: FlavorRequest) -> None:
+    numbered = [group.suffix for group in request.groups if group.suffix]
+    if len(numbered) > 1 and request.policy is None:
+        raise exception.InvalidExtraSpec(
+            f"there are several numbered groups ({exception.some(numbered, _SHOWN)}) "
+            "but no valid group_policy",
+            hint="set group_policy to 'none' or 'isolate'",
+        )
+
 
 #: Nova's, for all PCI devices of a guest; judged where it is needed.
 PCI_NUMA_POLICY: Final = "hw:pci_numa_affinity_policy"
@@ -66,7 +130,7 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
         ),
         pci_numa_policy=dict(specs).get(PCI_NUMA_POLICY),
     )
-    request_rules.check(request)
+    check(request)
     return request
 
 

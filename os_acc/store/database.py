@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.store import codec, errors, meta, proof, recovery, schema
+from os_acc.store import codec, errors, meta, proven_tables, recovery, schema
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
@@ -247,7 +247,7 @@ class Database:
         if thorough and not schema.is_whole(connection):
             raise _Damage("its tables are not those of a store")
         if thorough:
-            proof.check(connection)
+            proven_tables.check(connection)
 
     def _identify(self, connection: sqlite3.Connection) -> None:
         known, self._known = self._known, identity_of(connection)

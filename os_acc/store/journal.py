@@ -11,7 +11,7 @@ import sqlite3
 
 from oslo_log import log
 
-from os_acc.store.proof import EVENTS
+from os_acc.store.proven_tables import EVENTS
 
 LOG = log.getLogger(__name__)
 

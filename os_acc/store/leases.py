@@ -24,20 +24,11 @@ from os_acc.objects.lease import Lease, LeaseState, RecordedState
 from os_acc.objects.naming import NOWHERE, ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NOTHING, PublishedNames
-from os_acc.store import (
-    codec,
-    journal,
-    offers,
-    provider_names,
-    published,
-    regions,
-    requests,
-    rows,
-)
+from os_acc.store import codec, journal, providers, regions, requests, rows
 from os_acc.store.database import Database, StoreDamaged, check_is, identity_of
 from os_acc.store.errors import AlreadyLeased, StaleLease
 from os_acc.store.journal import Event, Operation
-from os_acc.store.proof import CLAIMS, PROVIDERS
+from os_acc.store.proven_tables import CLAIMS, PROVIDERS
 
 LOG = log.getLogger(__name__)
 
@@ -252,18 +243,18 @@ class Store:
         """
         with self._transaction() as connection:
             PROVIDERS.put(connection, offered.items())
-            provider_names.keep(connection, where)
-            offers.keep(connection, by)
+            providers.keep_origins(connection, where)
+            providers.keep_plugins(connection, by)
 
     def told(self) -> PublishedNames:
         """What Placement was told under our name."""
         with self._transaction() as connection:
-            return published.read(connection)
+            return providers.read_published(connection)
 
     def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
         """Record what Placement is told from now on, and what no longer."""
         with self._transaction() as connection:
-            published.change(connection, more, gone)
+            providers.change_published(connection, more, gone)
 
     def forget_region(self, key: str, image_id: str) -> regions.RegionRow | None:
         """Record that a region is about to be programmed with an image.
@@ -347,8 +338,8 @@ class Store:
                 leases,
                 tuple(sorted(rows.orphans(connection))),
                 regions.read(connection),
-                provider_names.read(connection),
-                offers.read(connection),
+                providers.read_origins(connection),
+                providers.read_plugins(connection),
                 identity_of(connection),
                 rows.recorded(connection),
             )

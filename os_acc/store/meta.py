@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from os_acc.objects.epoch import LIMIT
 from os_acc.store import codec, schema
-from os_acc.store.proof import META
+from os_acc.store.proven_tables import META
 
 
 class StoreMeta(NamedTuple):

@@ -26,18 +26,7 @@ from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NOTHING, PublishedNames
 from os_acc.objects.region import NO_DOUBTS, UnverifiedRegions
-from os_acc.store import (
-    codec,
-    errors,
-    meta,
-    offers,
-    provider_names,
-    published,
-    regions,
-    requests,
-    rows,
-    schema,
-)
+from os_acc.store import codec, errors, meta, providers, regions, requests, rows, schema
 from os_acc.store.database import (
     Database,
     StoreDamaged,
@@ -184,10 +173,10 @@ def _recorded(path: str, mode: str, timeout: float) -> StoreSnapshot:
             tuple(leases),
             tuple(sorted(claims)),
             unknown_regions=regions.read(connection),
-            told=published.read(connection),
+            told=providers.read_published(connection),
             requests=requests.joined(requests.select(connection), leases),
-            places=provider_names.read(connection),
-            plugins=offers.read(connection),
+            places=providers.read_origins(connection),
+            plugins=providers.read_plugins(connection),
             claimed=rows.recorded(connection),
         )
 

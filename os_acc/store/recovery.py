@@ -12,7 +12,7 @@ from typing import Any
 
 from os_acc.store import codec, errors, meta, requests, rows
 from os_acc.store import regions as region_rows
-from os_acc.store.proof import (
+from os_acc.store.proven_tables import (
     CLAIMS,
     MADE,
     META,

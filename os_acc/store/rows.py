@@ -15,7 +15,7 @@ from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec, meta
-from os_acc.store.proof import CLAIMS, RECORDED
+from os_acc.store.proven_tables import CLAIMS, RECORDED
 
 COLUMNS = "rowid, uuid, consumer, epoch, payload, digest"
 

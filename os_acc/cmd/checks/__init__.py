@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from os_acc import exception
-from os_acc.cmd.checks import configured, devices, helpers, host, images, state
-from os_acc.cmd.checks.context import CheckContext
-from os_acc.cmd.checks.finding import Finding, Severity
+from os_acc.cmd.checks import configured, devices, helpers, images, state
+from os_acc.cmd.checks.context import CheckContext, Finding, Severity
 
 __all__ = ["BEFORE", "CHECKS", "CheckContext", "Finding", "Severity", "run"]
 
@@ -27,8 +26,8 @@ BEFORE: Sequence[tuple[str, Check]] = (
 
 #: As the owner of the state directory.
 CHECKS: Sequence[tuple[str, Check]] = (
-    ("iommu", host.iommu_on),
-    ("vfio-pci", host.vfio_ready),
+    ("iommu", devices.iommu_on),
+    ("vfio-pci", devices.vfio_ready),
     ("state directory", state.directory),
     ("state file system", state.file_system),
     ("state files", state.files),

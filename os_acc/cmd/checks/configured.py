@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.cmd import configuration as files
-from os_acc.cmd.checks.context import CheckContext
-from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.host import numa
 from os_acc.numa import network_options
 from os_acc.objects.device_spec import DeviceSpec, DeviceSpecEntry

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
+from typing import Self
 
 from oslo_config import cfg
 
 from os_acc import conf, exception, plugins, service
 from os_acc.bitstreams import library, options, policy
-from os_acc.cmd.checks.finding import Finding, failed, warning
 from os_acc.host import pci
 from os_acc.host.view import Host
 from os_acc.objects import device_spec as specs
@@ -18,6 +20,43 @@ from os_acc.objects.device_spec import DeviceSpec
 from os_acc.service import HostInspection
 from os_acc.store import readonly
 from os_acc.store.locks import Locks
+
+
+class Severity(enum.Enum):
+    """FAILED: os_acc cannot serve, or cannot do what it is told to."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: how it is, what was found, what to do about it."""
+
+    result: Severity
+    what: str
+    hint: str = ""
+    check: str = ""
+
+    def named(self, check: str) -> Self:
+        """The same, with the name of its check."""
+        return dataclasses.replace(self, check=check)
+
+
+def ok(what: str) -> Finding:
+    """All is well."""
+    return Finding(Severity.OK, what)
+
+
+def warning(what: str, hint: str) -> Finding:
+    """It works, but not all of it, or not as meant."""
+    return Finding(Severity.WARNING, what, hint)
+
+
+def failed(what: str, hint: str) -> Finding:
+    """It does not work."""
+    return Finding(Severity.FAILED, what, hint)
 
 
 class CheckContext:

@@ -8,10 +8,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from os_acc import exception
-from os_acc.cmd.checks.context import CheckContext
-from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.cmd.device_states import DeviceStatus, device_states
+from os_acc.host import iommu, vfio
 from os_acc.objects.device import RejectedDevice, RejectReason
+
+
+def iommu_on(scene: CheckContext) -> Iterator[Finding]:
+    """Are there IOMMU groups?"""
+    if iommu.iommu_on(scene.root):
+        yield ok(f"{len(scene.host.groups)} IOMMU groups")
+    else:
+        yield failed(
+            "the IOMMU is off: there are no IOMMU groups",
+            "switch it on in the firmware, and with intel_iommu=on on the kernel's "
+            "command line (AMD's and Arm's need no option)",
+        )
+
+
+def vfio_ready(scene: CheckContext) -> Iterator[Finding]:
+    """Is the driver there?"""
+    vfio.vfio_ready(scene.root)
+    yield ok("the driver is loaded")
+
 
 _ISOLATION = {
     RejectReason.NO_IOMMU: "switch on the IOMMU in the firmware, and on Intel with "

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator
 
 from os_acc import exception, privsep
-from os_acc.cmd.checks.context import CheckContext
-from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.helper import client
 from os_acc.privsep.rootconf import LimitMode
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from os_acc import exception
 from os_acc.cmd import identity
-from os_acc.cmd.checks.context import CheckContext
-from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.store import errors
 
 # Seconds for a session with the Image service and one page of images.

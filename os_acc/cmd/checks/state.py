@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from os_acc.bitstreams import cache_files, options
 from os_acc.cmd import identity
-from os_acc.cmd.checks.context import CheckContext
-from os_acc.cmd.checks.finding import Finding, failed, ok, warning
+from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import LeaseState
 

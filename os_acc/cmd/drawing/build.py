@@ -5,16 +5,58 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from os_acc.cmd.device_states import DeviceState, DeviceStatus
-from os_acc.cmd.drawing import forest, grouping, labels, ranges
-from os_acc.cmd.drawing.model import Drawing, Line, Mark
+from os_acc.cmd.drawing import forest, labels
+from os_acc.cmd.drawing.labels import plain
+from os_acc.cmd.drawing.model import POLICIES, Choice, Drawing, Line, Mark, Supply
 from os_acc.cmd.drawing.snapshot import HostSnapshot
-from os_acc.cmd.drawing.supply import supplies
+from os_acc.numa.affinity import GuestCells, allows
 from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import PciAddress
+
+
+def supplies(scene: HostSnapshot) -> tuple[Supply, ...]:
+    """For a guest in each one of the cells, or for the one that is asked about."""
+    names = sorted({each.resource_class for each in scene.accelerators})
+    return tuple(_supply(scene, name) for name in names)
+
+
+def _supply(scene: HostSnapshot, name: str) -> Supply:
+    nodes = [
+        each.numa_node
+        for each in scene.accelerators
+        if each.resource_class == name and each.is_free
+    ]
+    return Supply(plain(name), len(nodes), tuple(_choices(scene, nodes)))
+
+
+def _choices(scene: HostSnapshot, nodes: Sequence[int | None]) -> Iterator[Choice]:
+    if not nodes:
+        return
+    if scene.guest is not None:
+        cells = "+".join(map(str, scene.guest.cells))
+        yield Choice(cells, _free(scene.guest, nodes))
+        return
+    if not scene.topology.cells:
+        yield Choice("any", _free(GuestCells(scene.topology), nodes))
+        return
+    rows = [
+        (_free(GuestCells(scene.topology, (cell.id,)), nodes), cell.id)
+        for cell in scene.topology.cells
+    ]
+    for free, alike in itertools.groupby(rows, lambda row: row[0]):
+        yield Choice(labels.numbers(number for _free, number in alike), free)
+
+
+def _free(guest: GuestCells, nodes: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(
+        sum(allows(policy, guest.affinity(node)) for node in nodes)
+        for policy in POLICIES
+    )
 
 
 def draw(scene: HostSnapshot, *, long: bool = False) -> Drawing:
@@ -105,7 +147,7 @@ class _Artist:
                 f"other functions: {len(others)}",
                 (
                     labels.kinds(functions[each] for each in others),
-                    ranges.addresses(others, tuple(functions)),
+                    labels.addresses(others, tuple(functions)),
                 ),
                 mark=Mark.HOST,
                 functions=tuple(others),
@@ -186,7 +228,7 @@ class _Artist:
                 yield self._function(some[0])
                 continue
             device = self._scene.states.get(some[0])
-            places = ranges.addresses(some, self._vfs_of(pf))
+            places = labels.addresses(some, self._vfs_of(pf))
             yield Line(
                 f"{len(some)} VFs {places}",
                 (*labels.alike(self._scene, some), *self._strange(some[0])),
@@ -204,7 +246,7 @@ class _Artist:
 
     def _alike(self, vfs: Sequence[PciAddress]) -> list[list[PciAddress]]:
         # Whatever is below a VF, it stays there.
-        return grouping.alike(self._scene, vfs, apart=self._forest.below)
+        return forest.alike(self._scene, vfs, apart=self._forest.below)
 
     def _missing(self) -> Iterator[Line]:
         """What is leased or named, and cannot be seen."""

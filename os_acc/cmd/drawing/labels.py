@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from os_acc.cmd.device_states import DeviceState, DeviceStatus
-from os_acc.cmd.drawing import ranges
 from os_acc.cmd.drawing.model import POLICIES, Mark
 from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.numa.affinity import Affinity, allows
@@ -16,6 +15,58 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.numa import NUMACell, NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 from os_acc.objects.request import AttachTarget
+
+
+def addresses(
+    some: Iterable[PciAddress], neighbours: Sequence[PciAddress] | None = None
+) -> str:
+    """Addresses as ranges, such as ``0000:3b:02.0-03.7, 04.1``.
+
+    :param neighbours: a range leaves out none of these that is between its ends;
+        default: there are no others.
+    """
+    wanted = set(some)
+    order = sorted(wanted) if neighbours is None else neighbours
+    parts = []
+    before = None
+    for first, last in _runs([each in wanted for each in order]):
+        text = _short(order[first], before)
+        if last > first:
+            text += f"-{_short(order[last], order[first])}"
+        parts.append(text)
+        before = order[last]
+    return ", ".join(parts)
+
+
+def numbers(some: Iterable[int]) -> str:
+    """Numbers as ranges, such as ``0-7,16``."""
+    order = sorted(set(some))
+    parts: list[list[int]] = []
+    for number in order:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """First and last place of each row of truths."""
+    first = None
+    for place, flag in enumerate((*flags, False)):
+        if flag and first is None:
+            first = place
+        elif not flag and first is not None:
+            yield first, place - 1
+            first = None
+
+
+def _short(address: PciAddress, before: PciAddress | None) -> str:
+    """Without domain and bus where they are those of the one before."""
+    if before is not None and address.parts[:2] == before.parts[:2]:
+        return f"{address.slot:02x}.{address.function:x}"
+    return str(address)
+
 
 MARKS = {
     DeviceStatus.FREE: Mark.FREE,
@@ -130,7 +181,7 @@ def alike(scene: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
     yield driver(found[0])
     groups = {each.iommu_group for each in found} - {None}
     if groups:
-        yield f"groups {ranges.numbers(each for each in groups if each is not None)}"
+        yield f"groups {numbers(each for each in groups if each is not None)}"
 
 
 def role(found: PciFunction) -> str:
@@ -148,7 +199,7 @@ def driver(found: PciFunction) -> str:
 def cell(found: NUMACell) -> Iterator[str]:
     """What a cell has."""
     cpus = found.cpuset | found.pcpuset
-    yield f"CPUs {ranges.numbers(cpus)}" if cpus else "no CPUs"
+    yield f"CPUs {numbers(cpus)}" if cpus else "no CPUs"
     yield _size(found.memory)
     # By ascending size: the first are no huge ones.
     for pages in found.mempages[1:]:
@@ -170,7 +221,7 @@ def cell(found: NUMACell) -> Iterator[str]:
 
 def cells(some: Sequence[int]) -> str:
     """Cells by their numbers."""
-    return f"{'cells' if len(some) > 1 else 'cell'} {ranges.numbers(some)}"
+    return f"{'cells' if len(some) > 1 else 'cell'} {numbers(some)}"
 
 
 def _device(scene: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[str]:
@@ -211,7 +262,7 @@ def _group(scene: HostSnapshot, found: PciFunction) -> Iterator[str]:
     if len(others) > _FEW:
         text += f" with {len(others)} others"
     elif others:
-        text += f" with {ranges.addresses(others)}"
+        text += f" with {addresses(others)}"
     yield text
 
 

@@ -21,16 +21,70 @@ for the least of it begins: to look at every network and request would be slow.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from os_acc import exception
 from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.fit import cell_sets
-from os_acc.numa.fit.conflicts import CellRequirement, GuestRequirements, least
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest, unserved
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CellRequirement:
+    """Some of a host's cells, of which the guest needs one.
+
+    :ivar cells: the set of their places (:mod:`os_acc.numa.fit.cell_sets`).
+    """
+
+    name: str
+    cells: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GuestRequirements:
+    """What a guest wants of all its cells together."""
+
+    needs: tuple[CellRequirement, ...] = ()
+    requests: tuple[DeviceRequest, ...] = ()
+
+    def __contains__(self, part: CellRequirement | DeviceRequest) -> bool:
+        return part in (
+            self.needs if isinstance(part, CellRequirement) else self.requests
+        )
+
+    def without(self, part: CellRequirement | DeviceRequest) -> GuestRequirements:
+        """All the rest."""
+        return GuestRequirements(
+            tuple(each for each in self.needs if each is not part),
+            tuple(each for each in self.requests if each is not part),
+        )
+
+
+def least(
+    conflict: GuestRequirements,
+    tried: Callable[[GuestRequirements], GuestRequirements | None],
+) -> GuestRequirements:
+    """Of what cannot be had together, so much that all but any one part can.
+
+    Each attempt that fails tells what it failed for, and only that is looked at
+    from there on. Needs are left out before requests are.
+
+    :param tried: what cannot be had of something; None: all of it can, or
+        nobody knows.
+    """
+    parts: tuple[CellRequirement | DeviceRequest, ...] = (
+        *conflict.needs,
+        *conflict.requests,
+    )
+    for part in parts:
+        if part in conflict and (fewer := tried(conflict.without(part))):
+            conflict = fewer
+    return conflict
+
 
 #: What requests have in common that can be served from the same devices.
 _Kind = tuple[frozenset[str], NUMAPolicy]

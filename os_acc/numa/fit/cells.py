@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whether one cell of a guest goes onto one cell of the host.
+"""Check whether one cell of a guest fits one cell of the host.
 
-The rules are those of ``_numa_fit_instance_cell`` (``nova/virt/hardware.py``):
-pages, then memory, then CPUs, then what may be overcommitted. No guest
-overcommits against itself; one with dedicated CPUs overcommits no memory.
+The rules are those of Nova's ``_numa_fit_instance_cell``
+(``nova/virt/hardware.py``): pages, then memory, then CPUs, then overcommit. No
+guest overcommits against itself; a guest with dedicated CPUs does not overcommit
+memory. For dedicated CPUs the verdict is that of ``_pack_instance_onto_cores``,
+by counting: which host CPU becomes which guest CPU does not matter.
 """
 
 from __future__ import annotations
@@ -12,16 +14,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from os_acc.numa.fit import cores
 from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import (
     CPUPolicy,
+    CPUThreadPolicy,
     InstanceNUMACell,
     MemoryPages,
     NUMACell,
     NUMALimits,
     PageSize,
 )
+
+
+def dedicated_cpu_refusal(
+    host: NUMACell,
+    cpus: int,
+    policy: CPUThreadPolicy | None,
+    *,
+    emulator: bool = False,
+) -> Reason | None:
+    """Why that many CPUs cannot be dedicated here; None: they can.
+
+    :param policy: None is ``prefer``.
+    :param emulator: one more is for the threads of the emulator. Nova gives it
+        none where the guest's cell has no dedicated CPU itself.
+    """
+    free = [len(core & host.free_pcpus) for core in host.siblings]
+    if policy is CPUThreadPolicy.ISOLATE:
+        threads = max(map(len, host.siblings), default=1) or 1
+        whole = sum(each == threads for each in free)
+        if threads > 1 and whole and host.pcpuset != host.cpuset:
+            return Reason(ReasonKind.THREADS)
+        # Nova counts no CPU at all as none found.
+        if not 1 <= cpus <= whole:
+            return Reason(ReasonKind.WHOLE_CORES, cpus, whole)
+        left = sum(each > 0 for each in free) - cpus
+    else:
+        if policy is CPUThreadPolicy.REQUIRE:
+            if missing := _no_siblings(host, free, cpus):
+                return missing
+        elif sum(free) < cpus:
+            return Reason(ReasonKind.FREE_PCPUS, cpus, sum(free))
+        left = sum(free) - cpus
+    if emulator and (left < 1 or not cpus):
+        return Reason(ReasonKind.EMULATOR, 1)
+    return None
+
+
+def _no_siblings(host: NUMACell, free: list[int], cpus: int) -> Reason | None:
+    """Why they cannot all be siblings, as many to each core as to the others."""
+    if not any(len(core) > 1 for core in host.siblings):
+        return Reason(ReasonKind.NO_THREADS)
+    packed = [
+        threads * sum(each >= threads for each in free)
+        for threads in range(2, max(free) + 1)
+    ]
+    if not packed or max(packed) < cpus:
+        return Reason(ReasonKind.SIBLINGS, cpus, max(packed, default=0))
+    return None
+
 
 _KIB_OF_MIB: Final = 1024
 
@@ -122,7 +173,7 @@ def _without_cpus(
         return None
     if dedicated > len(host.free_pcpus):
         return Reason(ReasonKind.FREE_PCPUS, dedicated, len(host.free_pcpus))
-    return cores.refusal(
+    return dedicated_cpu_refusal(
         host, len(guest.pcpuset), guest.cpu_thread_policy, emulator=emulator
     )
 

@@ -45,8 +45,7 @@ from os_acc import exception
 from os_acc.numa.fit import cells
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest
 from os_acc.numa.fit.networks import carried
-from os_acc.numa.fit.ordering import ordered
-from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.question import Question, ordered
 from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import CPUPolicy, NUMACell, NUMAPolicy, NUMATopology
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from os_acc.scheduling.assignment import feasibility
+from os_acc.scheduling.assignment.feasibility import adds_up
 from os_acc.scheduling.assignment.problem import AssignmentProblem, bits
-from os_acc.scheduling.assignment.subset_sum import adds_up
 
 _Key: TypeAlias = tuple[object, ...]
 

@@ -16,7 +16,7 @@ from nova.network import neutron
 
 from os_acc.exception import InvalidInput
 from os_acc.numa.fit import convert
-from os_acc.numa.fit.network_types import Network, requested
+from os_acc.numa.fit.networks import Network, requested
 from os_acc.objects.numa import (
     CPUPolicy,
     CPUThreadPolicy,

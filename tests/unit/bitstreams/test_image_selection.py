@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc import exception
-from os_acc.bitstreams import board_aliases, image_selection
+from os_acc.bitstreams import image_selection, properties
 from os_acc.objects.image import BitstreamRequest, Image
 from os_acc.objects.pci import PciIdentity
 from tests.unit.bitstreams.image_examples import (
@@ -119,14 +119,14 @@ def test_an_image_that_a_source_lists_twice_is_one_image() -> None:
 @pytest.mark.parametrize("wish", [BY_NAME, BY_FUNCTION, BY_FUNCTION_NAME])
 def test_what_a_vms_image_needs_is_no_bitstream(wish: BitstreamRequest) -> None:
     """A VM's image has the same properties, to say what it needs."""
-    properties = {
+    given = {
         "accel:function_id": FUNCTION_ID,
         "accel:function_name": "Compression",
     }
-    vms = image(1, properties, tags=frozenset())
+    vms = image(1, given, tags=frozenset())
     error = none(exception.ImageNotFound, wish, vms)
     assert "no tag FPGA" in str(error)
-    bitstream = image(2, properties, name="image-1")
+    bitstream = image(2, given, name="image-1")
     assert chosen(wish, vms, bitstream) == bitstream
 
 
@@ -197,8 +197,8 @@ def test_what_an_uploader_has_chosen_is_shown_as_it_is_written() -> None:
     error = none(exception.ImageAmbiguous, BY_FUNCTION, image(1, name=name), image(2))
     assert "\n" not in str(error)
     assert "y" * 100 not in str(error)
-    properties = {"function_uuid": FUNCTION_ID, "vendor": name, "region_uuid": name}
-    error = none(exception.ImageMismatch, BY_FUNCTION, image(1, properties))
+    given = {"function_uuid": FUNCTION_ID, "vendor": name, "region_uuid": name}
+    error = none(exception.ImageMismatch, BY_FUNCTION, image(1, given))
     assert "\n" not in str(error)
 
 
@@ -234,19 +234,19 @@ def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) 
 def test_an_image_for_something_else_is_never_chosen(
     wish: BitstreamRequest, key: str, value: str
 ) -> None:
-    properties = {"accel:function_id": FUNCTION_ID, key: value}
-    error = none(exception.ImageMismatch, wish, image(1, properties))
+    given = {"accel:function_id": FUNCTION_ID, key: value}
+    error = none(exception.ImageMismatch, wish, image(1, given))
     assert value in str(error)
     assert image(1).id in str(error)
 
 
 def test_regions_that_contradict_each_other_are_no_region() -> None:
-    properties = {
+    given = {
         "accel:function_id": FUNCTION_ID,
         "accel:region_uuid": REGION_ID,
         "region_uuid": OTHER_REGION_ID,
     }
-    none(exception.ImageMismatch, BY_FUNCTION, image(1, properties))
+    none(exception.ImageMismatch, BY_FUNCTION, image(1, given))
 
 
 def test_a_region_that_says_nothing_gets_nothing() -> None:
@@ -260,29 +260,29 @@ CARD = PciIdentity(0x8086, 0xBCCE, 0x8086, 0x1771, 0)
 
 @pytest.mark.parametrize("text", ["intel", "INTEL", "Intel", "8086", "0x8086"])
 def test_a_vendor_is_known_by_name_and_id(text: str) -> None:
-    assert board_aliases.is_vendor(text, CARD)
+    assert properties.is_vendor(text, CARD)
 
 
 @pytest.mark.parametrize("text", ["", "xilinx", "10ee", "8086 ", "80860", "0x08086"])
 def test_another_vendor_is_not_the_cards(text: str) -> None:
-    assert not board_aliases.is_vendor(text, CARD)
+    assert not properties.is_vendor(text, CARD)
 
 
 @pytest.mark.parametrize(
     "text", ["bcce", "0xBCCE", "8086:bcce", "0x8086:0xbcce", "1771", "8086:1771"]
 )
 def test_a_board_is_known_by_its_ids_or_those_of_its_subsystem(text: str) -> None:
-    assert board_aliases.is_board(text, CARD)
+    assert properties.is_board(text, CARD)
 
 
 @pytest.mark.parametrize("text", ["", "8086", "10ee:bcce", "bcce:1771", "bcc", "bcce "])
 def test_another_board_is_not_the_card(text: str) -> None:
-    assert not board_aliases.is_board(text, CARD)
+    assert not properties.is_board(text, CARD)
 
 
 @pytest.mark.parametrize("text", ["PAC_ARRIA10", "pac-arria10", "09c4", "8086:09c4"])
 def test_a_board_is_known_by_the_name_that_cyborg_has_for_it(text: str) -> None:
-    assert board_aliases.is_board(text, REGION.identity)
+    assert properties.is_board(text, REGION.identity)
 
 
 # -- what is not allowed -----------------------------------------------------

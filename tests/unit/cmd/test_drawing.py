@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from os_acc.cmd.device_states import DeviceStatus
-from os_acc.cmd.drawing import build, ranges, rows, svg, text, text_table
+from os_acc.cmd.drawing import build, labels, rows, svg, text, text_table
 from os_acc.cmd.drawing.model import Drawing, Line, Mark
 from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
 from os_acc.objects.pci import PciAddress
@@ -44,7 +44,7 @@ def line(drawing: Drawing, label: str) -> Line:
     return found
 
 
-def labels(some: Line) -> list[str]:
+def labels_of(some: Line) -> list[str]:
     return [each.label for each in some.below]
 
 
@@ -169,7 +169,7 @@ def test_ranges_name_exactly_what_they_stand_for(
     neighbours = sorted(some | others)
     named: list[PciAddress] = []
     before = ""
-    for part in ranges.addresses(some, neighbours).split(", "):
+    for part in labels.addresses(some, neighbours).split(", "):
         ends = []
         for end in re.findall(r"(?:[0-9a-f:]+:)?[0-9a-f]{2}\.[0-7]", part):
             before = end if ":" in end else f"{before[:8]}{end}"
@@ -183,26 +183,26 @@ def test_ranges_name_exactly_what_they_stand_for(
 
 def test_cells_are_below_their_sockets() -> None:
     drawing = build.draw(scene([], topology=cells(0, 0, 1)))
-    assert labels(drawing.host) == ["socket 0", "socket 1"]
-    assert labels(line(drawing, "socket 0")) == ["cell 0", "cell 1"]
+    assert labels_of(drawing.host) == ["socket 0", "socket 1"]
+    assert labels_of(line(drawing, "socket 0")) == ["cell 0", "cell 1"]
 
 
 def test_a_cell_on_several_sockets_is_below_the_host() -> None:
     drawing = build.draw(scene([], topology=cells(0, None)))
-    assert labels(drawing.host) == ["socket 0", "cell 1"]
+    assert labels_of(drawing.host) == ["socket 0", "cell 1"]
 
 
 def test_what_is_near_no_cell_has_a_branch_of_its_own() -> None:
     gpu = function(GPU, None)
     drawing = build.draw(scene([gpu], [state(gpu)]))
-    assert labels(line(drawing, "no NUMA node")) == [GPU]
+    assert labels_of(line(drawing, "no NUMA node")) == [GPU]
 
 
 def test_a_host_of_which_no_cells_are_known_is_one_branch() -> None:
     found = [function(GPU, None), function(PF, 0), function(PORT, None)]
     host = scene(found, [state(each) for each in found[:2]], topology=cells())
     drawing = build.draw(host)
-    assert labels(drawing.host) == [GPU, PF, "other functions: 1"]
+    assert labels_of(drawing.host) == [GPU, PF, "other functions: 1"]
     assert "NUMA cells unknown" in drawing.host.details
 
 
@@ -214,16 +214,16 @@ def test_bridges_that_lead_to_one_place_are_one_line() -> None:
     ]
     parents = [(SWITCH, PORT), (GPU, SWITCH)]
     host = scene(found, [state(found[2])], parents=parents)
-    assert labels(line(build.draw(host), "cell 0")) == [f"{PORT} > {SWITCH}"]
+    assert labels_of(line(build.draw(host), "cell 0")) == [f"{PORT} > {SWITCH}"]
     long = build.draw(host, long=True)
-    assert labels(line(long, PORT)) == [SWITCH]
-    assert labels(line(long, SWITCH)) == [GPU]
+    assert labels_of(line(long, PORT)) == [SWITCH]
+    assert labels_of(line(long, SWITCH)) == [GPU]
 
 
 def test_a_device_whose_node_is_not_its_bridges_says_where_it_is() -> None:
     port, gpu = function(PORT, 1, class_code=BRIDGE), function(GPU, 0)
     drawing = build.draw(scene([port, gpu], [state(gpu)], parents=[(GPU, PORT)]))
-    assert labels(line(drawing, "cell 0")) == [GPU]
+    assert labels_of(line(drawing, "cell 0")) == [GPU]
     assert f"behind {PORT}" in line(drawing, GPU).details
 
 
@@ -249,7 +249,7 @@ def test_what_is_below_a_vf_is_drawn_there() -> None:
         map(state, (*vfs, gpu)),
         parents=[(GPU, "0000:3b:02.1")],
     )
-    assert labels(line(build.draw(host), "0000:3b:02.1")) == [GPU]
+    assert labels_of(line(build.draw(host), "0000:3b:02.1")) == [GPU]
 
 
 def test_a_tree_deeper_than_the_terminal_is_wide_leaves_room_for_words() -> None:
@@ -266,7 +266,7 @@ def test_a_tree_deeper_than_the_terminal_is_wide_leaves_room_for_words() -> None
 def test_the_functions_of_one_slot_are_a_card() -> None:
     found = [function(GPU), function("0000:19:00.1")]
     drawing = build.draw(scene(found, map(state, found)))
-    assert labels(line(drawing, "card 0000:19:00")) == [GPU, "0000:19:00.1"]
+    assert labels_of(line(drawing, "card 0000:19:00")) == [GPU, "0000:19:00.1"]
 
 
 def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
@@ -275,7 +275,7 @@ def test_what_has_gone_or_cannot_be_read_has_a_branch_of_its_own() -> None:
     )
     drawing = build.draw(scene([], [gone], unreadable=["0000:05:00.0"]))
     branch = line(drawing, "not to be seen")
-    assert labels(branch) == [GPU, "0000:05:00.0"]
+    assert labels_of(branch) == [GPU, "0000:05:00.0"]
     assert "web" in line(drawing, GPU).details[0]
 
 
@@ -287,7 +287,7 @@ def test_alike_vfs_are_one_line_and_others_are_not() -> None:
     states = [state(vf) for vf in vfs]
     states[2] = state(vfs[2], DeviceStatus.QUARANTINED, given=lease(vfs[2].address))
     drawing = build.draw(scene([pf, *vfs], states))
-    assert labels(line(drawing, PF)) == [
+    assert labels_of(line(drawing, PF)) == [
         "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
         "0000:3b:02.2",
     ]
@@ -306,7 +306,7 @@ def test_many_vfs_that_are_not_where_their_pfs_are_stay_readable(
     found = [*moved, *(pf for pf, *_vfs in cards)]
     drawing = build.draw(scene(found, map(state, moved)))
     place = line(drawing, "no NUMA node" if node is None else "cell 1")
-    assert labels(place) == [f"32 VFs 0000:{bus:02x}:02.0-05.7" for bus in range(8)]
+    assert labels_of(place) == [f"32 VFs 0000:{bus:02x}:02.0-05.7" for bus in range(8)]
     for bus, some in enumerate(place.below):
         assert f"VF of 0000:{bus:02x}:00.0" in some.details
     assert len(printed(drawing)) < 40
@@ -320,7 +320,7 @@ def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
         vfs[2], DeviceStatus.LEASED, given=lease(vfs[2].address, name="web")
     )
     drawing = build.draw(scene([pf, *vfs], states))
-    assert labels(line(drawing, "cell 1")) == [
+    assert labels_of(line(drawing, "cell 1")) == [
         "5 VFs 0000:3b:02.0-02.1, 02.3-02.5",
         "0000:3b:02.2",
     ]
@@ -330,7 +330,7 @@ def test_a_vf_that_is_elsewhere_and_differs_has_a_line_of_its_own() -> None:
 def test_vfs_of_a_pf_that_cannot_be_read_are_one_line() -> None:
     _pf, *vfs = card(PF, 3)
     drawing = build.draw(scene(vfs, map(state, vfs), unreadable=[PF]))
-    assert labels(line(drawing, "cell 0")) == ["3 VFs 0000:3b:02.0-02.2"]
+    assert labels_of(line(drawing, "cell 0")) == ["3 VFs 0000:3b:02.0-02.2"]
 
 
 @pytest.mark.parametrize(("instances", "lines_of_vfs"), [(8, 8), (9, 1)])

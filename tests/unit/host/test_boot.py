@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc.exception import HostStepFailed
-from os_acc.host.boot import boot_id
+from os_acc.host.attributes import boot_id
 from tests.unit.host.tree import Sysfs
 
 PATH = "proc/sys/kernel/random/boot_id"

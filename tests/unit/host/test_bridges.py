@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from os_acc.host.bridges import read_parents
+from os_acc.host.pci import read_parents
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FakeKernel, hosts
 from tests.unit.host.tree import Sysfs, address

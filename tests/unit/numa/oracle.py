@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from os_acc.numa.fit import cells
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest
-from os_acc.numa.fit.ordering import ordered
-from os_acc.numa.fit.question import Question
+from os_acc.numa.fit.question import Question, ordered
 from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.numa.fit import cells, cores
+from os_acc.numa.fit import cells
 from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import (
     CPUPolicy,
@@ -252,7 +252,7 @@ def test_as_many_cpus_can_be_dedicated_as_the_thread_policy_allows(
 ) -> None:
     there = with_free(*free, threads=threads)
     for number in range(1, sum(free) + 2):
-        refusal = cores.refusal(there, number, policy)
+        refusal = cells.dedicated_cpu_refusal(there, number, policy)
         assert (refusal is None) is (number <= most)
         if refusal:
             assert (refusal.wanted, refusal.there) == (number, most)
@@ -277,7 +277,7 @@ def test_as_many_cpus_can_be_dedicated_as_the_thread_policy_allows(
 def test_some_hosts_can_never_serve_a_thread_policy(
     there: NUMACell, policy: CPUThreadPolicy, why: ReasonKind
 ) -> None:
-    refusal = cores.refusal(there, 1, policy)
+    refusal = cells.dedicated_cpu_refusal(there, 1, policy)
     assert refusal is not None
     assert refusal.why is why
 
@@ -299,9 +299,9 @@ def test_the_emulator_has_a_cpu_more(
 ) -> None:
     there = with_free(*free)
     for number in range(1, sum(free) + 1):
-        refusal = cores.refusal(there, number, policy, emulator=True)
+        refusal = cells.dedicated_cpu_refusal(there, number, policy, emulator=True)
         assert (refusal is None) is (number <= most)
-    assert cores.refusal(there, most, policy) is None
+    assert cells.dedicated_cpu_refusal(there, most, policy) is None
 
 
 def test_the_emulator_counts_among_dedicated_cpus() -> None:
@@ -336,7 +336,7 @@ def packings(free: list[int], policy: CPUThreadPolicy) -> set[int]:
 def test_counting_finds_what_trying_finds(
     free: list[int], policy: CPUThreadPolicy, number: int
 ) -> None:
-    refusal = cores.refusal(with_free(*free, threads=3), number, policy)
+    refusal = cells.dedicated_cpu_refusal(with_free(*free, threads=3), number, policy)
     assert (refusal is None) is (number in packings(free, policy))
 
 

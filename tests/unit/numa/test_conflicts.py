@@ -9,7 +9,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.numa.fit.conflicts import CellRequirement, GuestRequirements, least
+from os_acc.numa.fit.cell_assignment import CellRequirement, GuestRequirements, least
 from os_acc.numa.fit.devices import DeviceRequest
 
 NEEDS = tuple(CellRequirement(f"n{at}", 1 << at) for at in range(6))

@@ -16,8 +16,7 @@ from os_acc.numa.fit import networks
 from os_acc.numa.fit.devices import DevicePool, DeviceRequest, unserved
 from os_acc.numa.fit.question import Question
 from os_acc.numa.fit.reasons import ReasonKind
-from os_acc.numa.fit.search import MAX_CELLS, Fit, fit_to_host
-from os_acc.numa.fit.unmet import Unmet, lacking
+from os_acc.numa.fit.search import MAX_CELLS, Fit, Unmet, fit_to_host, lacking
 from os_acc.objects.numa import (
     InstanceNUMACell,
     InstanceNUMANetworks,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from os_acc.numa.fit.network_types import Network, merged, requested
+from os_acc.numa.fit.networks import Network, merged, requested
 from os_acc.objects.numa import InstanceNUMANetworks
 
 NOTHING = InstanceNUMANetworks()

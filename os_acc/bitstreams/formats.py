@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Read the header of a bitstream file and check it against the request.
+
+The first bytes of the file determine its format, not its name or a property of
+the image. Only the head of a file is read, whatever lengths and nesting the file
+claims.
+
+GBS is the green bitstream of Intel's OPAE: a GUID of 16 bytes, the length of the
+metadata (32 bits, little endian), the metadata in JSON, and the data for the
+hardware. OPAE SDK: libraries/libbitstream (bitstream.h, metadatav1.c) and
+python/packager. Other readers of the format accept 1 to 4095 bytes of metadata.
+
+xclbin is the container of AMD/Xilinx (``struct axlf``): a fixed head, a table of
+sections, the sections, all little endian. XRT: src/runtime_src/core/include/xclbin.h.
+``xclbinutil`` takes ``m_interface_uuid`` from the metadata of the partition; it is
+zero in files for shells of one stage. The whole file goes to the vendor's tool.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import BinaryIO, Final, NoReturn, TypeVar
+
+from os_acc import exception
+from os_acc.bitstreams import properties
+from os_acc.objects.image import Header, Image, ImageFormat
+from os_acc.objects.instance import canonical_uuid
+from os_acc.objects.region import Region
+
+
+def exactly(file: BinaryIO, count: int) -> bytes:
+    """So many bytes, no less.
+
+    :raises ImageInvalid: the file ends before.
+    """
+    found = b""
+    while len(found) < count:
+        piece = file.read(count - len(found))
+        if not piece:
+            raise exception.ImageInvalid(
+                f"the file ends {count - len(found)} bytes too early"
+            )
+        found += piece
+    return found
+
+
+GUID: Final = b"XeonFPGA\xb7GBSv001"
+#: ``magic-no`` in the metadata; what a file begins with that has none.
+MAGIC_NUMBER: Final = 0x1D1F8680
+
+_LENGTH: Final = struct.Struct("<I")
+_LONGEST: Final = 4095
+# 640 and 650 are 1: files of two releases have the release in its place.
+_VERSIONS: Final = frozenset({1, 640, 650})
+
+_T = TypeVar("_T")
+
+
+def read_gbs(file: BinaryIO, size: int) -> Header:
+    """Read the header; the file stands behind the GUID.
+
+    :param size: bytes that the file has.
+    :raises ImageInvalid: it is not as OPAE's tools write it.
+    """
+    (length,) = _LENGTH.unpack(exactly(file, _LENGTH.size))
+    if not 1 <= length <= _LONGEST:
+        _gbs_invalid(f"claims {length} bytes of metadata; it may have 1 to {_LONGEST}")
+    offset = len(GUID) + _LENGTH.size + length
+    if offset > size:
+        _gbs_invalid(f"claims {length} bytes of metadata, and has {size} in all")
+    metadata = _metadata(exactly(file, length))
+    version = _member(metadata, "version", int)
+    if version not in _VERSIONS:
+        _gbs_invalid(f"has metadata of version {exception.show(version)}")
+    image: Mapping[str, object] = _member(metadata, "afu-image", dict)
+    if image.get("magic-no", MAGIC_NUMBER) != MAGIC_NUMBER:
+        _gbs_invalid(f"has magic-no {exception.show(image['magic-no'])}")
+    return Header(
+        ImageFormat.GBS,
+        payload_offset=offset,
+        payload_size=size - offset,
+        interface_id=_uuid(image, "interface-uuid"),
+        function_ids=_functions(image),
+    )
+
+
+def _functions(image: Mapping[str, object]) -> tuple[str, ...]:
+    clusters = _member(image, "accelerator-clusters", list)
+    if not clusters:
+        _gbs_invalid("implements nothing: its accelerator-clusters are empty")
+    found: dict[str, None] = {}
+    for cluster in clusters:
+        if not isinstance(cluster, dict):
+            _gbs_invalid(
+                f"has {exception.show(cluster)} among its accelerator-clusters"
+            )
+        found[_uuid(cluster, "accelerator-type-uuid")] = None
+    return tuple(found)
+
+
+def _metadata(raw: bytes) -> Mapping[str, object]:
+    try:
+        # Readers in C take a text that ends with a zero byte.
+        found = json.loads(raw.decode().rstrip("\0 \t\r\n"), object_pairs_hook=_once)
+    # Of nesting that is too deep, Python's reader says RecursionError.
+    except (ValueError, RecursionError) as error:
+        raise exception.ImageInvalid(
+            "the metadata of the green bitstream is no JSON: "
+            f"{exception.show(str(error))}"
+        ) from error
+    if not isinstance(found, dict):
+        _gbs_invalid(f"has {exception.show(found)} for metadata")
+    return found
+
+
+def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    # Readers differ in which of two they take: whoever programs might take
+    # another one than we have checked.
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _member(within: Mapping[str, object], key: str, kind: type[_T]) -> _T:
+    found = within.get(key)
+    # A bool is an int to Python.
+    if type(found) is not kind:
+        _gbs_invalid(f"has {exception.show(found)} for {key}")
+    return found
+
+
+def _uuid(within: Mapping[str, object], key: str) -> str:
+    found = canonical_uuid(within.get(key))
+    if found is None:
+        _gbs_invalid(f"has {exception.show(within.get(key))} for {key}, not a UUID")
+    return found
+
+
+def _gbs_invalid(what: str) -> NoReturn:
+    raise exception.ImageInvalid(f"the green bitstream {what}")
+
+
+MAGIC: Final = b"xclbin2\0"
+
+_HEAD: Final = struct.Struct(
+    "<8s"  # m_magic
+    "i28s256sQ"  # m_signature_length, reserved, m_keyBlock, m_uniqueId
+    "QQQHBBHH"  # m_length, two time stamps, version, m_mode, m_actionMask
+    "16s64s16s16s"  # m_interface_uuid, m_platformVBNV, uuid, m_debug_bin
+    "I4x"  # m_numSections
+)
+_SECTION: Final = struct.Struct("<I16s4xQQ")
+
+# XRT takes 65536; real files have 20, and what is read here is bounded.
+_MOST_SECTIONS: Final = 512
+# XCLBIN_FLAT, XCLBIN_PR: the others are for emulation, or the card's start.
+_MODES: Final = frozenset({0, 1})
+_BITSTREAM: Final = 0
+_PDI: Final = 18
+_PARTIAL_PDI: Final = 19
+#: Sections that are written to the card's flash: a shell, no bitstream.
+_OF_A_SHELL: Final = {12: "MCS", 13: "BMC", 24: "ASK_FLASH"}
+
+
+def read_xclbin(file: BinaryIO, size: int) -> Header:
+    """Read the header from the file's beginning.
+
+    :param size: bytes that the file has.
+    :raises ImageInvalid: it contradicts itself, holds no bitstream, or is one
+        for a card's flash.
+    """
+    if size < _HEAD.size:
+        _xclbin_invalid(f"has {size} bytes, less than its head")
+    file.seek(0)
+    fields = _HEAD.unpack(exactly(file, _HEAD.size))
+    length, major, mode = fields[5], fields[9], fields[11]
+    interface, own, count = fields[13], fields[15], fields[17]
+    if length != size:
+        _xclbin_invalid(f"claims {length} bytes, and has {size}")
+    if major != 2:
+        _xclbin_invalid(f"is of version {major}; 2 is known")
+    if mode not in _MODES:
+        _xclbin_invalid(f"is of mode {mode}, not one to program a card with")
+    if not 1 <= count <= _MOST_SECTIONS:
+        _xclbin_invalid(f"has {count} sections; it may have 1 to {_MOST_SECTIONS}")
+    _check_sections(exactly(file, count * _SECTION.size), size)
+    return Header(
+        ImageFormat.XCLBIN,
+        payload_offset=0,
+        payload_size=size,
+        interface_id=str(uuid.UUID(bytes=interface)) if any(interface) else None,
+        # What XRT names the loaded xclbin by (xclbinuuid).
+        function_ids=(str(uuid.UUID(bytes=own)),) if any(own) else (),
+    )
+
+
+def _check_sections(table: bytes, size: int) -> None:
+    bitstreams = 0
+    for kind, _name, offset, length in _SECTION.iter_unpack(table):
+        if kind in _OF_A_SHELL:
+            _xclbin_invalid(
+                f"has a section {_OF_A_SHELL[kind]}: it is for a card's flash"
+            )
+        if offset + length > size:
+            _xclbin_invalid(f"has a section of kind {kind} that ends behind the file")
+        if kind in (_BITSTREAM, _PDI, _PARTIAL_PDI) and length:
+            bitstreams += 1
+    if not bitstreams:
+        _xclbin_invalid("has no bitstream in it")
+
+
+def _xclbin_invalid(what: str) -> NoReturn:
+    raise exception.ImageInvalid(f"the xclbin {what}")
+
+
+_MAGIC: Final = 16
+_LEGACY_GBS: Final = struct.pack("<I", MAGIC_NUMBER)
+#: Files that people upload for bitstreams, and are none that hardware takes.
+_NO_BITSTREAMS: Final = (
+    (_LEGACY_GBS, "a green bitstream without metadata", "package it with OPAE's tools"),
+    (b"xclbin", "an xclbin of an old format", "migrate it with xclbinutil"),
+    (b"\x7fELF", "an ELF file, as an .aocx is", "upload the bitstream in it"),
+    (b"PK\x03\x04", "a zip archive", "upload the bitstream in it"),
+    (b"\x1f\x8b", "compressed by gzip", "upload it uncompressed"),
+    (b"\xfd7zXZ\0", "compressed by xz", "upload it uncompressed"),
+    (b"QFI\xfb", "a disk image of QEMU's (qcow2)", ""),
+    (b"KDMV", "a disk image of VMware's (VMDK)", ""),
+)
+
+#: buffer_size of ``struct dfl_fpga_fme_port_pr`` has 32 bits.
+_LARGEST_PAYLOAD: Final = 2**32 - 4
+
+
+def read_header(file: BinaryIO, size: int) -> Header:
+    """Read what the head of a bitstream's file says.
+
+    :param file: opened for reading; it is read from its beginning.
+    :param size: bytes that it has.
+    :raises ImageInvalid: it is empty, ends too early, contradicts itself, or is
+        of a kind that no hardware takes.
+    """
+    if size <= 0:
+        raise exception.ImageInvalid("the file is empty")
+    file.seek(0)
+    magic = exactly(file, min(size, _MAGIC))
+    if magic == GUID:
+        return read_gbs(file, size)
+    if magic.startswith(MAGIC):
+        return read_xclbin(file, size)
+    for start, name, hint in _NO_BITSTREAMS:
+        if magic.startswith(start):
+            raise exception.ImageInvalid(f"the file is {name}", hint=hint)
+    return Header(ImageFormat.RAW, payload_offset=0, payload_size=size)
+
+
+def check(header: Header, image: Image, region: Region) -> None:
+    """Hold a file's header against its image's properties and a region.
+
+    :raises NotProgrammable: nothing tells what the region takes.
+    :raises ImageMismatch: the file is built for something else, or nothing
+        tells what it is built for.
+    :raises ImageInvalid: the file is not what the properties say, or has
+        nothing, too much or half a word for the hardware.
+    """
+    if region.interface_id is None:
+        raise exception.NotProgrammable(
+            f"{region} does not say what a bitstream for it has to be built for"
+        )
+    _check_interface(header, image, region, region.interface_id)
+    _check_functions(header, image)
+    _check_payload(header, image)
+
+
+def _check_interface(header: Header, image: Image, region: Region, wanted: str) -> None:
+    claimed = properties.region_id(image)
+    if header.interface_id is None:
+        if claimed is None:
+            raise exception.ImageMismatch(
+                f"nothing says what image {properties.title(image)} is built for: its "
+                f"file does not, and it has no property {properties.REGION_NAMES[0]}",
+                hint=f"set that to {wanted} if it is built for {region}",
+            )
+    elif claimed not in (None, header.interface_id):
+        raise exception.ImageInvalid(
+            f"image {properties.title(image)} is built for {header.interface_id} by "
+            f"its file, and for {exception.show(claimed)} by its properties"
+        )
+    built_for = header.interface_id or claimed
+    if built_for != wanted:
+        raise exception.ImageMismatch(
+            f"image {properties.title(image)} is built for "
+            f"{exception.show(built_for)}, and {region} takes what is built for "
+            f"{wanted}"
+        )
+
+
+def _check_functions(header: Header, image: Image) -> None:
+    if not header.function_ids:
+        return
+    for claimed in properties.function_ids(image):
+        if claimed not in header.function_ids:
+            raise exception.ImageInvalid(
+                f"image {properties.title(image)} implements "
+                f"{', '.join(header.function_ids)} by its file, and "
+                f"{exception.show(claimed)} by its properties"
+            )
+
+
+def _check_payload(header: Header, image: Image) -> None:
+    title, size = properties.title(image), header.payload_size
+    if size <= 0:
+        raise exception.ImageInvalid(f"image {title} has nothing for the hardware")
+    # What follows is of DFL (drivers/fpga/dfl-fme-pr.c); an xclbin goes to its
+    # vendor's tool, which knows its sections.
+    if header.format is ImageFormat.XCLBIN:
+        return
+    if size % 4:
+        # The kernel would fill the last word with what its memory holds: the
+        # hardware would get bytes that nobody has verified.
+        raise exception.ImageInvalid(
+            f"image {title} has {size} bytes for the hardware, which takes words of 4",
+            hint="it is cut off, or was packaged from a file that was",
+        )
+    if size > _LARGEST_PAYLOAD:
+        raise exception.ImageInvalid(
+            f"image {title} has {size} bytes for the hardware, more than the "
+            f"{_LARGEST_PAYLOAD} that the kernel takes"
+        )

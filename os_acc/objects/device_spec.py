@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which devices the operator gave to os_acc, and which to Nova.
+
+The syntax of ``[os_acc] device_spec`` is that of Nova's ``[pci] device_spec``
+(``nova/pci/devspec.py``), with tags of our own. Nova takes every key that it
+does not know for a tag, so that a misspelt one matches every device; here an
+unknown key is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import os_resource_classes
+import os_traits
+from oslo_log import log as logging
+from oslo_utils import strutils
+
+from os_acc import exception
+from os_acc.objects.claim import DeviceTags
+from os_acc.objects.device_address import (
+    LIMITS,
+    Glob,
+    Netdev,
+    Place,
+    hexadecimal,
+    parse_glob,
+    parse_regex,
+)
+from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.pci import PciAddress, PciFunction, PciRole
+from os_acc.objects.request import PLACEMENT_NAME
+
+_DECIMAL = re.compile(r"[0-9]{1,5}", re.ASCII)
+#: TotalVFs is 16 bits wide (PCI Express, SR-IOV extended capability).
+_MOST_VFS: Final = 0xFFFF
+
+#: The keys that :func:`parse_tags` reads.
+TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(DeviceTags))
+
+
+def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
+    """Read the tags; other keys are left alone.
+
+    Names are normalised as Nova's ``pci_placement_translator`` does: upper
+    case, with the prefix ``CUSTOM_`` unless they are standard; blanks around
+    a trait do not count. Booleans may be text, as Nova's tags are.
+
+    :raises InvalidDeviceSpec: a tag has a value that it cannot have.
+    """
+    return DeviceTags(
+        resource_class=_resource_class(spec) if "resource_class" in spec else None,
+        traits=_traits(spec) if "traits" in spec else frozenset(),
+        num_vfs=_num_vfs(spec["num_vfs"]) if "num_vfs" in spec else None,
+        prebound=_boolean("prebound", spec.get("prebound", False)),
+        allow_no_reset=_boolean("allow_no_reset", spec.get("allow_no_reset", False)),
+        numa_policy=_numa_policy(spec["numa_policy"])
+        if "numa_policy" in spec
+        else None,
+    )
+
+
+def _resource_class(spec: Mapping[str, Any]) -> str:
+    given = _text("resource_class", spec["resource_class"])
+    name = given.upper()
+    if name not in os_resource_classes.STANDARDS and not name.startswith("CUSTOM_"):
+        name = str(os_resource_classes.normalize_name(given))
+    return _checked("resource_class", given, name)
+
+
+def _traits(spec: Mapping[str, Any]) -> frozenset[str]:
+    given = [part.strip() for part in _text("traits", spec["traits"]).split(",")]
+    standard, _others = os_traits.check_traits(given)
+    return frozenset(_trait(name, name in standard) for name in given)
+
+
+def _trait(given: str, is_standard: bool) -> str:
+    if is_standard:
+        return given
+    name = given.upper()
+    if not name.startswith("CUSTOM_"):
+        name = str(os_traits.normalize_name(given))
+    return _checked("traits", given, name)
+
+
+def _text(tag: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise exception.InvalidDeviceSpec(f"{tag} is {exception.show(value)}, not text")
+    return value.strip()
+
+
+def _checked(tag: str, given: str, name: str) -> str:
+    if not given or not PLACEMENT_NAME.fullmatch(name):
+        raise exception.InvalidDeviceSpec(
+            f"{tag} has {exception.show(given)}, which is no name for Placement",
+            hint="it has at most 255 characters of A-Z, 0-9 and _",
+        )
+    return name
+
+
+def _num_vfs(value: object) -> int:
+    number = value
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        number = int(value)
+    if type(number) is not int or not 1 <= number <= _MOST_VFS:
+        raise exception.InvalidDeviceSpec(
+            f"num_vfs is {exception.show(value)}, not a number from 1 to {_MOST_VFS}"
+        )
+    return number
+
+
+def _numa_policy(value: object) -> NUMAPolicy:
+    try:
+        return NUMAPolicy(value)
+    except ValueError as error:
+        choices = [each.value for each in NUMAPolicy]
+        raise exception.InvalidDeviceSpec(
+            f"numa_policy is {exception.show(value)}",
+            hint=exception.did_you_mean(value, choices),
+        ) from error
+
+
+def _boolean(tag: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            return bool(strutils.bool_from_string(value, strict=True))
+        except ValueError as error:
+            raise exception.InvalidDeviceSpec(
+                f"{tag} is {exception.show(value)}, neither true nor false"
+            ) from error
+    raise exception.InvalidDeviceSpec(
+        f"{tag} is {exception.show(value)}, neither true nor false"
+    )
+
+
+#: Nova cannot match a device in a domain above this.
+NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceSpecEntry:
+    """One specification; ``vendor`` and ``product`` None mean any."""
+
+    vendor: int | None
+    product: int | None
+    place: Place
+    tags: DeviceTags
+
+    def matches(
+        self,
+        function: PciFunction,
+        netdevs: Mapping[str, PciAddress],
+        functions: Mapping[PciAddress, PciFunction],
+    ) -> bool:
+        """Whether this names the function, directly or through its PF.
+
+        Vendor and product are always those of the function itself. An entry
+        that names a single address names its VFs as well if it is a PF.
+        """
+        identity = function.identity
+        if self.vendor not in (None, identity.vendor):
+            return False
+        if self.product not in (None, identity.product):
+            return False
+        if self.place.matches(function.address):
+            return True
+        single = self.place.single(netdevs)
+        if single is None:
+            return False
+        if single == function.address:
+            return True
+        named = functions.get(single)
+        is_pf = named is not None and named.role is PciRole.PF
+        return is_pf and function.physfn == single
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """Specifications in the order in which they were given.
+
+    :ivar highest_domain: functions in a PCI domain above it never match.
+    """
+
+    entries: tuple[DeviceSpecEntry, ...] = ()
+    highest_domain: int = LIMITS["domain"]
+
+    @property
+    def wants_vfs(self) -> bool:
+        """Whether any entry asks for VFs to be made."""
+        return any(entry.tags.num_vfs is not None for entry in self.entries)
+
+    @property
+    def interfaces(self) -> frozenset[str]:
+        """Return the network interfaces that entries name."""
+        places = (entry.place for entry in self.entries)
+        return frozenset(each.name for each in places if isinstance(each, Netdev))
+
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        """Those that entries give devices."""
+        found = (entry.tags.resource_class for entry in self.entries)
+        return frozenset(each for each in found if each)
+
+    def match(
+        self,
+        function: PciFunction,
+        netdevs: Mapping[str, PciAddress],
+        functions: Mapping[PciAddress, PciFunction],
+    ) -> DeviceTags | None:
+        """The tags of the first entry that names the function, or None.
+
+        A VF has no VFs of its own: ``num_vfs`` is None for it even where the
+        entry that names it has one.
+
+        :param netdevs: the PCI function behind each network interface.
+        :param functions: all PCI functions of the host.
+        """
+        if function.address.domain > self.highest_domain:
+            return None
+        for entry in self.entries:
+            if entry.matches(function, netdevs, functions):
+                if function.role is PciRole.VF and entry.tags.num_vfs is not None:
+                    return dataclasses.replace(entry.tags, num_vfs=None)
+                return entry.tags
+        return None
+
+
+_SELECTORS: Final = frozenset({"vendor_id", "product_id", "address", "devname"})
+_NOVAS_TAGS: Final = frozenset(
+    {
+        "physical_network",
+        "trusted",
+        "remote_managed",
+        "managed",
+        "live_migratable",
+        "one_time_use",
+    }
+)
+
+
+def parse(values: Sequence[str]) -> DeviceSpec:
+    """Read the option's values, each a JSON object or a list of them.
+
+    Selectors are ``vendor_id``, ``product_id``, and ``address`` (text: glob;
+    object: regular expressions, see :class:`.address.Regex`) or ``devname``;
+    tags are those of :class:`.DeviceTags`.
+
+    :raises InvalidDeviceSpec: a value cannot be understood completely.
+    """
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise exception.InvalidDeviceSpec(
+            f"device_spec is {exception.show(values)}, not a list of values"
+        )
+    return DeviceSpec(
+        tuple(_entry(spec) for value in values for spec in objects_of(value, _no_twins))
+    )
+
+
+def objects_of(value: object, pairs_hook: Any = dict) -> list[dict[str, Any]]:
+    """The JSON objects in one value of the option.
+
+    :raises InvalidDeviceSpec: neither an object nor a list of objects.
+    """
+    if not isinstance(value, str):
+        raise exception.InvalidDeviceSpec(
+            f"device_spec has {exception.show(value)}, not text"
+        )
+    try:
+        decoded = json.loads(value, object_pairs_hook=pairs_hook)
+    except exception.InvalidDeviceSpec:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise exception.InvalidDeviceSpec(
+            f"device_spec has {exception.show(value)}, which is not JSON: {error}"
+        ) from error
+    specs = decoded if isinstance(decoded, list) else [decoded]
+    for spec in specs:
+        if not isinstance(spec, dict):
+            raise exception.InvalidDeviceSpec(
+                f"device_spec has {exception.show(value)}",
+                hint="each value has to be a JSON object or a list of objects",
+            )
+    return specs
+
+
+def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
+    """Read the selectors as Nova does.
+
+    :raises InvalidDeviceSpec: where Nova would refuse them.
+    """
+    vendor = _identifier(spec, "vendor_id")
+    product = _identifier(spec, "product_id")
+    return DeviceSpecEntry(
+        vendor=vendor, product=product, place=_place(spec), tags=tags
+    )
+
+
+def _identifier(spec: Mapping[str, Any], key: str) -> int | None:
+    value = spec.get(key, "*")
+    if not isinstance(value, str):
+        raise exception.InvalidDeviceSpec(f"{key} is {exception.show(value)}, not text")
+    return hexadecimal(key, value, 0xFFFF)
+
+
+def _place(spec: Mapping[str, Any]) -> Place:
+    address, devname = spec.get("address"), spec.get("devname")
+    if address and devname:
+        raise exception.InvalidDeviceSpec(
+            f"device_spec names both address {exception.show(address)} and devname "
+            f"{exception.show(devname)}",
+            hint="leave out one of them",
+        )
+    if devname:
+        if not isinstance(devname, str):
+            raise exception.InvalidDeviceSpec(
+                f"devname is {exception.show(devname)}, not text"
+            )
+        return Netdev(devname)
+    if not address:
+        return Glob()
+    if isinstance(address, str):
+        return parse_glob(address)
+    if isinstance(address, dict):
+        return parse_regex(address)
+    raise exception.InvalidDeviceSpec(
+        f"address is {exception.show(address)}, neither text nor an object"
+    )
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _value in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise exception.InvalidDeviceSpec(
+                f"device_spec has the key {exception.show(key)} twice"
+            )
+    return dict(pairs)
+
+
+def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
+    _check_keys(spec, _SELECTORS | TAG_NAMES)
+    if not _SELECTORS & spec.keys():
+        raise exception.InvalidDeviceSpec(
+            f"device_spec {exception.show(spec)} names no device",
+            hint='to take every device, say so with "address": "*"',
+        )
+    for key in ("address", "devname"):
+        if key in spec and not spec[key]:
+            raise exception.InvalidDeviceSpec(
+                f"{key} is {exception.show(spec[key])}",
+                hint="leave the key out where any will do",
+            )
+    if isinstance(spec.get("address"), dict):
+        _check_keys(spec["address"], frozenset(LIMITS))
+    return entry_of(spec, parse_tags(spec))
+
+
+def _check_keys(spec: Mapping[str, Any], known: frozenset[str]) -> None:
+    for key in spec:
+        if key in known:
+            continue
+        hint = exception.did_you_mean(key, known)
+        if key in _NOVAS_TAGS:
+            hint = "this tag is for Nova's [pci] device_spec"
+        raise exception.InvalidDeviceSpec(
+            f"device_spec has the unknown key {exception.show(key)}", hint=hint
+        )
+
+
+LOG = logging.getLogger(__name__)
+
+
+def nova_claims(device_spec_values: Sequence[str]) -> DeviceSpec:
+    """Read Nova's ``[pci] device_spec`` to see which devices are Nova's.
+
+    Unknown keys are tags, as they are to Nova. What Nova itself would refuse
+    is ignored with a warning: it claims nothing. Domains above FFFF never
+    match, since Nova cannot express them.
+    """
+    entries = [
+        entry for value in device_spec_values for entry in _readable_entries(value)
+    ]
+    return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
+
+
+def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
+    """The NUMA policies in Nova's ``[pci] alias``, by the devices that it names.
+
+    Of two for one device the first is heard. An alias that names no product,
+    and what Nova itself would refuse, says nothing of a device.
+    """
+    entries = []
+    for value in alias_values:
+        try:
+            entries += [
+                entry_of(
+                    {key: spec[key] for key in ("vendor_id", "product_id")},
+                    parse_tags({"numa_policy": spec["numa_policy"]}),
+                )
+                for spec in objects_of(value)
+                if {"vendor_id", "product_id", "numa_policy"} <= spec.keys()
+            ]
+        except exception.InvalidDeviceSpec as error:
+            LOG.warning("A value of Nova's [pci] alias is ignored: %s", error)
+    return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
+
+
+def _readable_entries(value: object) -> Iterator[DeviceSpecEntry]:
+    try:
+        specs = objects_of(value)
+    except exception.InvalidDeviceSpec as error:
+        LOG.warning("A value of Nova's [pci] device_spec is ignored: %s", error)
+        return
+    for spec in specs:
+        try:
+            yield entry_of(spec, DeviceTags())
+        except exception.InvalidDeviceSpec as error:
+            LOG.warning("A part of Nova's [pci] device_spec is ignored: %s", error)
+
+
+def nova_mdev_addresses(values: Sequence[str]) -> frozenset[PciAddress]:
+    """The PCI functions in Nova's ``[mdev_*] device_addresses``.
+
+    Other parents of mediated devices (``mtty_mtty``) are no PCI functions
+    and left out.
+    """
+    addresses = set()
+    for value in values:
+        try:
+            addresses.add(PciAddress.parse(value))
+        except exception.InvalidPciAddress:
+            continue
+    return frozenset(addresses)
+
+
+__all__ = [
+    "DeviceSpec",
+    "DeviceSpecEntry",
+    "DeviceTags",
+    "nova_claims",
+    "nova_mdev_addresses",
+    "nova_numa_policies",
+    "parse",
+]
