@@ -70,7 +70,7 @@ def _stocking(root: str, size: int) -> measure.Work[discovery.Inventory]:
         assert not found.set_aside, found.set_aside
 
     return measure.Work(
-        lambda: discovery.take_stock(root, rules, loaded, "node", RecordedState()),
+        lambda: discovery.discover(root, rules, loaded, "node", RecordedState()),
         check,
     )
 

@@ -90,7 +90,7 @@ def _watched() -> Iterator[_Clock]:
     clock = _Clock()
     watched: list[tuple[object, str, str]] = [
         (comm.ClientChannel, "send_recv", _HELPER),
-        (discovery, "take_stock", _HOST),
+        (discovery, "discover", _HOST),
         *((Store, name, _STORE) for name in _methods(Store)),
     ]
     with contextlib.ExitStack() as patches:

@@ -39,7 +39,7 @@ _VFS_SHARE = 0.75
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
-_watcher: monitor.HostMonitor | None = None
+_monitor: monitor.HostMonitor | None = None
 # The kernel says it once: a reset must not forget it.
 _health = monitor.FaultTracker()
 #: What the log has been told, also by managers before a ``reset=True``.
@@ -47,10 +47,10 @@ _told = discovery.RejectionLog()
 
 
 def _forget_parent() -> None:
-    global _lock, _watcher
+    global _lock, _monitor
     _lock = threading.Lock()
     # A thread is not inherited.
-    _watcher = None
+    _monitor = None
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -78,7 +78,7 @@ def initialize(
     :param config: the service's configuration; default the global one.
     :param root: where ``/sys`` and ``/proc`` are found; ``/`` but in tests.
     """
-    global _manager, _watcher
+    global _manager, _monitor
     if type(reset) is not bool:
         raise exception.InvalidInput(
             f"reset is {exception.show(reset)}, not True or False"
@@ -98,9 +98,9 @@ def initialize(
             if before is not None:
                 before.retrier.stop()
             _manager.retrier.start()
-            if _watcher is not None:
-                _watcher.stop()
-            _watcher = _watch(_manager)
+            if _monitor is not None:
+                _monitor.stop()
+            _monitor = _watch(_manager)
         return _manager
 
 
@@ -150,16 +150,16 @@ def _build(
     loaded = plugins.load(config, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
-    hands = client.Helper(settings.write_timeout, settings.helper_start_timeout)
-    hands.start(deadline)
+    helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
+    helper.start(deadline)
     images = library.build(config, settings.state_path, locks)
-    programmer = programming.Programmer(root, store, locks, hands, loaded, images)
-    life = lifecycle.Lifecycle(root, store, locks, hands, loaded, programmer)
+    programmer = programming.Programmer(root, store, locks, helper, loaded, images)
+    life = lifecycle.Lifecycle(root, store, locks, helper, loaded, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))
-    reconciler = reconciliation.Reconciler(hands)
+    reconciler = reconciliation.Reconciler(helper)
     # Before VFs are made: a PF may be with a guest whose lease is lost.
     reconciler.standing(store.until(deadline), deadline)
-    sriov.make(root, rules, store, locks, hands, _part(deadline, _VFS_SHARE))
+    sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
     offered = catalog.Catalog(
         root, settings.node_name, rules, loaded, store, _told, health, reconciler
     )
@@ -179,7 +179,7 @@ def _build(
             life, offered, settings.release_retry_interval, settings.write_timeout
         ),
     )
-    ready.take_stock(deadline)
+    ready.discover(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
         raise exception.InitializeTimeout(
             f"no plugin has answered: {', '.join(loaded.hanging())}"
@@ -218,7 +218,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, settings.enabled_plugins)
-    stock = discovery.take_stock(
+    stock = discovery.discover(
         root, _rules(settings), loaded, settings.node_name, recorded.standing
     )
     return HostInspection(stock, recorded, loaded)

@@ -88,14 +88,14 @@ class Lifecycle:
         root: str,
         store: Store,
         locks: Locks,
-        hands: client.Helper,
+        helper: client.Helper,
         loaded: plugins.Plugins,
         programmer: programming.Programmer,
     ) -> None:
         self._root = root
         self._store = store
         self._locks = locks
-        self._hands = hands
+        self._helper = helper
         self._plugins = loaded
         self._programmer = programmer
 
@@ -285,16 +285,16 @@ class Lifecycle:
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
         """Steps 3 to 6 for one accelerator; a host's has none but the proof."""
         if not lease.is_the_guests:
-            lease = self._sent(self._hands.reserve, lease, deadline)
+            lease = self._sent(self._helper.reserve, lease, deadline)
             if lease.attach_target is AttachTarget.HOST:
                 verification.prove_driven(self._root, lease)
             return lease
-        self._hands.check_free(lease.members, deadline)
+        self._helper.check_free(lease.members, deadline)
         self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
-        if (region := lease.entrusted) is not None:
+        if (region := lease.guest_writable) is not None:
             # Whoever has died after this has not died before the guest had it.
             self._store.until(deadline).entrust_region(region.key)
-        lease = self._sent(self._hands.take, lease, deadline)
+        lease = self._sent(self._helper.take, lease, deadline)
         verification.prove(self._root, lease)
         return lease
 
@@ -336,7 +336,7 @@ class Lifecycle:
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
-            self._hands.forget(lease.uuid, lease.members, lease.epoch, deadline)
+            self._helper.forget(lease.uuid, lease.members, lease.epoch, deadline)
             return
         if not verification.given_back_by_reboot(self._root, lease):
             self._restore(lease, deadline)
@@ -359,9 +359,9 @@ class Lifecycle:
             gone = set(lease.members).difference(rest.members)
             try:
                 if gone:
-                    self._hands.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
+                    self._helper.forget(lease.uuid, sorted(gone), lease.epoch, deadline)
                 if rest.prior:
-                    self._hands.give_back(rest, deadline)
+                    self._helper.give_back(rest, deadline)
                 return
             except (exception.DeviceGone, exception.DeviceChanged) as error:
                 # Pulled out at this moment: the others have yet to go back.
@@ -402,7 +402,7 @@ class Lifecycle:
     ) -> None:
         """Undo a plug; what cannot be undone now is told with the cause."""
         # Going back has to have time, also where the plug ran out of it.
-        deadline = max(deadline, time.monotonic() + self._hands.write_timeout)
+        deadline = max(deadline, time.monotonic() + self._helper.write_timeout)
         try:
             self._recall(intents, deadline)
             failed = self.settle(intents[0].consumer, deadline, intents).failed

@@ -74,7 +74,7 @@ class Manager:
         life: lifecycle.Lifecycle,
         programmer: programming.Programmer,
         owner: Owner,
-        offering: Catalog,
+        catalog: Catalog,
         profiles: ProfileLookup,
         to: sync.Publisher,
         retrier: release_retries.Retrier,
@@ -87,7 +87,7 @@ class Manager:
         self.life = life
         self._programmer = programmer
         self._owner = owner
-        self.offering = offering
+        self.catalog = catalog
         self.profiles = profiles
         self.publisher = to
         self.retrier = retrier
@@ -95,7 +95,7 @@ class Manager:
 
     def forget_parent(self) -> None:
         """In a forked child: wait for none of the parent's threads."""
-        self.offering.forget_parent()
+        self.catalog.forget_parent()
         self.publisher.forget()
         self.retrier.forget_parent()
 
@@ -144,7 +144,7 @@ class Manager:
         """
         released = self.life.release(leases, deadline)
         failed = bool(released.failed)
-        why = self.offering.count_released(leases, failed, deadline)
+        why = self.catalog.count_released(leases, failed, deadline)
         if failed:
             failure = released.failure()
             if why is not None:
@@ -180,7 +180,7 @@ class Manager:
                 ", ".join(map(title, near)),
                 consumer,
             )
-        self.offering.check_ours(
+        self.catalog.check_ours(
             [uuid for uuid, _resources in selection.entries], deadline
         )
         leases = self._plug(instance, selection, request, deadline, named)
@@ -205,10 +205,10 @@ class Manager:
         """See :func:`os_acc.requests_accelerators`."""
         deadline = time.monotonic() + self.settings.plug_timeout
         request = self._request(flavor_extra_specs, deadline)
-        self.take_stock()
+        self.discover()
         # Whoever asks for what has vanished has to be told by plug().
         return extra_specs.requests_accelerators(
-            request, set(self.offering.ours.values())
+            request, set(self.catalog.ours.values())
         )
 
     def attached(self, instance_info: object) -> dict[str, list[dict[str, Any]]]:
@@ -221,25 +221,25 @@ class Manager:
             found.setdefault(lease.consumer, []).append(serialize.entry(lease))
         return found
 
-    def take_stock(self, deadline: float = math.inf) -> discovery.Inventory:
+    def discover(self, deadline: float = math.inf) -> discovery.Inventory:
         """What the host offers at this moment."""
-        return self.offering.look(deadline)
+        return self.catalog.look(deadline)
 
     def refresh(self) -> None:
         """Look at the host for those who cannot wait; see :mod:`.watching`."""
-        self.offering.snapshots.refresh()
+        self.catalog.snapshots.refresh()
 
     def providers(self) -> tuple[Provider, ...]:
         """See :func:`os_acc.providers`."""
-        return tuple(self.take_stock().providers.values())
+        return tuple(self.discover().providers.values())
 
     def update_provider_tree(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""
-        self.offering.write(provider_tree, nodename)
+        self.catalog.write(provider_tree, nodename)
 
     def publish(self) -> sync.SyncResult:
         """See :func:`os_acc.sync_placement`."""
-        return self.offering.publish(self.publisher)
+        return self.catalog.publish(self.publisher)
 
     def host_info(self) -> dict[str, Any]:
         """See :func:`os_acc.host_info`."""
@@ -251,7 +251,7 @@ class Manager:
             ],
             "set_aside": [
                 {"name": each.name, "reason": each.reason}
-                for each in (*self.plugins.set_aside, *self.take_stock().set_aside)
+                for each in (*self.plugins.set_aside, *self.discover().set_aside)
             ],
         }
 
@@ -259,7 +259,7 @@ class Manager:
 
     def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
         """What a flavor asks for, with the device profile that it names."""
-        whole = self.profiles.folded(flavor_extra_specs, deadline)
+        whole = self.profiles.expanded(flavor_extra_specs, deadline)
         request = extra_specs.parse(whole.specs)
         return dataclasses.replace(
             request, profile=whole.profile, unread_profile=whole.unread
@@ -278,7 +278,7 @@ class Manager:
         try:
             return self._plugged(instance, selection, request, deadline, named)
         except exception.OsAccError as error:
-            if (why := self.offering.recount(deadline)) is not None:
+            if (why := self.catalog.recount(deadline)) is not None:
                 error.add_note(f"nor can the leases be counted: {why}")
             raise
 
@@ -298,32 +298,32 @@ class Manager:
         if held and self._confirms(held, request, selection):
             return self._again(held, deadline)
         # What this process has not seen yet may be ours as well.
-        stock = self.offering.look(deadline)
+        stock = self.catalog.look(deadline)
         is_same = bool(held) and self._confirms(held, request, selection)
         if not is_same:
             # What is held may be what the profile asks for: nobody can tell.
-            matching.check_promise(request, selection, self.offering.ours)
+            matching.check_promise(request, selection, self.catalog.ours)
         wanted = matching.match_groups(
             request,
             selection,
-            self.offering.ours,
-            self.offering.known(stock, request, selection, self.publisher, deadline),
+            self.catalog.ours,
+            self.catalog.known(stock, request, selection, self.publisher, deadline),
         )
         if not held:
             digest = fingerprint(wanted, found=selection.is_unmapped)
             policies.check({each.group_suffix for each in wanted})
-            chooser = planning.chooser(self.root, instance, policies)
-            drafter = planning.LeasePlanner(
+            selector = planning.selector(self.root, instance, policies)
+            planner = planning.LeasePlanner(
                 self.root,
                 self._owner,
                 instance,
                 wanted,
                 digest,
-                chooser,
+                selector,
                 named,
                 profile=request.profile,
             )
-            return self._fresh(drafter, stock, deadline)
+            return self._fresh(planner, stock, deadline)
         if not is_same:
             raise exception.ConsumerConflict(
                 f"instance {instance.uuid} already holds accelerators of another "
@@ -359,7 +359,7 @@ class Manager:
             if lease.provider
         }
         return matching.match_groups(
-            request, selection, self.offering.ours, recorded=recorded
+            request, selection, self.catalog.ours, recorded=recorded
         )
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
@@ -374,7 +374,7 @@ class Manager:
             # A plug that fails counts the leases anyway.
             for _lease, error in released.failed:
                 raise error
-            self.offering.count_released(leases, failed=False, deadline=deadline)
+            self.catalog.count_released(leases, failed=False, deadline=deadline)
             leases = store.leases(consumer)
         return tuple(lease for lease in leases if lease.state is LeaseState.HELD)
 
@@ -402,11 +402,11 @@ class Manager:
 
     def _fresh(
         self,
-        drafter: planning.LeasePlanner,
+        planner: planning.LeasePlanner,
         stock: discovery.Inventory,
         deadline: float,
     ) -> tuple[Lease, ...]:
-        wanted, instance = drafter.wanted, drafter.instance
+        wanted, instance = planner.wanted, planner.instance
         if not wanted:
             return ()
         if any(each.attach_target is AttachTarget.VM for each in wanted):
@@ -414,7 +414,7 @@ class Manager:
         while True:
             try:
                 # What is taken meanwhile, the store refuses, or the helper.
-                drafts = drafter.drafted(stock, deadline)
+                drafts = planner.drafted(stock, deadline)
                 leases = self._established(
                     drafts, instance, stock.standing.store, deadline
                 )
@@ -423,13 +423,13 @@ class Manager:
                 LOG.debug("%s chooses again: %s", instance.uuid, error)
                 if time.monotonic() >= deadline:
                     raise
-                stock = self.offering.look(deadline)
+                stock = self.catalog.look(deadline)
             except (exception.DeviceUnsettled, client.DeviceClaimed) as error:
                 # The host is still busy with a new device, or another consumer,
                 # whose lease the store has lost.
                 LOG.debug("%s looks again: %s", instance.uuid, error)
-                self.offering.reconciler.doubt()
-                stock = self.offering.look(deadline)
+                self.catalog.reconciler.doubt()
+                stock = self.catalog.look(deadline)
                 gone = {each.provider_uuid for each in wanted} - set(stock.providers)
                 if gone or time.monotonic() >= deadline:
                     raise
@@ -448,7 +448,7 @@ class Manager:
         with planned as plan:
             leases = self.life.establish(plan.leases, deadline, plan.jobs, seen)
         if any(lease.programming for lease in leases):
-            self.offering.tell_regions(deadline)
+            self.catalog.publish_regions(deadline)
         return leases
 
 

@@ -67,22 +67,22 @@ def release_device(
     if address in store.damaged_claims():
         store.forget_damaged(address)
         # From now on it is the helper's record alone that keeps it from others.
-        manager.offering.reconciler.doubt()
-        manager.take_stock(deadline)
+        manager.catalog.reconciler.doubt()
+        manager.discover(deadline)
         return
-    records = manager.offering.reconciler.records(deadline)
+    records = manager.catalog.reconciler.records(deadline)
     lease = store.lease_of(address)
     if lease is None:
-        stock = manager.take_stock(deadline)
+        stock = manager.discover(deadline)
         if address in records and address not in stock.host.functions:
-            manager.offering.reconciler.disclaim(
+            manager.catalog.reconciler.disclaim(
                 records[address].lease, [address], store, deadline
             )
             return
         found = _Unknown(manager, stock, address, records, deadline)
         lease = found.lease(driver, siblings)
         if found.recorded is not None:
-            lease = manager.offering.reconciler.claim(
+            lease = manager.catalog.reconciler.claim(
                 lease, found.recorded.lease, store, deadline
             )
     with manager.locks.hold([consumer_lock(lease.consumer)], deadline):
@@ -122,7 +122,7 @@ def _release(
 def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:
     """Let the helper forget as well what is on vfio-pci no more."""
     try:
-        manager.offering.reconciler.disclaim(
+        manager.catalog.reconciler.disclaim(
             lease.uuid, lease.members, manager.store.until(deadline), deadline
         )
     except exception.OsAccError as error:
@@ -150,8 +150,8 @@ def adopt_device(
     consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
     store = manager.store.until(deadline)
-    records = manager.offering.reconciler.records(deadline)
-    stock = manager.take_stock(deadline)
+    records = manager.catalog.reconciler.records(deadline)
+    stock = manager.discover(deadline)
     found = _Unknown(manager, stock, address, records, deadline)
     draft = dataclasses.replace(found.lease(driver, siblings), consumer=consumer)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
@@ -168,7 +168,7 @@ def adopt_device(
             # First the helper's record: a lease that it does not know would be
             # given back to nothing.
             before = found.recorded.lease if found.recorded else ""
-            draft = manager.offering.reconciler.claim(draft, before, store, deadline)
+            draft = manager.catalog.reconciler.claim(draft, before, store, deadline)
         (lease,) = store.add([dataclasses.replace(draft, state=LeaseState.HELD)])
         return lease
 

@@ -27,7 +27,7 @@ from os_acc.scheduling import device_selection
 LOG = log.getLogger(__name__)
 
 
-def chooser(
+def selector(
     root: str, instance: InstanceInfo, policies: Policies
 ) -> device_selection.DeviceSelector:
     """Who chooses devices for an instance, by where it is and what it asks for.
@@ -57,7 +57,7 @@ class LeasePlanner:
 
     :ivar root: where ``/sys`` is found.
     :ivar digest: of the request.
-    :ivar chooser: for the guest that the instance is.
+    :ivar selector: for the guest that the instance is.
     :ivar named: the uuids that the leases of a group are to have, by its
         suffix; the others get new ones.
     :ivar profile: the name of the device profile that groups are of, or ''.
@@ -68,7 +68,7 @@ class LeasePlanner:
     instance: InstanceInfo
     wanted: Sequence[GroupAllocation]
     digest: str
-    chooser: device_selection.DeviceSelector
+    selector: device_selection.DeviceSelector
     named: Mapping[str, Sequence[str]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -86,7 +86,7 @@ class LeasePlanner:
         stuck: exception.DeviceStuck | None = None
         while True:
             try:
-                chosen = self.chooser.choose(self.wanted, stock.providers, taken)
+                chosen = self.selector.choose(self.wanted, stock.providers, taken)
             except exception.NoDeviceAvailable as error:
                 if stuck is None:
                     raise

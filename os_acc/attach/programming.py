@@ -82,14 +82,14 @@ class Programmer:
         root: str,
         store: Store,
         locks: Locks,
-        hands: client.Helper,
+        helper: client.Helper,
         loaded: plugins.Plugins,
         images: Library,
     ) -> None:
         self._root = root
         self._store = store
         self._locks = locks
-        self._hands = hands
+        self._helper = helper
         self._plugins = loaded
         self._images = images
 
@@ -151,7 +151,7 @@ class Programmer:
         for lease in leases:
             # To program a card may rebind it: the helper restores by its own record.
             if not cards.keys().isdisjoint(lease.members):
-                self._hands.reserve(lease, deadline)
+                self._helper.reserve(lease, deadline)
         ended = deadlines.side_by_side(
             list(cards.values()),
             lambda each: [(job, self._program(job, deadline)) for job in each],
@@ -225,7 +225,10 @@ class Programmer:
                 continue
             now = self._read(need.lease.plugin, need.region, deadline)
             regions[now.key] = now
-            if reqs.is_silent(now) and self._plugin(need.lease.plugin).always_tells:
+            if (
+                reqs.is_silent(now)
+                and self._plugin(need.lease.plugin).is_always_readable
+            ):
                 doubts = dataclasses.replace(doubts, keys=doubts.keys | {now.key})
             all_of_it = [each for each in asked if each.region.key == now.key]
             job = reqs.job(now, all_of_it, doubts)
@@ -282,7 +285,7 @@ class Programmer:
                     f"{job.region} does not hold image {job.bitstream.image} any "
                     f"more: {other.address} of it is leased to {other.consumer}"
                 )
-            self._hands.check_free(other.members, deadline)
+            self._helper.check_free(other.members, deadline)
 
     # -- what is there -----------------------------------------------------
 
@@ -414,7 +417,7 @@ class Programmer:
 
     def _write(self, job: ProgrammingJob, deadline: float) -> None:
         plugin, image = self._plugin(job.lease.plugin), job.bitstream.image
-        steps = _Steps(self._hands, job.lease.epoch, deadline)
+        steps = _Steps(self._helper, job.lease.epoch, deadline)
 
         def program(bitstream: Bitstream) -> None:
             self._call(plugin, deadline, plugin.program, job.region, bitstream, steps)
@@ -434,15 +437,15 @@ class Programmer:
 class _Steps:
     """See :class:`os_acc.plugins.base.PrivilegedSteps`."""
 
-    hands: client.Helper
+    helper: client.Helper
     epoch: int
     deadline: float
 
     def reconfigure(self, region: Region, bitstream: Bitstream) -> None:
-        self.hands.program(region, bitstream, self.epoch, self.deadline)
+        self.helper.program(region, bitstream, self.epoch, self.deadline)
 
     def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
-        self.hands.load_xclbin(region, bitstream, self.epoch, self.deadline)
+        self.helper.load_xclbin(region, bitstream, self.epoch, self.deadline)
 
 
 def _is_untouched(error: exception.OsAccError) -> bool:

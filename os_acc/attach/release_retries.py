@@ -42,12 +42,12 @@ class Retrier:
     def __init__(
         self,
         life: lifecycle.Lifecycle,
-        offering: Catalog,
+        catalog: Catalog,
         interval: float,
         seconds: float,
     ) -> None:
         self._life = life
-        self._offering = offering
+        self._catalog = catalog
         self._interval = interval
         self._seconds = seconds
         self._is_wanted = False
@@ -140,9 +140,7 @@ class Retrier:
                 return
             for lease in released.done:
                 LOG.info("%s is released by a retry", lease.address)
-            self._offering.count_released(
-                released.done, bool(released.failed), deadline
-            )
+            self._catalog.count_released(released.done, bool(released.failed), deadline)
         except Exception:
             # Nothing reads what would end this thread.
             LOG.exception("the retry for consumer %s failed", consumer)

@@ -98,7 +98,7 @@ class RequestShow(base.Showing):
             return specs
         self.os_acc.configure()
         deadline = time.monotonic() + self.settings.plug_timeout
-        whole = lookup.ProfileLookup(self.os_acc.config).folded(specs, deadline)
+        whole = lookup.ProfileLookup(self.os_acc.config).expanded(specs, deadline)
         if whole.unread:
             self.remark(
                 "not shown: the groups of device profile "

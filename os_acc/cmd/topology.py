@@ -73,10 +73,10 @@ class Topology(base.Listing):
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if parsed_args.svg and parsed_args.formatter != _TREE:
             self._parser.error("--svg is a format of its own")
-        self._scene = self._look(parsed_args.cells)
+        self._snapshot = self._look(parsed_args.cells)
         self.remark_if_none_named()
         more = rows.MORE if parsed_args.cells else ()
-        return (*rows.COLUMNS, *more), rows.rows(self._scene)
+        return (*rows.COLUMNS, *more), rows.rows(self._snapshot)
 
     def produce_output(
         self,
@@ -86,7 +86,7 @@ class Topology(base.Listing):
     ) -> int:
         if parsed_args.formatter != _TREE:
             return super().produce_output(parsed_args, column_names, data)
-        drawing = build.draw(self._scene, long=parsed_args.long)
+        drawing = build.draw(self._snapshot, long=parsed_args.long)
         if parsed_args.svg:
             _write(parsed_args.svg, svg.render(drawing))
             return 0

@@ -31,8 +31,8 @@ class Reconciler:
     did not agree with the store the last time, and after :meth:`doubt`.
     """
 
-    def __init__(self, hands: client.Helper) -> None:
-        self._hands = hands
+    def __init__(self, helper: client.Helper) -> None:
+        self._helper = helper
         self._agreed = ""
 
     def doubt(self) -> None:
@@ -51,7 +51,7 @@ class Reconciler:
 
         def reserve(epoch: int) -> Lease:
             fresh = dataclasses.replace(lease, epoch=epoch)
-            self._hands.reserve(fresh, deadline, instead_of=instead_of)
+            self._helper.reserve(fresh, deadline, instead_of=instead_of)
             return fresh
 
         return _in_time(reserve, store)
@@ -65,12 +65,12 @@ class Reconciler:
     ) -> None:
         """Have the helper forget functions that are not restored."""
         _in_time(
-            lambda epoch: self._hands.forget(lease, addresses, epoch, deadline), store
+            lambda epoch: self._helper.forget(lease, addresses, epoch, deadline), store
         )
 
     def records(self, deadline: float) -> Mapping[PciAddress, HelperRecord]:
         """What the helper has on record, with a lease here or without."""
-        return {each.address: each for each in self._hands.recorded(deadline)}
+        return {each.address: each for each in self._helper.recorded(deadline)}
 
     def standing(self, store: Store, deadline: float) -> RecordedState:
         """The leases, and what is taken without one.
@@ -81,12 +81,12 @@ class Reconciler:
         found = store.standing()
         if found.store == self._agreed and not found.claimed:
             return found
-        before = self._hands.recorded(deadline)
+        before = self._helper.recorded(deadline)
         found = store.standing()
         claimed = _without_lease(before, found)
         if claimed:
             # An unplug may have ended meanwhile: then the record is gone, too.
-            after = _without_lease(self._hands.recorded(deadline), found)
+            after = _without_lease(self._helper.recorded(deadline), found)
             claimed = dict(claimed.items() & after.items())
         if claimed != found.claimed:
             for address, lease in sorted(claimed.items()):

@@ -105,7 +105,7 @@ class Catalog:
     def _judged(
         self, standing: RecordedState, deadline: float, host: Host | None = None
     ) -> discovery.Inventory:
-        return discovery.take_stock(
+        return discovery.discover(
             self._root,
             self._rules,
             self._plugins,
@@ -151,7 +151,7 @@ class Catalog:
         ):
             why = self.recount(deadline)
         if any(lease.programming for lease in leases):
-            self.tell_regions(deadline)
+            self.publish_regions(deadline)
         return why
 
     def _remember(
@@ -172,7 +172,7 @@ class Catalog:
         self.ours.update(known)
         self.memory.tell(stock.providers.values(), store)
 
-    def tell_regions(self, deadline: float) -> None:
+    def publish_regions(self, deadline: float) -> None:
         """Let the snapshot know what regions hold: it is among their traits."""
         try:
             self.look(deadline)

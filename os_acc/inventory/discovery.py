@@ -120,7 +120,7 @@ class RejectionLog:
                 LOG.warning("%s", text)
 
 
-def take_stock(
+def discover(
     root: str,
     rules: OperatorRules,
     loaded: plugins.Plugins,
@@ -141,7 +141,7 @@ def take_stock(
     """
     host = host or pci.scan(root)
     named = _with_policies(_match(rules.named, host), _match(rules.nova_policies, host))
-    scene = eligibility.HostEvidence(
+    evidence = eligibility.HostEvidence(
         root=root,
         host=host,
         usage=usage.read_usage(root, host),
@@ -153,12 +153,12 @@ def take_stock(
         in_parts=standing.leased_in_parts,
         claimed=standing.claimed,
     )
-    claims, refused = _claims(scene)
+    claims, refused = _claims(evidence)
     there = _still_there(standing.places, host)
     candidates = base.Candidates(
         claims,
         root,
-        named=tuple(_named(scene, address) for address in sorted(named)),
+        named=tuple(_named(evidence, address) for address in sorted(named)),
         places=frozenset(there.values()),
     )
     offered = _last_offered(standing.plugins, there)
@@ -178,16 +178,16 @@ def take_stock(
         set_aside=set_aside,
         places=names.given,
         standing=standing,
-        prebound=frozenset(_prebound(scene, claims)),
+        prebound=frozenset(_prebound(evidence, claims)),
     )
 
 
 def _prebound(
-    scene: eligibility.HostEvidence, claims: Sequence[UsableFunction]
+    evidence: eligibility.HostEvidence, claims: Sequence[UsableFunction]
 ) -> Iterator[PciAddress]:
     for claim in claims:
         for address in claim.members:
-            if scene.named.get(address, claim.tags).prebound:
+            if evidence.named.get(address, claim.tags).prebound:
                 yield address
 
 
@@ -232,27 +232,29 @@ def _with_policies(
 
 
 def _claims(
-    scene: eligibility.HostEvidence,
+    evidence: eligibility.HostEvidence,
 ) -> tuple[tuple[UsableFunction, ...], list[RejectedDevice]]:
     claims: list[UsableFunction] = []
     refused: list[RejectedDevice] = []
     taken: set[PciAddress] = set()
-    for address in sorted(scene.named):
+    for address in sorted(evidence.named):
         if address in taken:
             # Its group goes to a guest under another function's name.
             continue
-        verdict = eligibility.judge(scene, address)
+        verdict = eligibility.judge(evidence, address)
         if isinstance(verdict, RejectedDevice):
             refused.append(verdict)
             continue
-        claims.append(_claim(scene, address, verdict))
+        claims.append(_claim(evidence, address, verdict))
         taken.update(verdict)
     return tuple(claims), refused
 
 
-def _named(scene: eligibility.HostEvidence, address: PciAddress) -> NamedFunction:
-    function = scene.host.function(address)
-    return NamedFunction(function, _parent(scene.host, function), scene.named[address])
+def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> NamedFunction:
+    function = evidence.host.function(address)
+    return NamedFunction(
+        function, _parent(evidence.host, function), evidence.named[address]
+    )
 
 
 def _still_there(
@@ -279,17 +281,17 @@ def _last_offered(
 
 
 def _claim(
-    scene: eligibility.HostEvidence,
+    evidence: eligibility.HostEvidence,
     address: PciAddress,
     members: tuple[PciAddress, ...],
 ) -> UsableFunction:
-    function = scene.host.function(address)
+    function = evidence.host.function(address)
     return UsableFunction(
         function=function,
-        parent=_parent(scene.host, function),
-        tags=scene.named[address],
+        parent=_parent(evidence.host, function),
+        tags=evidence.named[address],
         members=members,
-        iommu_group=scene.host.group_of(address).number,
+        iommu_group=evidence.host.group_of(address).number,
     )
 
 

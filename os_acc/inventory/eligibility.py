@@ -46,15 +46,15 @@ class HostEvidence:
 
 
 def judge(
-    scene: HostEvidence, address: PciAddress
+    evidence: HostEvidence, address: PciAddress
 ) -> RejectedDevice | tuple[PciAddress, ...]:
     """The members of a usable device's group, or why it is not usable."""
-    function = scene.host.function(address)
+    function = evidence.host.function(address)
     for rule in _RULES:
-        refused = rule(scene, function)
+        refused = rule(evidence, function)
         if refused is not None:
             return refused
-    return _members(scene, function)
+    return _members(evidence, function)
 
 
 def _no(
@@ -63,26 +63,28 @@ def _no(
     return RejectedDevice(function.address, reason, detail)
 
 
-def _bridge(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+def _bridge(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     # To list a directory is dear, and a VF never has a bus behind it.
     if function.is_bridge or (
-        function.physfn is None and pci.has_bus(scene.root, function.address)
+        function.physfn is None and pci.has_bus(evidence.root, function.address)
     ):
         return _no(function, RejectReason.BRIDGE)
     return None
 
 
-def _has_vfs(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    wants_vfs = scene.named[function.address].num_vfs is not None
+def _has_vfs(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    wants_vfs = evidence.named[function.address].num_vfs is not None
     if function.vfs or (function.role is PciRole.PF and wants_vfs):
         return _no(function, RejectReason.HAS_VFS, f"{len(function.vfs)} of them")
     return None
 
 
-def _nova_claims(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if function.address in scene.nova:
+def _nova_claims(
+    evidence: HostEvidence, function: PciFunction
+) -> RejectedDevice | None:
+    if function.address in evidence.nova:
         return _no(function, RejectReason.NOVA_CLAIMS)
-    offered = _offered_to_nova(scene, function.address)
+    offered = _offered_to_nova(evidence, function.address)
     if offered:
         return _no(
             function, RejectReason.NOVA_CLAIMS, f"it offers {', '.join(offered)}"
@@ -90,21 +92,21 @@ def _nova_claims(scene: HostEvidence, function: PciFunction) -> RejectedDevice |
     return None
 
 
-def _is_novas(scene: HostEvidence, address: PciAddress) -> bool:
-    return address in scene.nova or bool(_offered_to_nova(scene, address))
+def _is_novas(evidence: HostEvidence, address: PciAddress) -> bool:
+    return address in evidence.nova or bool(_offered_to_nova(evidence, address))
 
 
-def _offered_to_nova(scene: HostEvidence, address: PciAddress) -> list[str]:
+def _offered_to_nova(evidence: HostEvidence, address: PciAddress) -> list[str]:
     """The types of mediated devices that Nova takes wherever it finds them."""
-    if not scene.nova_mdev_types:
+    if not evidence.nova_mdev_types:
         return []
-    return sorted(scene.nova_mdev_types & pci.mdev_types(scene.root, address))
+    return sorted(evidence.nova_mdev_types & pci.mdev_types(evidence.root, address))
 
 
-def _iommu(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+def _iommu(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     if function.iommu_group is None:
         return _no(function, RejectReason.NO_IOMMU)
-    group = scene.host.groups.get(function.iommu_group)
+    group = evidence.host.groups.get(function.iommu_group)
     if group is None:
         return _no(function, RejectReason.NO_IOMMU, "the group cannot be read")
     if group.unsafe:
@@ -116,46 +118,51 @@ def _iommu(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
     return None
 
 
-def _denylist(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if vfio.denylisted(scene.root, function):
+def _denylist(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    if vfio.denylisted(evidence.root, function):
         return _no(function, RejectReason.DENYLISTED)
     return None
 
 
-def _reset(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if not function.reset_methods and not scene.named[function.address].allow_no_reset:
+def _reset(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    if (
+        not function.reset_methods
+        and not evidence.named[function.address].allow_no_reset
+    ):
         return _no(function, RejectReason.NO_RESET)
     return None
 
 
-def _host_uses(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    what = scene.usage.of(function.address)
+def _host_uses(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    what = evidence.usage.of(function.address)
     return _no(function, RejectReason.HOST_USES, what) if what else None
 
 
-def _unknown(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    if not _is_unknown(scene, function, scene.named[function.address]):
+def _unknown(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    if not _is_unknown(evidence, function, evidence.named[function.address]):
         return None
     detail = "its driver cannot leave yet"
-    if function.address in scene.claimed:
-        detail = f"taken for lease {scene.claimed[function.address]}, which is lost"
+    if function.address in evidence.claimed:
+        detail = f"taken for lease {evidence.claimed[function.address]}, which is lost"
     elif function.driver is not None:
         detail = f"bound to {function.driver}"
     return _no(function, RejectReason.UNKNOWN_STATE, detail)
 
 
-def _is_unknown(scene: HostEvidence, function: PciFunction, tags: DeviceTags) -> bool:
+def _is_unknown(
+    evidence: HostEvidence, function: PciFunction, tags: DeviceTags
+) -> bool:
     """Whether somebody else has prepared a function for a guest."""
-    if function.address in scene.leased:
+    if function.address in evidence.leased:
         return False
-    if function.address in scene.claimed:
+    if function.address in evidence.claimed:
         return True
     if function.driver is None:
-        return _is_leaving(scene, function)
+        return _is_leaving(evidence, function)
     return vfio.is_vfio_driver(function.driver) and not tags.prebound
 
 
-def _is_leaving(scene: HostEvidence, function: PciFunction) -> bool:
+def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
     """Whether an unbind from vfio-pci waits for the guest that holds it.
 
     The link to the driver goes at the beginning, the group's node at the end
@@ -163,66 +170,70 @@ def _is_leaving(scene: HostEvidence, function: PciFunction) -> bool:
     ``driver_override`` would wait as well.
     """
     number = function.iommu_group
-    if number is None or not vfio.has_node(scene.root, number):
+    if number is None or not vfio.has_node(evidence.root, number):
         return False
-    others = _others(scene, function)
+    others = _others(evidence, function)
     return not any(vfio.is_vfio_driver(other.driver) for other in others)
 
 
 def _otherwise_leased(
-    scene: HostEvidence, function: PciFunction
+    evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
     """A card goes to guests as a whole or in VFs, and stays so while one has it.
 
     VFs come and go at the hands of others, also while a guest has their PF, and
     with a lease that outlives them.
     """
-    if function.address in scene.leased:
+    if function.address in evidence.leased:
         return None
-    if function.physfn is not None and function.physfn in scene.taken:
+    if function.physfn is not None and function.physfn in evidence.taken:
         return _no(function, RejectReason.PF_LEASED, str(function.physfn))
-    if function.address in scene.in_parts:
-        vf = scene.in_parts[function.address]
+    if function.address in evidence.in_parts:
+        vf = evidence.in_parts[function.address]
         return _no(function, RejectReason.VFS_LEASED, str(vf))
     return None
 
 
-def _isolated(scene: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    for other in _others(scene, function):
-        detail = _in_the_way(scene, function, other)
+def _isolated(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
+    for other in _others(evidence, function):
+        detail = _in_the_way(evidence, function, other)
         if detail is not None:
             return _no(function, RejectReason.NOT_ISOLATED, detail)
     return None
 
 
 def _in_the_way(
-    scene: HostEvidence, function: PciFunction, other: PciFunction
+    evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
     """Which other function keeps the group from a guest, and why."""
-    if not _goes_along(scene, function, other) and not _is_novas(scene, other.address):
+    if not _goes_along(evidence, function, other) and not _is_novas(
+        evidence, other.address
+    ):
         if other.driver is None:
             return None
         return f"{other.address} ({other.driver}) shares its group"
-    why = _kept(scene, function, other)
+    why = _kept(evidence, function, other)
     return f"{other.address}: {why}" if why else None
 
 
-def _kept(scene: HostEvidence, function: PciFunction, other: PciFunction) -> str | None:
+def _kept(
+    evidence: HostEvidence, function: PciFunction, other: PciFunction
+) -> str | None:
     """Why a sibling cannot be taken along."""
-    if _is_novas(scene, other.address):
+    if _is_novas(evidence, other.address):
         # Unbound or not: it is Nova's to bind whenever it likes.
         return RejectReason.NOVA_CLAIMS.value
-    if pci.has_bus(scene.root, other.address):
+    if pci.has_bus(evidence.root, other.address):
         return RejectReason.BRIDGE.value
-    own = scene.named.get(other.address)
+    own = evidence.named.get(other.address)
     if other.vfs or (other.role is PciRole.PF and own and own.num_vfs is not None):
         return "a PF with VFs"
-    tags = scene.named.get(other.address, scene.named[function.address])
-    if _is_unknown(scene, other, tags):
+    tags = evidence.named.get(other.address, evidence.named[function.address])
+    if _is_unknown(evidence, other, tags):
         return RejectReason.UNKNOWN_STATE.value
-    if (leased := _otherwise_leased(scene, other)) is not None:
+    if (leased := _otherwise_leased(evidence, other)) is not None:
         return str(leased)
-    return scene.usage.of(other.address)
+    return evidence.usage.of(other.address)
 
 
 _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...] = (
@@ -239,32 +250,34 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 )
 
 
-def _others(scene: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
+def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
     """The rest of the group, but for bridges: VFIO leaves those alone."""
-    group = scene.host.group_of(function.address)
+    group = evidence.host.group_of(function.address)
     found = (
-        scene.host.functions.get(address)
+        evidence.host.functions.get(address)
         for address in group.members
         if address != function.address
     )
     return tuple(other for other in found if other is not None and not other.is_bridge)
 
 
-def _goes_along(scene: HostEvidence, function: PciFunction, other: PciFunction) -> bool:
+def _goes_along(
+    evidence: HostEvidence, function: PciFunction, other: PciFunction
+) -> bool:
     """Whether a sibling is taken too: a function of the same card, or named.
 
     The operator who names a graphics card means its audio function as well.
     What Nova claims stays Nova's, wherever it sits.
     """
-    return not _is_novas(scene, other.address) and (
-        other.address in scene.named or other.address.same_slot(function.address)
+    return not _is_novas(evidence, other.address) and (
+        other.address in evidence.named or other.address.same_slot(function.address)
     )
 
 
-def _members(scene: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
+def _members(evidence: HostEvidence, function: PciFunction) -> tuple[PciAddress, ...]:
     along = (
         other.address
-        for other in _others(scene, function)
-        if _goes_along(scene, function, other)
+        for other in _others(evidence, function)
+        if _goes_along(evidence, function, other)
     )
     return tuple(sorted((function.address, *along)))

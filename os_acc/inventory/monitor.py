@@ -127,12 +127,12 @@ class HostMonitor:
         the log: a host can be served all the same.
         """
         try:
-            ears: UeventListener | None = self._listen()
+            listener: UeventListener | None = self._listen()
         except exception.HostStepFailed as error:
             LOG.warning("%s", error)
-            ears = None
+            listener = None
         try:
-            self._thread = deadlines.begin(self._watch, ears)
+            self._thread = deadlines.begin(self._watch, listener)
         except exception.DeviceStuck as error:
             LOG.warning("nothing watches the host: %s", error)
 
@@ -144,45 +144,45 @@ class HostMonitor:
         self._ending.set()
         return self._thread is None or bool(futures.wait([self._thread], seconds).done)
 
-    def _watch(self, ears: UeventListener | None) -> None:
+    def _watch(self, listener: UeventListener | None) -> None:
         while not self._ending.is_set():
             try:
-                changed = self._changed(ears)
+                changed = self._changed(listener)
             except exception.HostStepFailed as error:
                 LOG.warning("%s; from now on it is looked at now and then", error)
-                ears = None
+                listener = None
             except Exception:
                 # Nobody reads what would end this thread.
                 LOG.exception("an event of the kernel's is not understood")
-                ears = None
+                listener = None
             else:
                 if changed and not self._ending.is_set():
                     self._look()
 
-    def _changed(self, ears: UeventListener | None) -> bool:
+    def _changed(self, listener: UeventListener | None) -> bool:
         """Wait for a change and its end; false: it is time to end."""
         due = time.monotonic() + self._fall_back
         while (left := due - time.monotonic()) > 0:
             if self._ending.is_set():
                 return False
-            if self._heard(ears, min(left, _STEP)):
+            if self._heard(listener, min(left, _STEP)):
                 break
         else:
             return True
         latest = time.monotonic() + RESTLESS
-        while time.monotonic() < latest and self._heard(ears, QUIET):
+        while time.monotonic() < latest and self._heard(listener, QUIET):
             if self._ending.is_set():
                 return False
         return True
 
-    def _heard(self, ears: UeventListener | None, seconds: float) -> bool:
+    def _heard(self, listener: UeventListener | None, seconds: float) -> bool:
         """Whether something has changed; waits no longer than that."""
-        if ears is None:
+        if listener is None:
             self._ending.wait(seconds)
             return False
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            event = ears.poll(left)
+            event = listener.poll(left)
             if event is not None:
                 self._health.note(event)
                 return True

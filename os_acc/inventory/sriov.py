@@ -24,7 +24,7 @@ def make(
     rules: discovery.OperatorRules,
     store: Store,
     locks: Locks,
-    hands: client.Helper,
+    helper: client.Helper,
     deadline: float,
 ) -> None:
     """Give each named PF the VFs of its ``num_vfs``; one that fails is logged.
@@ -54,7 +54,7 @@ def make(
                         "%s gets no VFs: it is leased as a whole", function.address
                     )
                     continue
-                _make_one(function, tags.num_vfs, recorded, hands, deadline)
+                _make_one(function, tags.num_vfs, recorded, helper, deadline)
         except exception.OsAccError as error:
             told = "; ".join((str(error), *getattr(error, "__notes__", ())))
             LOG.error("%s keeps its VFs as they are: %s", function.address, told)
@@ -74,7 +74,7 @@ def _make_one(
     function: PciFunction,
     count: int,
     store: Store,
-    hands: client.Helper,
+    helper: client.Helper,
     deadline: float,
 ) -> None:
     if len(function.vfs) not in (0, count):
@@ -84,29 +84,29 @@ def _make_one(
             hint="remove them all while no guest has one, or change num_vfs",
         )
     try:
-        _set(function, count, store.next_epoch(), hands, deadline)
+        _set(function, count, store.next_epoch(), helper, deadline)
     except client.EpochRefused as error:
         # A store that was lost had counted further, or the clock was ahead.
-        _set(function, count, store.next_epoch(error.accepted), hands, deadline)
+        _set(function, count, store.next_epoch(error.accepted), helper, deadline)
 
 
 def _set(
     function: PciFunction,
     count: int,
     epoch: int,
-    hands: client.Helper,
+    helper: client.Helper,
     deadline: float,
 ) -> None:
     if function.driver != dfl.DRIVER or function.vfs:
-        hands.set_num_vfs(function, count, epoch, deadline)
+        helper.set_num_vfs(function, count, epoch, deadline)
         return
     # The driver makes a VF for each port that the host has let go.
-    hands.release_ports(function, count, epoch, deadline)
+    helper.release_ports(function, count, epoch, deadline)
     try:
-        hands.set_num_vfs(function, count, epoch, deadline)
+        helper.set_num_vfs(function, count, epoch, deadline)
     except exception.OsAccError as error:
         try:
-            hands.assign_ports(function, epoch, deadline)
+            helper.assign_ports(function, epoch, deadline)
         except exception.OsAccError as why:
             error.add_note(f"nor has the host its ports back: {why}")
         raise

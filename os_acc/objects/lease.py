@@ -142,7 +142,7 @@ class Lease:
         )
 
     @property
-    def entrusted(self) -> Region | None:
+    def guest_writable(self) -> Region | None:
         """The region that its guest can program itself, as the host does."""
         if self.programming is None or not self.is_the_guests:
             return None

@@ -91,7 +91,7 @@ class UnverifiedRegions:
     is.
 
     :ivar keys: of those regions.
-    :ivar entrusted: keys of those that a guest could program itself since they
+    :ivar guest_writable: keys of those that a guest could program itself since they
         were last proved. They hold a function, of whose making nobody knows.
     :ivar contents: by keys of regions, what they were last proved to hold, in
         the words of whoever has proved it.
@@ -100,7 +100,7 @@ class UnverifiedRegions:
     """
 
     keys: frozenset[str] = frozenset()
-    entrusted: frozenset[str] = frozenset()
+    guest_writable: frozenset[str] = frozenset()
     contents: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -109,7 +109,7 @@ class UnverifiedRegions:
     def __contains__(self, region: Region) -> bool:
         if region.key in self.keys:
             return True
-        if self.proved is None or region.key in self.proved | self.entrusted:
+        if self.proved is None or region.key in self.proved | self.guest_writable:
             return False
         # What cannot be programmed has not been left half-way.
         return region.interface_id is not None
@@ -119,7 +119,7 @@ class UnverifiedRegions:
 
     def believes(self, region: Region) -> bool:
         """Whether what the hardware says of a region can be taken for the truth."""
-        return region not in self and region.key not in self.entrusted
+        return region not in self and region.key not in self.guest_writable
 
 
 NO_DOUBTS: Final = UnverifiedRegions()

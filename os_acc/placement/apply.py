@@ -128,7 +128,7 @@ class ApplyResult:
         if self._client.make_name(name, self._deadline):
             # Not before: somebody else may make what was not made after all. And
             # at once: until then, a crash leaves it to nobody.
-            self._ledger.change_told(made)
+            self._ledger.change_published(made)
         else:
             # Somebody else was faster.
             self.gone |= made

@@ -297,7 +297,7 @@ class _Planning:
         if wanted.provider is not None:
             device = wanted.provider.device
             told = self._goal.told.texts(wanted.uuid, NameKind.TRAIT)
-            told |= region_traits.told_of(device, have.traits)
+            told |= region_traits.published_of(device, have.traits)
             due = have.traits - (told - device.traits) | device.traits - refused
             if due != have.traits:
                 yield SetTraits(

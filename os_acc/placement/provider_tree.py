@@ -198,7 +198,7 @@ class TreeWriter:
         if new := device.traits - has:
             tree.add_traits(wanted.uuid, *sorted(new))
         told = self._memory.told.texts(wanted.uuid, NameKind.TRAIT)
-        before = (told | region_traits.told_of(device, has)) - device.traits
+        before = (told | region_traits.published_of(device, has)) - device.traits
         if gone := before & has:
             tree.remove_traits(wanted.uuid, *sorted(gone))
         # Ours until a tree comes without them: Nova may fail to pass on the change.

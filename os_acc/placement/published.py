@@ -26,7 +26,9 @@ class PublishedRecord(Protocol):
     def told(self) -> PublishedNames:
         """All of it."""
 
-    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
+    def change_published(
+        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    ) -> None:
         """Add to it, and strike out; durable when it returns."""
 
 
@@ -84,7 +86,7 @@ class PublishedCache:
     def _change(
         self, ledger: PublishedRecord, more: PublishedNames, gone: PublishedNames
     ) -> None:
-        ledger.change_told(more, gone)
+        ledger.change_published(more, gone)
         self._told = (self._told - gone) | more
 
 
@@ -96,7 +98,9 @@ class _Above:
     def told(self) -> PublishedNames:
         return self.ledger.told()
 
-    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
+    def change_published(
+        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    ) -> None:
         self.memory.change(self.ledger, more, gone)
 
 

@@ -51,7 +51,7 @@ def may_change(trait: str) -> bool:
     )
 
 
-def told_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
+def published_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
     """Those of a provider's traits that say what its region holds, and for whom.
 
     They are os_acc's, whatever is on record: nobody else knows. What it cannot

@@ -212,7 +212,7 @@ class Publisher:
         # On record first: nobody else's is taken for ours, nor ours forgotten.
         more = goal.given - goal.told
         if more or plan.gone:
-            ledger.change_told(more, plan.gone)
+            ledger.change_published(more, plan.gone)
         applied = ApplyResult(self._client, goal, tree, ledger, deadline)
         try:
             applied.apply(plan, skipped)
@@ -222,7 +222,7 @@ class Publisher:
             self._known |= applied.made
             if applied.gone or applied.kept:
                 kept = PublishedNames(kept=dict.fromkeys(applied.kept, int(_now())))
-                ledger.change_told(kept, applied.gone)
+                ledger.change_published(kept, applied.gone)
         if applied.again:
             # One of them may have been a name that is not there any more.
             self._known.clear()

@@ -97,7 +97,7 @@ class PluginBase(abc.ABC):
     options: ClassVar[Sequence[cfg.Opt]] = ()
     #: Whether a region names what it holds whenever it is in order. One that names
     #: nothing is half-way then: it only goes to who has it programmed.
-    always_tells: ClassVar[bool] = False
+    is_always_readable: ClassVar[bool] = False
     #: A generic plugin only gets what no other plugin takes.
     generic: ClassVar[bool] = False
 

@@ -28,7 +28,7 @@ class DflPlugin(base.PluginBase):
 
     api_version: ClassVar[tuple[int, int]] = (1, 1)
     # ``afu_id`` cannot be read of a port in reset, as a failure leaves it.
-    always_tells: ClassVar[bool] = True
+    is_always_readable: ClassVar[bool] = True
 
     def discover(
         self, candidates: base.Candidates

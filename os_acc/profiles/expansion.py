@@ -51,7 +51,7 @@ def named(specs: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def folded(specs: object, source: ProfileSource, deadline: float) -> ExpandedFlavor:
+def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedFlavor:
     """A flavor's extra specs with the groups of the profile that they name.
 
     The flavor's ``group_policy`` governs all of them. Where there are several, no
@@ -106,7 +106,7 @@ def of_its_own(specs: object) -> object:
 
     For those to whom the profile's groups do not matter: nobody is asked for it.
 
-    :param specs: see :func:`folded`.
+    :param specs: see :func:`expanded`.
     """
     if not isinstance(specs, Mapping) or not named(specs):
         return specs

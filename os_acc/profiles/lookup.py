@@ -28,15 +28,15 @@ class ProfileLookup:
             else ProfileFiles(self._settings.catalogue)
         )
 
-    def folded(self, specs: object, deadline: float) -> expansion.ExpandedFlavor:
-        """See :func:`os_acc.profiles.expansion.folded`.
+    def expanded(self, specs: object, deadline: float) -> expansion.ExpandedFlavor:
+        """See :func:`os_acc.profiles.expansion.expanded`.
 
         Where nobody has said where profiles are, one that a flavor names may be
         between Nova and Cyborg, as it is without os_acc: it is left unread.
         """
         if (name := expansion.named(specs)) and self._are_nowhere():
             return expansion.ExpandedFlavor(specs, unread=name)
-        return expansion.folded(specs, self.source, deadline)
+        return expansion.expanded(specs, self.source, deadline)
 
     def _are_nowhere(self) -> bool:
         """Whether nobody has said where profiles are, nor put any there."""

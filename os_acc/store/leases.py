@@ -251,7 +251,9 @@ class Store:
         with self._transaction() as connection:
             return providers.read_published(connection)
 
-    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
+    def change_published(
+        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    ) -> None:
         """Record what Placement is told from now on, and what no longer."""
         with self._transaction() as connection:
             providers.change_published(connection, more, gone)

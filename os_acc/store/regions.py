@@ -77,7 +77,7 @@ def read(connection: sqlite3.Connection) -> UnverifiedRegions:
     all_are = _ALL in failed or len(sound) < len(rows)
     return UnverifiedRegions(
         keys=failed - {_ALL},
-        entrusted=_keys(sound, RegionState.ENTRUSTED),
+        guest_writable=_keys(sound, RegionState.ENTRUSTED),
         contents={str(row.key): str(row.image) for row in sound if row.key in proved},
         proved=proved if all_are else None,
     )

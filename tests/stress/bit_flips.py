@@ -108,10 +108,12 @@ class Flips:
             f" (SELECT uuid FROM leases WHERE consumer = '{UNLEASED}')",
             f"DELETE FROM leases WHERE consumer = '{UNLEASED}'",
         )
-        self.bench.manager().take_stock()
+        self.bench.manager().discover()
         store.remember_providers({_GONE: "CUSTOM_GONE"}, by={_GONE: "pci"})
         names = frozenset({_FAST, _CLASS})
-        store.change_told(PublishedNames.of_mapping({_GONE: names}, names, {_FAST: 7}))
+        store.change_published(
+            PublishedNames.of_mapping({_GONE: names}, names, {_FAST: 7})
+        )
         store.forget_region(_REGION.key, "an image")
         store.know_region(dataclasses.replace(_REGION, number=1).key, "a function")
         uuid = "55555555-5555-4555-8555-555555555555"
@@ -137,7 +139,7 @@ class Flips:
 
     def _free(self, manager: Manager) -> set[str]:
         """The functions that a plug would get."""
-        stock = manager.take_stock()
+        stock = manager.discover()
         taken = manager.store.standing().taken
         return {
             str(handle.address)

@@ -103,7 +103,7 @@ class Bench:
 
     def refused(self, address: str) -> RejectedDevice:
         """Why a function is not offered."""
-        for refused in self.manager.take_stock().refused:
+        for refused in self.manager.discover().refused:
             if str(refused.address) == address:
                 return refused
         raise LookupError(f"{address} is not refused")

@@ -328,14 +328,14 @@ def test_a_plugin_that_hangs_in_the_parent_does_not_hang_in_the_child(gate):
 def test_a_forked_child_waits_for_no_look_of_its_parent(bench, monkeypatch):
     monkeypatch.setattr(snapshots, "MAX_AGE", -1.0)
     manager, nova, looked = bench.manager, Nova(), threading.Event()
-    monkeypatch.setattr(manager.offering.snapshots, "_look", looked.set)
+    monkeypatch.setattr(manager.catalog.snapshots, "_look", looked.set)
 
     def asks() -> bool:
         nova.cycle(manager.update_provider_tree)
         return looked.wait(30)
 
-    manager.take_stock()
-    with manager.offering.snapshots._looking:
+    manager.discover()
+    with manager.catalog.snapshots._looking:
         assert in_child(asks)
 
 
@@ -347,5 +347,5 @@ def test_a_forked_child_plugs_and_tells_it_whatever_its_parent_was_at(bench):
         manager.plug(instance(1), *arguments)
         return bool(nova.cycle(manager.update_provider_tree))
 
-    with manager.offering.snapshots._guard, manager.offering.tree._lock:
+    with manager.catalog.snapshots._guard, manager.catalog.tree._lock:
         assert in_child(plugs)

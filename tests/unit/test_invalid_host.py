@@ -56,14 +56,14 @@ def test_a_device_that_vanished_before_it_was_plugged(api):
 def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
     provider = api.provider(GPU)
     selected, specs = request(provider)
-    take_stock = discovery.take_stock
+    discover = discovery.discover
 
     def and_pull_out(*arguments):
-        stock = take_stock(*arguments)
+        stock = discover(*arguments)
         api.kernel.hot_unplug(GPU)
         return stock
 
-    monkeypatch.setattr(discovery, "take_stock", and_pull_out)
+    monkeypatch.setattr(discovery, "discover", and_pull_out)
     leases, writes = api.manager.store.leases(), api.kernel.writes()
     is_told(
         lambda: os_acc.plug(instance(2), selected, specs), exception.DeviceGone, GPU

@@ -177,7 +177,7 @@ def test_a_helper_that_hangs_is_waited_for_no_longer_than_allowed(api, monkeypat
 
 def test_the_start_limit_of_a_helper_is_an_option(api, monkeypatch):
     monkeypatch.setattr(privsep.base, "connect", fail_to_start)
-    hands = api(helper_start_timeout=5_000.0).life._hands
+    hands = api(helper_start_timeout=5_000.0).life._helper
     for context in (privsep.base, privsep.inspect):
         context.set_client_mode(True)
     link = hands._links[privsep.base]

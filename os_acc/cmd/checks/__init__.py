@@ -47,12 +47,14 @@ CHECKS: Sequence[tuple[str, Check]] = (
 )
 
 
-def run(checks: Sequence[tuple[str, Check]], scene: CheckContext) -> Iterator[Finding]:
+def run(
+    checks: Sequence[tuple[str, Check]], context: CheckContext
+) -> Iterator[Finding]:
     """Make these checks, each whatever has become of the others."""
     for name, check in checks:
         try:
-            findings = list(check(scene))
+            findings = list(check(context))
         except exception.OsAccError as error:
-            findings = [scene.failure(error)]
+            findings = [context.failure(error)]
         for finding in findings:
             yield finding.named(name)

@@ -14,10 +14,10 @@ from os_acc.objects.device_spec import DeviceSpec, DeviceSpecEntry
 from os_acc.objects.numa import NUMACell
 
 
-def configuration(scene: CheckContext) -> Iterator[Finding]:
+def configuration(context: CheckContext) -> Iterator[Finding]:
     """Can the options be read, and from where?"""
-    state_path = scene.settings.state_path
-    read = files.read_files(scene.config)
+    state_path = context.settings.state_path
+    read = files.read_files(context.config)
     if read:
         yield ok(f"{', '.join(read)}; state_path is {state_path}")
         return
@@ -27,9 +27,9 @@ def configuration(scene: CheckContext) -> Iterator[Finding]:
     )
 
 
-def device_spec(scene: CheckContext) -> Iterator[Finding]:
+def device_spec(context: CheckContext) -> Iterator[Finding]:
     """Does it parse, and does each part of it name something?"""
-    if not scene.named.entries:
+    if not context.named.entries:
         yield warning(
             "it names nothing: os_acc touches no device",
             "set [os_acc] device_spec",
@@ -37,39 +37,41 @@ def device_spec(scene: CheckContext) -> Iterator[Finding]:
         return
     idle = [
         number
-        for number, entry in enumerate(scene.named.entries, 1)
-        if not _names_any(entry, scene)
+        for number, entry in enumerate(context.named.entries, 1)
+        if not _names_any(entry, context)
     ]
     for number in idle:
         yield warning(
-            f"entry {number} of {len(scene.named.entries)} names no device that is "
+            f"entry {number} of {len(context.named.entries)} names no device that is "
             "on this host",
             "compare it with 'lspci -nn -D'",
         )
     if not idle:
-        yield ok(f"each of its entries ({len(scene.named.entries)}) names some device")
+        yield ok(
+            f"each of its entries ({len(context.named.entries)}) names some device"
+        )
 
 
-def plugins(scene: CheckContext) -> Iterator[Finding]:
+def plugins(context: CheckContext) -> Iterator[Finding]:
     """Which plugins are in use, and which could not be?"""
-    for aside in scene.plugins.set_aside:
+    for aside in context.plugins.set_aside:
         yield failed(
             f"{aside.name} is set aside: {aside.reason}",
             "mend or remove that package, or leave it out of [os_acc] enabled_plugins",
         )
-    names = ", ".join(plugin.name for plugin in scene.plugins.loaded)
+    names = ", ".join(plugin.name for plugin in context.plugins.loaded)
     if names:
         yield ok(f"loaded: {names}")
     else:
         yield failed("no plugin is loaded", "install os_acc anew: it brings one")
 
 
-def networks(scene: CheckContext) -> Iterator[Finding]:
+def networks(context: CheckContext) -> Iterator[Finding]:
     """Are the NUMA nodes of physical networks and tunnels those of this host?"""
-    scene.settings  # noqa: B018  (says first what is wrong with the options)
-    affinity = network_options.NetworkAffinity.load(scene.config)
-    host = affinity.on(numa.read_topology(scene.root))
-    idle = network_options.idle_sections(scene.config)
+    context.settings  # noqa: B018  (says first what is wrong with the options)
+    affinity = network_options.NetworkAffinity.load(context.config)
+    host = affinity.on(numa.read_topology(context.root))
+    idle = network_options.idle_sections(context.config)
     for section in idle:
         yield warning(
             f"there is a section [{section}], and its network is not listed",
@@ -86,9 +88,9 @@ def _networks_of(cell: NUMACell) -> str:
     return f"NUMA node {cell.id}: {', '.join(names)}" if names else ""
 
 
-def _names_any(entry: DeviceSpecEntry, scene: CheckContext) -> bool:
+def _names_any(entry: DeviceSpecEntry, context: CheckContext) -> bool:
     alone = DeviceSpec((entry,))
-    host = scene.host
+    host = context.host
     return any(
         alone.match(function, host.netdevs, host.functions) is not None
         for function in host.functions.values()

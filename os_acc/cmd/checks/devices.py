@@ -14,10 +14,10 @@ from os_acc.host import iommu, vfio
 from os_acc.objects.device import RejectedDevice, RejectReason
 
 
-def iommu_on(scene: CheckContext) -> Iterator[Finding]:
+def iommu_on(context: CheckContext) -> Iterator[Finding]:
     """Are there IOMMU groups?"""
-    if iommu.iommu_on(scene.root):
-        yield ok(f"{len(scene.host.groups)} IOMMU groups")
+    if iommu.iommu_on(context.root):
+        yield ok(f"{len(context.host.groups)} IOMMU groups")
     else:
         yield failed(
             "the IOMMU is off: there are no IOMMU groups",
@@ -26,9 +26,9 @@ def iommu_on(scene: CheckContext) -> Iterator[Finding]:
         )
 
 
-def vfio_ready(scene: CheckContext) -> Iterator[Finding]:
+def vfio_ready(context: CheckContext) -> Iterator[Finding]:
     """Is the driver there?"""
-    vfio.vfio_ready(scene.root)
+    vfio.vfio_ready(context.root)
     yield ok("the driver is loaded")
 
 
@@ -64,9 +64,9 @@ _TOLD_ELSEWHERE = (
 _SHOWN = 4
 
 
-def claims(scene: CheckContext) -> Iterator[Finding]:
+def claims(context: CheckContext) -> Iterator[Finding]:
     """Does Nova claim what os_acc is told to take?"""
-    both = _refused(scene, (RejectReason.NOVA_CLAIMS,))
+    both = _refused(context, (RejectReason.NOVA_CLAIMS,))
     if both:
         yield failed(
             f"claimed by Nova as well: {_addresses(both)}",
@@ -78,9 +78,9 @@ def claims(scene: CheckContext) -> Iterator[Finding]:
         yield ok("Nova claims none of the devices that os_acc is told to take")
 
 
-def isolation(scene: CheckContext) -> Iterator[Finding]:
+def isolation(context: CheckContext) -> Iterator[Finding]:
     """Can the IOMMU keep apart what is offered from the rest?"""
-    found = _refused(scene, _ISOLATION)
+    found = _refused(context, _ISOLATION)
     for refused in found[:_SHOWN]:
         yield warning(f"{refused.address}: {refused}", _ISOLATION[refused.reason])
     if len(found) > _SHOWN:
@@ -91,9 +91,9 @@ def isolation(scene: CheckContext) -> Iterator[Finding]:
         yield ok("every device that is named can be isolated, as far as it is judged")
 
 
-def denylist(scene: CheckContext) -> Iterator[Finding]:
+def denylist(context: CheckContext) -> Iterator[Finding]:
     """Does vfio-pci refuse any of them for their errata?"""
-    found = _refused(scene, (RejectReason.DENYLISTED,))
+    found = _refused(context, (RejectReason.DENYLISTED,))
     if found:
         yield warning(
             f"refused by vfio-pci: {_addresses(found)}",
@@ -104,10 +104,12 @@ def denylist(scene: CheckContext) -> Iterator[Finding]:
         yield ok("vfio-pci refuses none")
 
 
-def unknown(scene: CheckContext) -> Iterator[Finding]:
+def unknown(context: CheckContext) -> Iterator[Finding]:
     """Is anything prepared for a guest that no lease knows of?"""
     found = [
-        each for each in device_states(scene.look) if each.state is DeviceStatus.UNKNOWN
+        each
+        for each in device_states(context.look)
+        if each.state is DeviceStatus.UNKNOWN
     ]
     for device in found:
         yield warning(
@@ -119,15 +121,15 @@ def unknown(scene: CheckContext) -> Iterator[Finding]:
         yield ok("none")
 
 
-def others(scene: CheckContext) -> Iterator[Finding]:
+def others(context: CheckContext) -> Iterator[Finding]:
     """What else is named and not offered, and is anything?"""
-    for aside in scene.look.stock.set_aside:
+    for aside in context.look.stock.set_aside:
         yield failed(
             f"the plugin {aside.name} offers nothing: {aside.reason}",
             "tell its vendor; or leave it out of [os_acc] enabled_plugins",
         )
     by_reason: dict[RejectReason, list[RejectedDevice]] = defaultdict(list)
-    for refused in scene.look.stock.refused:
+    for refused in context.look.stock.refused:
         if refused.reason not in _TOLD_ELSEWHERE:
             by_reason[refused.reason].append(refused)
     for reason, found in by_reason.items():
@@ -136,7 +138,8 @@ def others(scene: CheckContext) -> Iterator[Finding]:
             _NO_RESET if reason is RejectReason.NO_RESET else _NOT_MEANT,
         )
     offered = sum(
-        len(provider.device.handles) for provider in scene.look.stock.providers.values()
+        len(provider.device.handles)
+        for provider in context.look.stock.providers.values()
     )
     if offered:
         yield ok(f"{offered} accelerators are offered or in use")
@@ -145,10 +148,10 @@ def others(scene: CheckContext) -> Iterator[Finding]:
 
 
 def _refused(
-    scene: CheckContext, reasons: Iterable[RejectReason]
+    context: CheckContext, reasons: Iterable[RejectReason]
 ) -> list[RejectedDevice]:
     wanted = frozenset(reasons)
-    return [each for each in scene.look.stock.refused if each.reason in wanted]
+    return [each for each in context.look.stock.refused if each.reason in wanted]
 
 
 def _addresses(found: Sequence[RejectedDevice]) -> str:

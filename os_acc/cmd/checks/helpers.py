@@ -14,24 +14,24 @@ from os_acc.helper import client
 from os_acc.privsep.rootconf import LimitMode
 
 
-def base(scene: CheckContext) -> Iterator[Finding]:
+def base(checked: CheckContext) -> Iterator[Finding]:
     """Does the context that writes start?"""
-    yield _start(scene, privsep.base)
+    yield _start(checked, privsep.base)
 
 
-def inspect(scene: CheckContext) -> Iterator[Finding]:
+def inspect(checked: CheckContext) -> Iterator[Finding]:
     """Does the context that looks who holds a device start?"""
-    yield _start(scene, privsep.inspect)
+    yield _start(checked, privsep.inspect)
 
 
-def image(scene: CheckContext) -> Iterator[Finding]:
+def image(checked: CheckContext) -> Iterator[Finding]:
     """Does the context that programs FPGAs start?"""
-    yield _start(scene, privsep.image)
+    yield _start(checked, privsep.image)
 
 
-def limits(scene: CheckContext) -> Iterator[Finding]:
+def limits(checked: CheckContext) -> Iterator[Finding]:
     """Does root's configuration limit what the helper does for its callers?"""
-    settings = scene.settings
+    settings = checked.settings
     deadline = time.monotonic() + settings.initialize_timeout
     try:
         mode, path, why = client.Helper(settings.write_timeout).limits(deadline)
@@ -64,8 +64,8 @@ def limits(scene: CheckContext) -> Iterator[Finding]:
             )
 
 
-def _start(scene: CheckContext, context: privsep.Context) -> Finding:
-    settings = scene.settings
+def _start(checked: CheckContext, context: privsep.Context) -> Finding:
+    settings = checked.settings
     command = shlex.join(context.helper_command("SOCKET"))
     deadline = time.monotonic() + settings.initialize_timeout
     found = client.Helper(settings.write_timeout, settings.helper_start_timeout)

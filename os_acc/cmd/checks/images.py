@@ -19,14 +19,14 @@ _PATIENCE = 30.0
 _SHOWN = 4
 
 
-def source(scene: CheckContext) -> Iterator[Finding]:
+def source(context: CheckContext) -> Iterator[Finding]:
     """Where do the images come from, and does that answer?"""
-    settings = scene.image_settings
+    settings = context.image_settings
     where = settings.directory if settings.source == "directory" else "Glance"
     try:
-        has_any = scene.images.answers(time.monotonic() + _PATIENCE)
+        has_any = context.images.answers(time.monotonic() + _PATIENCE)
     except exception.ImageServiceNotConfigured as error:
-        yield _no_source(scene, error)
+        yield _no_source(context, error)
         return
     if has_any:
         yield ok(f"{where} answers, and has images with the tag FPGA")
@@ -37,15 +37,15 @@ def source(scene: CheckContext) -> Iterator[Finding]:
         )
 
 
-def signers(scene: CheckContext) -> Iterator[Finding]:
+def signers(context: CheckContext) -> Iterator[Finding]:
     """Who may sign images, where they have to be signed?"""
-    if not scene.image_rules.signed:
+    if not context.image_rules.signed:
         yield ok("images need not be signed")
         return
     # Few need it, and cryptography takes long to import.
     from os_acc.bitstreams import certificates
 
-    directory = scene.image_settings.certificates
+    directory = context.image_settings.certificates
     found = certificates.survey(directory)
     worthless = [each for each in found if each.why_not]
     for each in worthless[:_SHOWN]:
@@ -64,9 +64,9 @@ def signers(scene: CheckContext) -> Iterator[Finding]:
         )
 
 
-def cache(scene: CheckContext) -> Iterator[Finding]:
+def cache(context: CheckContext) -> Iterator[Finding]:
     """Can images be kept, by whom, and how many more?"""
-    path = scene.images.cache.directory
+    path = context.images.cache.directory
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
         yield failed(
@@ -75,13 +75,13 @@ def cache(scene: CheckContext) -> Iterator[Finding]:
         )
         return
     if mode is not None:
-        yield from _access(scene, path, mode)
-    yield _fill(scene, is_there=mode is not None)
+        yield from _access(context, path, mode)
+    yield _fill(context, is_there=mode is not None)
 
 
-def files(scene: CheckContext) -> Iterator[Finding]:
+def files(context: CheckContext) -> Iterator[Finding]:
     """Does anything lie in the cache that does not belong there?"""
-    found = scene.images.cache.survey()
+    found = context.images.cache.survey()
     if found.abandoned:
         yield warning(
             "downloads whose processes are gone: "
@@ -98,10 +98,10 @@ def files(scene: CheckContext) -> Iterator[Finding]:
         yield ok(f"images in it: {len(found.entries)}; nothing else")
 
 
-def _no_source(scene: CheckContext, error: exception.OsAccError) -> Finding:
+def _no_source(context: CheckContext, error: exception.OsAccError) -> Finding:
     regions = [
         each.device.region
-        for each in scene.look.stock.providers.values()
+        for each in context.look.stock.providers.values()
         if each.device.region is not None and each.device.region.interface_id
     ]
     if not regions:
@@ -112,8 +112,8 @@ def _no_source(scene: CheckContext, error: exception.OsAccError) -> Finding:
     )
 
 
-def _access(scene: CheckContext, path: str, mode: int) -> Iterator[Finding]:
-    uid, _gid = identity.check_owner(scene.settings.state_path)
+def _access(context: CheckContext, path: str, mode: int) -> Iterator[Finding]:
+    uid, _gid = identity.check_owner(context.settings.state_path)
     owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
     if os.lstat(path).st_uid != uid:
         yield failed(f"{path} does not belong to {owner}", f"chown -R {owner} {path}")
@@ -126,9 +126,9 @@ def _access(scene: CheckContext, path: str, mode: int) -> Iterator[Finding]:
         )
 
 
-def _fill(scene: CheckContext, *, is_there: bool) -> Finding:
-    found = scene.images.cache.survey()
-    largest, limit = scene.image_rules.max_size, scene.image_settings.cache_size
+def _fill(context: CheckContext, *, is_there: bool) -> Finding:
+    found = context.images.cache.survey()
+    largest, limit = context.image_rules.max_size, context.image_settings.cache_size
     told = f"images take {found.taken} of {limit} bytes"
     if found.taken > limit:
         return warning(

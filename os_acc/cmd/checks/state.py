@@ -20,9 +20,9 @@ _REMOTE = frozenset(
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 
-def directory(scene: CheckContext) -> Iterator[Finding]:
+def directory(context: CheckContext) -> Iterator[Finding]:
     """Is it there, with the right owner, writable, with space left?"""
-    path = scene.settings.state_path
+    path = context.settings.state_path
     uid, _gid = identity.check_owner(path)
     owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
     if uid != os.geteuid():
@@ -44,10 +44,10 @@ def directory(scene: CheckContext) -> Iterator[Finding]:
         yield ok(f"{path} belongs to {owner} and can be written")
 
 
-def file_system(scene: CheckContext) -> Iterator[Finding]:
+def file_system(context: CheckContext) -> Iterator[Finding]:
     """Is it local, and does it survive a reboot?"""
-    path = os.path.realpath(scene.settings.state_path)
-    kind = _kind(scene.root, path)
+    path = os.path.realpath(context.settings.state_path)
+    kind = _kind(context.root, path)
     hint = "move [os_acc] state_path to a local disk, while no instance has devices"
     if kind is None:
         yield warning(f"nobody can tell on which file system {path} is", hint)
@@ -59,9 +59,9 @@ def file_system(scene: CheckContext) -> Iterator[Finding]:
         yield ok(f"{path} is on {kind}")
 
 
-def files(scene: CheckContext) -> Iterator[Finding]:
+def files(context: CheckContext) -> Iterator[Finding]:
     """Did somebody else leave files there that the owner cannot write?"""
-    path = scene.settings.state_path
+    path = context.settings.state_path
     uid, _gid = identity.check_owner(path)
     strange = [each for each in _below(path) if os.lstat(each).st_uid != uid]
     if strange:
@@ -73,9 +73,9 @@ def files(scene: CheckContext) -> Iterator[Finding]:
         yield ok("all files below it are its owner's")
 
 
-def records(scene: CheckContext) -> Iterator[Finding]:
+def records(context: CheckContext) -> Iterator[Finding]:
     """Is the store sound, and does anything in it wait for an operator?"""
-    found = scene.recorded
+    found = context.recorded
     for path in found.damaged_files:
         yield warning(
             f"a damaged store was set aside: {path}",

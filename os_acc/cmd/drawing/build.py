@@ -19,34 +19,34 @@ from os_acc.objects.numa import NUMACell
 from os_acc.objects.pci import PciAddress
 
 
-def supplies(scene: HostSnapshot) -> tuple[Supply, ...]:
+def supplies(snapshot: HostSnapshot) -> tuple[Supply, ...]:
     """For a guest in each one of the cells, or for the one that is asked about."""
-    names = sorted({each.resource_class for each in scene.accelerators})
-    return tuple(_supply(scene, name) for name in names)
+    names = sorted({each.resource_class for each in snapshot.accelerators})
+    return tuple(_supply(snapshot, name) for name in names)
 
 
-def _supply(scene: HostSnapshot, name: str) -> Supply:
+def _supply(snapshot: HostSnapshot, name: str) -> Supply:
     nodes = [
         each.numa_node
-        for each in scene.accelerators
+        for each in snapshot.accelerators
         if each.resource_class == name and each.is_free
     ]
-    return Supply(plain(name), len(nodes), tuple(_choices(scene, nodes)))
+    return Supply(plain(name), len(nodes), tuple(_choices(snapshot, nodes)))
 
 
-def _choices(scene: HostSnapshot, nodes: Sequence[int | None]) -> Iterator[Choice]:
+def _choices(snapshot: HostSnapshot, nodes: Sequence[int | None]) -> Iterator[Choice]:
     if not nodes:
         return
-    if scene.guest is not None:
-        cells = "+".join(map(str, scene.guest.cells))
-        yield Choice(cells, _free(scene.guest, nodes))
+    if snapshot.guest is not None:
+        cells = "+".join(map(str, snapshot.guest.cells))
+        yield Choice(cells, _free(snapshot.guest, nodes))
         return
-    if not scene.topology.cells:
-        yield Choice("any", _free(GuestCells(scene.topology), nodes))
+    if not snapshot.topology.cells:
+        yield Choice("any", _free(GuestCells(snapshot.topology), nodes))
         return
     rows = [
-        (_free(GuestCells(scene.topology, (cell.id,)), nodes), cell.id)
-        for cell in scene.topology.cells
+        (_free(GuestCells(snapshot.topology, (cell.id,)), nodes), cell.id)
+        for cell in snapshot.topology.cells
     ]
     for free, alike in itertools.groupby(rows, lambda row: row[0]):
         yield Choice(labels.numbers(number for _free, number in alike), free)
@@ -59,47 +59,47 @@ def _free(guest: GuestCells, nodes: Sequence[int | None]) -> tuple[int, ...]:
     )
 
 
-def draw(scene: HostSnapshot, *, long: bool = False) -> Drawing:
+def draw(snapshot: HostSnapshot, *, long: bool = False) -> Drawing:
     """The host as a tree.
 
     :param long: each function has a line of its own, those that os_acc is not
         told of as well.
     """
-    return Drawing(_Artist(scene, long).host(), supplies(scene))
+    return Drawing(_Artist(snapshot, long).host(), supplies(snapshot))
 
 
 class _Artist:
-    def __init__(self, scene: HostSnapshot, long: bool) -> None:
-        self._scene = scene
+    def __init__(self, snapshot: HostSnapshot, long: bool) -> None:
+        self._snapshot = snapshot
         self._long = long
-        self._forest = forest.plant(scene, everything=long)
+        self._forest = forest.plant(snapshot, everything=long)
 
     def host(self) -> Line:
-        topology = self._scene.topology
+        topology = self._snapshot.topology
         below: tuple[Line, ...]
         if topology.cells:
             below = (*self._sockets(), *self._unlisted(), *self._elsewhere())
         else:
             below = tuple(self._node(*self._forest.nodes))
         return Line(
-            f"host {labels.plain(self._scene.name)}",
+            f"host {labels.plain(self._snapshot.name)}",
             tuple(self._summary()),
             below=(*below, *self._missing()),
         )
 
     def _summary(self) -> Iterator[str]:
-        if not self._scene.topology.cells:
+        if not self._snapshot.topology.cells:
             yield "NUMA cells unknown"
-        if self._scene.guest:
-            yield f"for a guest in {labels.cells(self._scene.guest.cells)}"
-        counted = Counter(each.state for each in self._scene.states.values())
-        yield f"functions: {len(self._scene.functions)}"
+        if self._snapshot.guest:
+            yield f"for a guest in {labels.cells(self._snapshot.guest.cells)}"
+        counted = Counter(each.state for each in self._snapshot.states.values())
+        yield f"functions: {len(self._snapshot.functions)}"
         for state in DeviceStatus:
             if counted[state]:
                 yield f"{state.value}: {counted[state]}"
 
     def _sockets(self) -> Iterator[Line]:
-        cells = self._scene.topology.cells
+        cells = self._snapshot.topology.cells
         for socket in sorted({each.socket for each in cells}, key=_none_last):
             lines = tuple(self._cell(each) for each in cells if each.socket == socket)
             if socket is None:
@@ -110,14 +110,14 @@ class _Artist:
     def _cell(self, cell: NUMACell) -> Line:
         return Line(
             f"cell {cell.id}",
-            (*labels.affinity(self._scene, cell.id), *labels.cell(cell)),
+            (*labels.affinity(self._snapshot, cell.id), *labels.cell(cell)),
             framed=True,
             below=tuple(self._node(cell.id)),
         )
 
     def _unlisted(self) -> Iterator[Line]:
         """Nodes of functions that are no cells: they have gone, or are offline."""
-        known = {cell.id for cell in self._scene.topology.cells}
+        known = {cell.id for cell in self._snapshot.topology.cells}
         for node in sorted(each for each in self._forest.nodes if each is not None):
             if node not in known:
                 yield Line(
@@ -131,14 +131,14 @@ class _Artist:
         if None in self._forest.nodes:
             yield Line(
                 "no NUMA node",
-                tuple(labels.affinity(self._scene, None)),
+                tuple(labels.affinity(self._snapshot, None)),
                 framed=True,
                 below=tuple(self._node(None)),
             )
 
     def _node(self, *nodes: int | None) -> Iterator[Line]:
         """All that is in one node, or in several."""
-        planted, functions = self._forest, self._scene.functions
+        planted, functions = self._forest, self._snapshot.functions
         tops = [each for node in nodes for each in planted.tops.get(node, ())]
         others = [each for node in nodes for each in planted.others.get(node, ())]
         yield from self._lines(sorted(tops))
@@ -160,7 +160,7 @@ class _Artist:
         """
         places: dict[PciAddress | tuple[int, ...], list[PciAddress]] = {}
         for address in some:
-            pf = self._scene.functions[address].physfn
+            pf = self._snapshot.functions[address].physfn
             places.setdefault(pf or address.parts[:3], []).append(address)
         for place, found in places.items():
             if isinstance(place, PciAddress):
@@ -173,14 +173,14 @@ class _Artist:
                 yield Line(f"card {str(found[0]).partition('.')[0]}", below=lines)
 
     def _function(self, address: PciAddress) -> Line:
-        function = self._scene.functions[address]
-        device = self._scene.states.get(address)
+        function = self._snapshot.functions[address]
+        device = self._snapshot.states.get(address)
         here = self._forest.below.get(address, ())
         vfs = [each for each in function.vfs if each in here]
         beside = [each for each in here if each not in set(vfs)]
         line = Line(
             str(address),
-            tuple(labels.function(self._scene, address)) + self._strange(address),
+            tuple(labels.function(self._snapshot, address)) + self._strange(address),
             state=self._state(device, address),
             mark=self._mark(device, address),
             functions=(address,),
@@ -204,8 +204,8 @@ class _Artist:
 
     def _strange(self, address: PciAddress) -> tuple[str, ...]:
         """What is above it, where that is drawn elsewhere."""
-        function = self._scene.functions[address]
-        above = function.physfn or self._scene.parents.get(address)
+        function = self._snapshot.functions[address]
+        above = function.physfn or self._snapshot.parents.get(address)
         if above is None or above == self._forest.above.get(address):
             return ()
         return (f"VF of {above}" if function.physfn else f"behind {above}",)
@@ -213,12 +213,12 @@ class _Artist:
     def _state(self, device: DeviceState | None, address: PciAddress) -> str:
         if device is not None:
             return device.state.value
-        return "" if self._scene.functions[address].is_bridge else "host"
+        return "" if self._snapshot.functions[address].is_bridge else "host"
 
     def _mark(self, device: DeviceState | None, address: PciAddress) -> Mark:
         if device is not None:
             return labels.MARKS[device.state]
-        is_bridge = self._scene.functions[address].is_bridge
+        is_bridge = self._snapshot.functions[address].is_bridge
         return Mark.PLACE if is_bridge else Mark.HOST
 
     def _vfs(self, pf: PciAddress, vfs: Sequence[PciAddress]) -> Iterator[Line]:
@@ -227,11 +227,11 @@ class _Artist:
             if len(some) == 1:
                 yield self._function(some[0])
                 continue
-            device = self._scene.states.get(some[0])
+            device = self._snapshot.states.get(some[0])
             places = labels.addresses(some, self._vfs_of(pf))
             yield Line(
                 f"{len(some)} VFs {places}",
-                (*labels.alike(self._scene, some), *self._strange(some[0])),
+                (*labels.alike(self._snapshot, some), *self._strange(some[0])),
                 state=self._state(device, some[0]),
                 mark=self._mark(device, some[0]),
                 functions=tuple(some),
@@ -239,18 +239,18 @@ class _Artist:
 
     def _vfs_of(self, pf: PciAddress) -> Sequence[PciAddress]:
         """By what either side says: one of them may be unreadable."""
-        functions = self._scene.functions
+        functions = self._snapshot.functions
         named = functions[pf].vfs if pf in functions else ()
         naming = (at for at, each in functions.items() if each.physfn == pf)
         return sorted({*named, *naming})
 
     def _alike(self, vfs: Sequence[PciAddress]) -> list[list[PciAddress]]:
         # Whatever is below a VF, it stays there.
-        return forest.alike(self._scene, vfs, apart=self._forest.below)
+        return forest.alike(self._snapshot, vfs, apart=self._forest.below)
 
     def _missing(self) -> Iterator[Line]:
         """What is leased or named, and cannot be seen."""
-        host = self._scene.host
+        host = self._snapshot.host
         lines = [
             Line(
                 str(device.address),
@@ -261,7 +261,7 @@ class _Artist:
                 state=device.state.value,
                 mark=labels.MARKS[device.state],
             )
-            for device in self._scene.states.values()
+            for device in self._snapshot.states.values()
             if device.function is None
         ]
         told = {line.label for line in lines}

@@ -19,7 +19,7 @@ _HOLDERS = 8
 
 
 def alike(
-    scene: HostSnapshot, vfs: Sequence[PciAddress], apart: Collection[PciAddress]
+    snapshot: HostSnapshot, vfs: Sequence[PciAddress], apart: Collection[PciAddress]
 ) -> list[list[PciAddress]]:
     """The VFs of one card, together where they differ in nothing but their places.
 
@@ -27,18 +27,18 @@ def alike(
 
     :param apart: that each have a line of their own.
     """
-    leases = [device.lease for vf in vfs if (device := scene.states.get(vf))]
+    leases = [device.lease for vf in vfs if (device := snapshot.states.get(vf))]
     by_holder = len({lease.consumer for lease in leases if lease}) <= _HOLDERS
     found: dict[object, list[PciAddress]] = {}
     for vf in vfs:
-        key = vf if vf in apart else _key(scene, vf, by_holder=by_holder)
+        key = vf if vf in apart else _key(snapshot, vf, by_holder=by_holder)
         found.setdefault(key, []).append(vf)
     return list(found.values())
 
 
-def _key(scene: HostSnapshot, vf: PciAddress, *, by_holder: bool) -> object:
+def _key(snapshot: HostSnapshot, vf: PciAddress, *, by_holder: bool) -> object:
     """What VFs have in common of which one line tells."""
-    function, device = scene.functions[vf], scene.states.get(vf)
+    function, device = snapshot.functions[vf], snapshot.states.get(vf)
     common = (labels.driver(function), function.iommu_group is None)
     if device is None:
         return common
@@ -75,7 +75,7 @@ class FunctionTrees:
         return frozenset({*self.tops, *self.others})
 
 
-def plant(scene: HostSnapshot, everything: bool) -> FunctionTrees:
+def plant(snapshot: HostSnapshot, everything: bool) -> FunctionTrees:
     """Put every function of the host into its place.
 
     What os_acc may take is drawn, and what that is below.
@@ -83,16 +83,16 @@ def plant(scene: HostSnapshot, everything: bool) -> FunctionTrees:
     :param everything: draw all functions.
     """
     drawn: dict[PciAddress, PciAddress | None] = {}
-    for address in scene.functions if everything else scene.states:
+    for address in snapshot.functions if everything else snapshot.states:
         place: PciAddress | None = address
-        while place and place in scene.functions and place not in drawn:
-            above = _above(scene, place)
+        while place and place in snapshot.functions and place not in drawn:
+            above = _above(snapshot, place)
             drawn[place] = above
             place = above
     below = defaultdict(list)
     tops = defaultdict(list)
     others = defaultdict(list)
-    for address, function in sorted(scene.functions.items()):
+    for address, function in sorted(snapshot.functions.items()):
         above = drawn.get(address)
         if address not in drawn:
             others[function.numa_node].append(address)
@@ -108,17 +108,17 @@ def plant(scene: HostSnapshot, everything: bool) -> FunctionTrees:
     )
 
 
-def _above(scene: HostSnapshot, address: PciAddress) -> PciAddress | None:
+def _above(snapshot: HostSnapshot, address: PciAddress) -> PciAddress | None:
     """The PF, or the next bridge, of the same node.
 
     The kernel gives a function the node of its bus, but firmware, quirks and
     whoever writes to ``numa_node`` may say otherwise.
     """
-    function = scene.functions[address]
-    above = function.physfn or scene.parents.get(address)
+    function = snapshot.functions[address]
+    above = function.physfn or snapshot.parents.get(address)
     while above is not None:
-        other = scene.functions.get(above)
+        other = snapshot.functions.get(above)
         if other is not None and other.numa_node == function.numa_node:
             return above
-        above = scene.parents.get(above)
+        above = snapshot.parents.get(above)
     return None

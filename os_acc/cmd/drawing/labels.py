@@ -127,9 +127,9 @@ def kinds(functions: Iterable[PciFunction]) -> str:
     return ", ".join(f"{name}: {counted[name]}" for name in sorted(counted))
 
 
-def affinity(scene: HostSnapshot, node: int | None) -> Iterator[str]:
+def affinity(snapshot: HostSnapshot, node: int | None) -> Iterator[str]:
     """How a device of a node stands to the guest, and which policy allows that."""
-    found = scene.affinity(node)
+    found = snapshot.affinity(node)
     if found is not None:
         policies = allowing(found)
         named = ", ".join(each.value for each in policies)
@@ -155,29 +155,29 @@ def holder(leases: Sequence[Lease]) -> Iterator[str]:
             yield _TARGETS[lease.attach_target]
 
 
-def function(scene: HostSnapshot, address: PciAddress) -> Iterator[str]:
+def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
     """All that is said of one function, the most important first."""
-    found = scene.functions[address]
-    device = scene.states.get(address)
+    found = snapshot.functions[address]
+    device = snapshot.states.get(address)
     if device is not None and _goes_along(device):
         # All else is said of the one that it goes along with.
         yield plain(device.reason)
         yield from (role(found), driver(found))
         return
     if device is not None:
-        yield from _device(scene, [device])
+        yield from _device(snapshot, [device])
     yield role(found)
-    yield from _names(scene, address)
+    yield from _names(snapshot, address)
     yield driver(found)
-    yield from _group(scene, found)
+    yield from _group(snapshot, found)
 
 
-def alike(scene: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
+def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
     """What is said of VFs that differ in nothing but their places."""
-    found = [scene.functions[each] for each in some]
-    devices = [scene.states[each] for each in some if each in scene.states]
+    found = [snapshot.functions[each] for each in some]
+    devices = [snapshot.states[each] for each in some if each in snapshot.states]
     if devices:
-        yield from _device(scene, devices)
+        yield from _device(snapshot, devices)
     yield driver(found[0])
     groups = {each.iommu_group for each in found} - {None}
     if groups:
@@ -224,13 +224,13 @@ def cells(some: Sequence[int]) -> str:
     return f"{'cells' if len(some) > 1 else 'cell'} {numbers(some)}"
 
 
-def _device(scene: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[str]:
+def _device(snapshot: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[str]:
     first = devices[0]
     yield from holder([each.lease for each in devices if each.lease])
     if first.reason:
         yield plain(first.reason)
     if first.function is not None:
-        yield from affinity(scene, first.function.numa_node)
+        yield from affinity(snapshot, first.function.numa_node)
     if first.resource_class:
         yield plain(first.resource_class)
 
@@ -246,17 +246,17 @@ def _goes_along(device: DeviceState) -> bool:
     )
 
 
-def _names(scene: HostSnapshot, address: PciAddress) -> Iterator[str]:
-    for name, owner in scene.host.netdevs.items():
+def _names(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
+    for name, owner in snapshot.host.netdevs.items():
         if owner == address:
             yield plain(name)
 
 
-def _group(scene: HostSnapshot, found: PciFunction) -> Iterator[str]:
+def _group(snapshot: HostSnapshot, found: PciFunction) -> Iterator[str]:
     if found.iommu_group is None:
         yield "no IOMMU group"
         return
-    group = scene.host.groups.get(found.iommu_group)
+    group = snapshot.host.groups.get(found.iommu_group)
     others = [each for each in group.members if each != found.address] if group else []
     text = f"group {found.iommu_group}"
     if len(others) > _FEW:

@@ -28,21 +28,21 @@ COLUMNS = (
 MORE = ("Affinity", "Policies")
 
 
-def rows(scene: HostSnapshot) -> Iterator[tuple[Any, ...]]:
+def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
     """What is drawn with ``--long``, in ``COLUMNS`` and ``MORE`` of them."""
-    cells = scene.topology.cells
+    cells = snapshot.topology.cells
     blank = (None,) * (len(COLUMNS) - 4)
     for socket in sorted({cell.socket for cell in cells if cell.socket is not None}):
-        nothing = (None, None) if scene.guest else ()
+        nothing = (None, None) if snapshot.guest else ()
         yield ("socket", f"socket {socket}", None, None, *blank, *nothing)
     for cell in cells:
         below = None if cell.socket is None else f"socket {cell.socket}"
         name = f"cell {cell.id}"
-        yield ("cell", name, below, cell.id, *blank, *_affinity(scene, cell.id))
-    planted = forest.plant(scene, everything=True)
+        yield ("cell", name, below, cell.id, *blank, *_affinity(snapshot, cell.id))
+    planted = forest.plant(snapshot, everything=True)
     known = {cell.id for cell in cells}
-    for address in sorted({*scene.functions, *scene.states}):
-        function = scene.functions.get(address)
+    for address in sorted({*snapshot.functions, *snapshot.states}):
+        function = snapshot.functions.get(address)
         node = function.numa_node if function else None
         above = planted.above.get(address)
         below = f"cell {node}" if node in known else None
@@ -51,17 +51,17 @@ def rows(scene: HostSnapshot) -> Iterator[tuple[Any, ...]]:
             str(address),
             str(above) if above else below,
             node,
-            *_device(scene, address, function),
+            *_device(snapshot, address, function),
             *(
-                _affinity(scene, node)
+                _affinity(snapshot, node)
                 if function
-                else (None, None)[: len(_more(scene))]
+                else (None, None)[: len(_more(snapshot))]
             ),
         )
 
 
-def _more(scene: HostSnapshot) -> tuple[str, ...]:
-    return MORE if scene.guest else ()
+def _more(snapshot: HostSnapshot) -> tuple[str, ...]:
+    return MORE if snapshot.guest else ()
 
 
 def _kind(function: PciFunction | None) -> str:
@@ -71,9 +71,9 @@ def _kind(function: PciFunction | None) -> str:
 
 
 def _device(
-    scene: HostSnapshot, address: PciAddress, function: PciFunction | None
+    snapshot: HostSnapshot, address: PciAddress, function: PciFunction | None
 ) -> Iterator[Any]:
-    device = scene.states.get(address)
+    device = snapshot.states.get(address)
     lease = device.lease if device else None
     yield device.resource_class if device else None
     yield device.state.value if device else None
@@ -84,8 +84,8 @@ def _device(
     yield (device.reason or None) if device else None
 
 
-def _affinity(scene: HostSnapshot, node: int | None) -> Iterator[Any]:
-    found = scene.affinity(node)
+def _affinity(snapshot: HostSnapshot, node: int | None) -> Iterator[Any]:
+    found = snapshot.affinity(node)
     if found is not None:
         yield found.name.lower()
         yield [policy.value for policy in labels.allowing(found)]

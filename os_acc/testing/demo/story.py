@@ -61,7 +61,7 @@ class Story:
             self._out.say(f"[os_acc] device_spec = {each}")
         self._show.providers(os_acc.providers())
         self._out.say("What it does not offer, though device_spec names it:")
-        self._out.table((each.address, each) for each in manager.take_stock().refused)
+        self._out.table((each.address, each) for each in manager.discover().refused)
         return manager
 
     def _plug_two(

@@ -53,7 +53,7 @@ def offered() -> set[str]:
 
 def refusals() -> dict[str, str]:
     """Why devices that were named are not offered, as the operator sees it."""
-    refused = service.get().take_stock().refused
+    refused = service.get().discover().refused
     return {str(each.address): str(each) for each in refused}
 
 

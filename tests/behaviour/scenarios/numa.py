@@ -35,10 +35,10 @@ def each_policy_chooses_and_refuses_by_what_the_kernel_says(
             guest = instance() | {"numa_cells": [CELL]}
             if not allowed:
                 with pytest.raises(exception.NUMAPolicyUnmet, match=place):
-                    _plug(guest, _offering(place), policy)
+                    _plug(guest, _catalog(place), policy)
                 assert host.snapshot() == before
                 continue
-            (entry,) = _plug(guest, _offering(place), policy)
+            (entry,) = _plug(guest, _catalog(place), policy)
             assert entry["pci_id"] == place
             assert entry["numa_node"] == _node(host, place)
             assert entry["numa_affinity"] == _stands(host, place)
@@ -50,7 +50,7 @@ def each_policy_chooses_and_refuses_by_what_the_kernel_says(
 def a_guest_of_both_cells_may_have_what_is_in_either(host: HostUnderTest) -> None:
     host.start(*_claims(host))
     guest = instance() | {"numa_cells": [0, 1]}
-    near, far = _offering(host.places.near), _offering(host.places.single)
+    near, far = _catalog(host.places.near), _catalog(host.places.single)
     entries = os_acc.plug(
         guest,
         {
@@ -78,7 +78,7 @@ def a_cell_that_the_host_does_not_have_is_refused(host: HostUnderTest) -> None:
     before = host.snapshot()
     guest = instance() | {"numa_cells": [0, 2]}
     with pytest.raises(exception.InvalidInstanceInfo, match="has 2"):
-        _plug(guest, _offering(host.places.near), "preferred")
+        _plug(guest, _catalog(host.places.near), "preferred")
     assert host.snapshot() == before
 
 
@@ -157,7 +157,7 @@ def _claims(host: HostUnderTest) -> list[dict[str, Any]]:
     return [{"address": place} for place in _places(host)]
 
 
-def _offering(address: str) -> Provider:
+def _catalog(address: str) -> Provider:
     (found,) = (
         provider
         for provider in os_acc.providers()

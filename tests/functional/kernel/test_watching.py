@@ -115,9 +115,9 @@ def types_of_mediated_devices_that_come_and_go_are_told(host: RealHost) -> None:
 
     start(host, {"address": single})
     # As Nova's [devices] enabled_mdev_types has it.
-    offering = service.get().offering
-    offering._rules = dataclasses.replace(
-        offering._rules, nova_mdev_types=frozenset({"t-1"})
+    catalog = service.get().catalog
+    catalog._rules = dataclasses.replace(
+        catalog._rules, nova_mdev_types=frozenset({"t-1"})
     )
     ((name, before),) = told().items()
     assert before == (1, 0)

@@ -139,7 +139,7 @@ def test_what_a_device_profile_adds_is_asked_for_as_nova_does(
     flavor: dict[str, str], profile: list[dict[str, str]]
 ) -> None:
     try:
-        whole: Any = expansion.folded(flavor, Cyborg(profile), math.inf).specs
+        whole: Any = expansion.expanded(flavor, Cyborg(profile), math.inf).specs
         query = os_acc_s(whole)
     except exception.InvalidExtraSpec:
         assert refused_by_placement(nova_s(flavor, profile))

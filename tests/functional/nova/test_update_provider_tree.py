@@ -75,7 +75,7 @@ def nova(bench: FpgaBench, tmp_path: Path) -> Iterator[compute.Nova]:
 
 def seen(bench: FpgaBench, nova: compute.Nova) -> None:
     """The service looks at the host, and Nova publishes."""
-    bench.manager.take_stock()
+    bench.manager.discover()
     nova.cycle()
 
 

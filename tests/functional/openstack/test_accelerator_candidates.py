@@ -191,7 +191,7 @@ def test_guests_come_until_placement_has_no_candidate_left(
 def heard(site: Site, address: str, recovery: Recovery) -> None:
     """The kernel tells of a device's health, and what it means is published."""
     event = Uevent("change", PciAddress.parse(address), recovery)
-    site.manager.offering.health.note(event)
+    site.manager.catalog.health.note(event)
     site.published()
 
 

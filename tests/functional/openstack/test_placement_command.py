@@ -41,7 +41,7 @@ def changes(out: str) -> list[str]:
 
 
 def test_the_command_does_what_it_has_shown_before(site: Site) -> None:
-    site.manager.take_stock()
+    site.manager.discover()
     before = site.placement.tree(site.node)
     status, shown, _err = run(site, "provider", "sync", "--dry-run", "-f", "json")
     assert status == 0

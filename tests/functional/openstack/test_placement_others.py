@@ -289,7 +289,7 @@ def test_what_is_allocated_while_it_is_deleted_stays(site: Site) -> None:
 
 
 def test_several_that_publish_at_once_come_to_the_same(site: Site) -> None:
-    site.manager.take_stock()
+    site.manager.discover()
     publishers = [site.new_publisher() for _ in range(3)]
     together = threading.Barrier(len(publishers))
 

@@ -53,7 +53,7 @@ def units(bench: Bench) -> list[tuple[int, int]]:
     """(total, reserved) of everything that Placement is told of."""
     return [
         (each.total, each.reserved)
-        for capacity in bench.manager.offering.snapshots.newest()
+        for capacity in bench.manager.catalog.snapshots.newest()
         for each in capacity.units.values()
     ]
 
@@ -62,7 +62,7 @@ def units(bench: Bench) -> list[tuple[int, int]]:
 def test_vfs_of_a_pf_that_is_leased_are_not_offered(nic, target):
     take_whole(nic, 1, target)
     set_vfs(nic, 4)
-    stock = nic.manager.take_stock()
+    stock = nic.manager.discover()
     assert stock.providers == {}
     assert reasons(stock) == {
         NIC: RejectReason.HAS_VFS,
@@ -84,12 +84,12 @@ def test_a_pf_whose_vf_is_leased_is_not_offered_though_the_vf_has_gone(nic):
     set_vfs(nic, 4)
     taken = plug_vf(nic, 1)
     set_vfs(nic, 0)
-    stock = nic.manager.take_stock()
+    stock = nic.manager.discover()
     assert stock.providers == {}
     assert reasons(stock) == {NIC: RejectReason.VFS_LEASED}
     assert nic.refused(NIC).detail == taken
     nic.restart()
-    assert reasons(nic.manager.take_stock()) == {NIC: RejectReason.VFS_LEASED}
+    assert reasons(nic.manager.discover()) == {NIC: RejectReason.VFS_LEASED}
     nic.unplug(1)
     nic.plug(2, NIC)
     assert nic.plugged(2) == [NIC]

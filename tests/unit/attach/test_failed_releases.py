@@ -66,7 +66,7 @@ def units(nova: Nova, bench: Bench) -> tuple[int, int]:
 
 def published(double: Double, bench: Bench) -> tuple[int, int]:
     """(total, reserved) of the card after a direct sync."""
-    bench.manager.offering.publish(Publisher(double.config(), "node1"))
+    bench.manager.catalog.publish(Publisher(double.config(), "node1"))
     inventories = double.providers[bench.provider(NIC).uuid].inventories
     (found,) = inventories.values()
     return found["total"], found["reserved"]
@@ -101,7 +101,7 @@ def test_the_tree_is_served_without_a_look_at_the_host(card, monkeypatch):
     def no_look(*_arguments: object) -> None:
         raise AssertionError("the host is looked at")
 
-    monkeypatch.setattr(card.manager.offering, "look", no_look)
+    monkeypatch.setattr(card.manager.catalog, "look", no_look)
     nova.cycle(card.manager.update_provider_tree)
     assert list(nova.units(uuid).values()) == [(4, 1)]
     card.kernel.let_go(vf)
@@ -142,7 +142,7 @@ def test_a_second_attempt_after_a_failure_stays_reserved(card, monkeypatch):
     give_back = card.manager.life._give_back
 
     def looked_at(lease, deadline):
-        card.manager.take_stock()
+        card.manager.discover()
         seen.append(units(nova, card))
         give_back(lease, deadline)
 
@@ -212,7 +212,7 @@ def test_a_retry_that_succeeds_offers_the_unit_again(card, monkeypatch):
     assert units(nova, card) == (4, 1)
     card.kernel.let_go(vf)
     # The snapshot changes without a look at the host.
-    monkeypatch.setattr(card.manager.offering, "look", None)
+    monkeypatch.setattr(card.manager.catalog, "look", None)
     assert not futures.wait(retrier.retry(), LONG).not_done
     nova.cycle(card.manager.update_provider_tree)
     assert list(nova.units(uuid).values()) == [(4, 0)]

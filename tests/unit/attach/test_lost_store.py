@@ -132,9 +132,9 @@ def test_a_lease_is_not_added_to_another_store_than_was_read(host, monkeypatch):
 
     monkeypatch.setattr(host.manager.store, "add", after_a_loss)
     looks = []
-    look = host.manager.offering.look
+    look = host.manager.catalog.look
     monkeypatch.setattr(
-        host.manager.offering, "look", lambda end: looks.append(1) or look(end)
+        host.manager.catalog, "look", lambda end: looks.append(1) or look(end)
     )
     (entry,) = host.manager.plug(instance(1), selected, specs)
     assert entry["pci_id"] == GPU
@@ -143,7 +143,7 @@ def test_a_lease_is_not_added_to_another_store_than_was_read(host, monkeypatch):
 
 def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
     selected, specs = request(host.provider(DISK))
-    look, steals = host.manager.offering.look, iter((DISK,))
+    look, steals = host.manager.catalog.look, iter((DISK,))
 
     def before_another(deadline):
         stock = look(deadline)
@@ -151,7 +151,7 @@ def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
             host.to_driver(address, "vfio-pci")
         return stock
 
-    monkeypatch.setattr(host.manager.offering, "look", before_another)
+    monkeypatch.setattr(host.manager.catalog, "look", before_another)
     with pytest.raises(exception.DeviceUnsettled, match="for another guest"):
         host.manager.plug(instance(1), selected, specs)
     assert host.manager.store.leases() == ()
@@ -176,8 +176,8 @@ def test_a_store_of_yesterday_gives_nothing_away(host):
 
 def test_an_unplug_that_ends_meanwhile_leaves_no_trace(host, monkeypatch):
     host.plug(1, GPU)
-    host.manager.offering.reconciler.doubt()
-    recorded, unplugs = host.manager.life._hands.recorded, iter((1,))
+    host.manager.catalog.reconciler.doubt()
+    recorded, unplugs = host.manager.life._helper.recorded, iter((1,))
 
     def before_an_unplug(deadline):
         found = recorded(deadline)
@@ -185,7 +185,7 @@ def test_an_unplug_that_ends_meanwhile_leaves_no_trace(host, monkeypatch):
             host.unplug(number)
         return found
 
-    monkeypatch.setattr(host.manager.life._hands, "recorded", before_an_unplug)
+    monkeypatch.setattr(host.manager.life._helper, "recorded", before_an_unplug)
     assert host.provider(GPU)
 
 

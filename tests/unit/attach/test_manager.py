@@ -45,7 +45,7 @@ def test_the_same_request_again_looks_at_its_own_devices_only(bench, monkeypatch
     def look(*_arguments: object) -> None:
         raise AssertionError("the whole host is looked at")
 
-    monkeypatch.setattr(discovery, "take_stock", look)
+    monkeypatch.setattr(discovery, "discover", look)
     assert bench.manager.plug(instance(1), *arguments) == entries
 
 

@@ -34,7 +34,7 @@ def lose_store(bench: Bench) -> None:
     file_in(bench.state_path).unlink()
     with pytest.raises(StoreDamaged):
         bench.manager.store.leases()
-    bench.manager.take_stock()
+    bench.manager.discover()
 
 
 def make_quarantined(bench: Bench, number: int, address: str) -> None:

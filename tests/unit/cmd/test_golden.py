@@ -134,12 +134,12 @@ def test_what_the_manual_shows_of_a_check(
 ) -> None:
     fold, state_path = check._folded, console.bench.state_path
 
-    def folded(text: str) -> str:
+    def expanded(text: str) -> str:
         text = text.replace(str(console.config_file), "/etc/nova/nova.conf")
         text = text.replace(f"{console.bench.root}/etc", "/etc")
         return fold(text.replace(state_path, "/var/lib/os_acc"))
 
-    monkeypatch.setattr(check, "_folded", folded)
+    monkeypatch.setattr(check, "_folded", expanded)
     monkeypatch.setattr(identity, "name_of", lambda _uid: "nova")
     monkeypatch.setattr(identity, "owner_of", lambda _path: (NOVA, NOVA))
     monkeypatch.setattr(os, "geteuid", lambda: NOVA)

@@ -58,7 +58,7 @@ def test_the_denylist_can_be_switched_off(make_bench):
 
 def test_nothing_is_named_by_default(make_bench):
     bench = make_bench(device_spec=[])
-    stock = bench.manager.take_stock()
+    stock = bench.manager.discover()
     assert (stock.providers, stock.refused) == ({}, ())
 
 
@@ -177,7 +177,7 @@ def with_nova(bench, *device_spec: str):
 
 
 def reasons(manager) -> dict[str, RejectReason]:
-    return {str(each.address): each.reason for each in manager.take_stock().refused}
+    return {str(each.address): each.reason for each in manager.discover().refused}
 
 
 def test_what_nova_claims_is_refused(bench):
@@ -206,7 +206,7 @@ def test_a_sibling_never_takes_along_what_nova_claims(make_bench, named):
 def test_a_card_is_refused_where_nova_claims_a_part_of_it(make_bench):
     bench = make_bench(device_spec=[f'{{"address": "{GPU}"}}'])
     manager = with_nova(bench, f'{{"address": "{AUDIO}"}}')
-    (refused,) = manager.take_stock().refused
+    (refused,) = manager.discover().refused
     assert refused.reason is RejectReason.NOT_ISOLATED
     assert AUDIO in refused.detail
     assert "Nova" in refused.detail
@@ -244,7 +244,7 @@ def test_a_type_without_addresses_is_nova_s_wherever_it_is(
 
 
 @pytest.fixture
-def offering(make_bench):
+def catalog(make_bench):
     """A host with a card whose driver offers mediated devices."""
     types = "mdev_supported_types/{}/available_instances"
     attributes = tuple((types.format(name), "4\n") for name in ("t-1", "t-2"))
@@ -256,27 +256,27 @@ def offering(make_bench):
 @pytest.mark.parametrize(
     ("enabled", "detail"), [({"t-3": []}, None), ({"t-1": []}, "it offers t-1")]
 )
-def test_what_offers_a_type_without_addresses_is_refused(offering, enabled, detail):
-    bench = offering()
+def test_what_offers_a_type_without_addresses_is_refused(catalog, enabled, detail):
+    bench = catalog()
     manager = service.build(of_nova_s_mdevs(bench, **enabled), bench.root, Owner.NOVA)
     found = {
         str(each.address): (each.reason, each.detail)
-        for each in manager.take_stock().refused
+        for each in manager.discover().refused
     }
     expected = {"0000:05:00.0": (RejectReason.NOVA_CLAIMS, detail)} if detail else {}
     assert found == expected
 
 
-def test_a_type_with_addresses_is_nova_s_only_there(offering):
-    bench = offering()
+def test_a_type_with_addresses_is_nova_s_only_there(catalog):
+    bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-1": ["0000:06:00.0"]})
     manager = service.build(config, bench.root, Owner.NOVA)
     assert reasons(manager) == {"0000:06:00.0": RejectReason.NOVA_CLAIMS}
 
 
-def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(offering):
+def test_a_neighbour_that_offers_such_a_type_is_never_taken_along(catalog):
     beside = dataclasses.replace(hosts.fpga("0000:07"), group_of="0000:05:00.0")
-    bench = offering(beside)
+    bench = catalog(beside)
     config = of_nova_s_mdevs(bench, **{"t-2": []})
     manager = service.build(config, bench.root, Owner.NOVA)
     assert reasons(manager) == {
@@ -306,8 +306,8 @@ def offered(manager):
     return {str(each.device.address) for each in manager.providers()}
 
 
-def test_types_of_mediated_devices_come_and_go_without_a_restart(offering):
-    bench = offering()
+def test_types_of_mediated_devices_come_and_go_without_a_restart(catalog):
+    bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-9": []})
     manager = service.build(config, bench.root, Owner.NOVA)
     for types, left in (
@@ -321,16 +321,16 @@ def test_types_of_mediated_devices_come_and_go_without_a_restart(offering):
         assert offered(manager) == left
 
 
-def test_types_that_nova_takes_none_of_change_nothing(offering):
-    bench = offering()
+def test_types_that_nova_takes_none_of_change_nothing(catalog):
+    bench = catalog()
     before = bench.manager.providers()
     offer(bench, "0000:06:00.0", "t-9")
     offer(bench, "0000:05:00.0")
     assert bench.manager.providers() == before
 
 
-def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(offering):
-    bench = offering()
+def test_a_guest_keeps_a_card_whose_driver_offers_novas_types_since(catalog):
+    bench = catalog()
     config = of_nova_s_mdevs(bench, **{"t-9": []})
     manager = service.build(config, bench.root, Owner.NOVA)
     (provider,) = (
@@ -372,7 +372,7 @@ def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(benc
     text = "what nobody understands\n"
     modalias.unlink()
     modalias.write_text(text)
-    stock = bench.manager.take_stock()
+    stock = bench.manager.discover()
     assert "0000:5e:00.0" in stock.host.unreadable
     assert bench.provider(GPU)
 

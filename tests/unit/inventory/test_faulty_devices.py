@@ -26,7 +26,7 @@ def told(bench):
     """``told(event)`` lets the service hear the kernel say that."""
 
     def tell(event: Uevent) -> None:
-        bench.manager.offering.health.note(event)
+        bench.manager.catalog.health.note(event)
         bench.manager.refresh()
 
     return tell
@@ -35,7 +35,7 @@ def told(bench):
 def units(bench):
     """(total, reserved) of the card, as Placement is told."""
     uuid = bench.provider(GPU).uuid
-    for each in bench.manager.offering.snapshots.newest():
+    for each in bench.manager.catalog.snapshots.newest():
         if each.uuid == uuid:
             (found,) = each.units.values()
             return found.total, found.reserved
@@ -73,7 +73,7 @@ def test_a_function_takes_the_rest_of_its_group_along(bench):
     provider = bench.provider(GPU)
     (handle,) = provider.device.handles
     last = handle.members[-1]
-    bench.manager.offering.health.note(Uevent("change", last, Recovery.BEGUN))
+    bench.manager.catalog.health.note(Uevent("change", last, Recovery.BEGUN))
     (handle,) = bench.provider(GPU).device.handles
     assert str(last) in handle.fault
 

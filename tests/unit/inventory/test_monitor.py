@@ -212,9 +212,9 @@ def test_a_type_of_mediated_devices_that_comes_is_told_of_its_function(
 ):
     """As mdev_register_parent() tells of it: as a change of the function."""
     manager, types = bench.manager, set()
-    offering = manager.offering
-    offering._rules = dataclasses.replace(
-        offering._rules, nova_mdev_types=frozenset({"t-1"})
+    catalog = manager.catalog
+    catalog._rules = dataclasses.replace(
+        catalog._rules, nova_mdev_types=frozenset({"t-1"})
     )
     monkeypatch.setattr(
         pci, "mdev_types", lambda _root, address: types if address == GPU else set()
@@ -228,7 +228,7 @@ def test_a_type_of_mediated_devices_that_comes_is_told_of_its_function(
     def offered() -> set[str]:
         return {
             str(each.provider.device.address)
-            for each in offering.snapshots.newest()
+            for each in catalog.snapshots.newest()
             if each.provider
         }
 

@@ -115,7 +115,7 @@ def test_the_place_of_another_card_that_was_there_before_is_nobodys(make_bench):
     """Another model has taken the slot: no VF of it has a place on record."""
     bench = make_bench(HostSpec((hosts.nic("0000:3b", name="ens1f0"),)))
     set_vfs(bench, 2)
-    bench.manager.take_stock()
+    bench.manager.discover()
     set_vfs(bench, 0)
     bench.kernel.hot_unplug(NIC)
     other = dataclasses.replace(hosts.nic("0000:3b", name="ens1f0"), product=0x1593)

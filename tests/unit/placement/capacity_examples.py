@@ -89,5 +89,7 @@ class Ledger:
     def told(self) -> PublishedNames:
         return self.kept
 
-    def change_told(self, more: PublishedNames, gone: PublishedNames = NOTHING) -> None:
+    def change_published(
+        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    ) -> None:
         self.kept = (self.kept - gone) | more

@@ -100,7 +100,7 @@ def test_nor_with_a_part_of_what_was_promised(bench, lost):
 
 
 def test_that_is_on_record_by_the_next_start(bench, lost, tmp_path):
-    bench.manager.take_stock()
+    bench.manager.discover()
     bench.restart(state_path=str(tmp_path / "elsewhere"))
     refused(bench, lost)
 
@@ -135,7 +135,7 @@ def test_all_of_its_classes_stay_and_are_reserved_cycle_after_cycle(
         assert way.units(gpu) == (1, 1)
         assert way.units(gpu, "CUSTOM_ACCELERATOR_AAA") == (1, 1)
         # Also where it is on record by then that the provider is ours.
-        bench.manager.take_stock()
+        bench.manager.discover()
 
 
 def test_a_class_that_a_device_had_before_is_not_offered_beside_the_new_one(

@@ -31,7 +31,7 @@ def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():
     gone = PublishedNames(
         {before.uuid: frozenset({PlacementName(NameKind.TRAIT, FAST)})}
     )
-    memory.above(ledger).change_told(NOTHING, gone)
+    memory.above(ledger).change_published(NOTHING, gone)
     # An operator's, who has put it there again.
     nova.known.add_traits(before.uuid, FAST)
     cycle(after)
@@ -42,5 +42,5 @@ def test_what_is_published_is_known_to_whoever_writes_into_novas_tree(bench, dou
     manager = bench.manager
     manager.publisher = Publisher(double.config(), "node1")
     assert manager.publish().done
-    assert manager.offering.memory.told == manager.store.told()
+    assert manager.catalog.memory.told == manager.store.told()
     assert manager.store.told().made

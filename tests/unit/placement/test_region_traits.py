@@ -43,9 +43,11 @@ def test_only_what_can_be_said_of_a_region_is_ours_without_a_record(takes, holds
     found = dataclasses.replace(device.region, interface_id=takes, function_id=holds)
     device = dataclasses.replace(device, region=found)
     traits = {FUNCTION, CYBORGS, region_traits.PROGRAMMABLE} | OTHERS
-    assert region_traits.told_of(device, traits) == ours
+    assert region_traits.published_of(device, traits) == ours
 
 
 def test_of_what_is_no_region_nothing_is():
     device = capacity_examples.provider(1, capacity_examples.handle(1)).device
-    assert not region_traits.told_of(device, {FUNCTION, region_traits.PROGRAMMABLE})
+    assert not region_traits.published_of(
+        device, {FUNCTION, region_traits.PROGRAMMABLE}
+    )

@@ -22,13 +22,13 @@ from tests.unit.placement.publishing import ONE, TWO, Service, capacity
 
 def test_it_is_on_record_before_it_is_told(double, service):
     seen = []
-    keep = service.ledger.change_told
+    keep = service.ledger.change_published
 
     def change(more, gone=NOTHING):
         seen.append((bool(more.given), list(double.writes())))
         keep(more, gone)
 
-    service.ledger.change_told = change
+    service.ledger.change_published = change
     service.sync(ONE)
     assert seen[0] == (True, [])
     trait = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")

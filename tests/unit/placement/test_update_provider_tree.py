@@ -51,7 +51,7 @@ def units(nova, bench, provider):
 
 def seen(bench) -> None:
     """Let the service look at the host."""
-    bench.manager.take_stock()
+    bench.manager.discover()
 
 
 # -- what is there -------------------------------------------------------------
@@ -188,7 +188,7 @@ def looks(monkeypatch):
 
     def begin(bench):
         monkeypatch.setattr(snapshots, "MAX_AGE", -1.0)
-        bench.manager.offering.snapshots.expire()
+        bench.manager.catalog.snapshots.expire()
         begun.append(bench)
 
     yield begin
@@ -197,12 +197,12 @@ def looks(monkeypatch):
 
 
 def is_looking(bench) -> bool:
-    return bench.manager.offering.snapshots._looking.locked()
+    return bench.manager.catalog.snapshots._looking.locked()
 
 
 def answers(bench, nova) -> None:
     """Updating returns, whatever is going on, with all that was seen."""
-    before = bench.manager.offering.ours
+    before = bench.manager.catalog.ours
     deadlines.begin(nova.cycle, bench.manager.update_provider_tree).result(SECONDS)
     assert set(nova.ours().values()) == set(before)
 

@@ -183,9 +183,9 @@ def test_cyborg_is_asked_where_the_configuration_says_so(cloud: Cloud) -> None:
     options.register(told)
     told.set_override("source", "cyborg", group=options.GROUP.name)
     specs = {"accel:device_profile": "fpga-dp1"}
-    folded = lookup.ProfileLookup(told).folded(specs, soon()).specs
-    assert folded[f"resourcesdevice_profile_0:{FPGA}"] == "1"  # type: ignore[index]
-    assert lookup.ProfileLookup(told).folded({"hw:x": "1"}, soon()).specs == {
+    expanded = lookup.ProfileLookup(told).expanded(specs, soon()).specs
+    assert expanded[f"resourcesdevice_profile_0:{FPGA}"] == "1"  # type: ignore[index]
+    assert lookup.ProfileLookup(told).expanded({"hw:x": "1"}, soon()).specs == {
         "hw:x": "1"
     }
     assert len(cloud.asked) == 1

@@ -32,7 +32,7 @@ class TwoProfiles:
 
 def fold(name=PROFILE.name, **more):
     specs = {expansion.KEY: name, **more}
-    return extra_specs.parse(expansion.folded(specs, TwoProfiles(), FOREVER).specs)
+    return extra_specs.parse(expansion.expanded(specs, TwoProfiles(), FOREVER).specs)
 
 
 def test_a_flavor_gets_the_groups_of_its_profile():
@@ -131,21 +131,21 @@ def test_a_key_of_which_the_profile_says_nothing_is_added():
 
 def test_a_profile_that_nobody_has_is_an_error():
     with pytest.raises(exception.ProfileNotFound):
-        expansion.folded({expansion.KEY: "other"}, TwoProfiles(), FOREVER)
+        expansion.expanded({expansion.KEY: "other"}, TwoProfiles(), FOREVER)
 
 
 @pytest.mark.parametrize(
     "specs", [None, 7, {}, {"a": "b"}, {expansion.KEY: 7}, {expansion.KEY: ""}]
 )
 def test_what_names_no_profile_is_left_as_it_is(specs):
-    found = expansion.folded(specs, TwoProfiles(), FOREVER)
+    found = expansion.expanded(specs, TwoProfiles(), FOREVER)
     assert found.specs is specs
     assert found.profile == ""
 
 
 def test_the_callers_flavor_is_not_changed():
     specs = {expansion.KEY: "fpga-dp1"}
-    expansion.folded(specs, TwoProfiles(), FOREVER)
+    expansion.expanded(specs, TwoProfiles(), FOREVER)
     assert specs == {expansion.KEY: "fpga-dp1"}
 
 

@@ -39,7 +39,7 @@ def fold(**given):
     options.register(conf)
     for name, value in given.items():
         conf.set_override(name, value, group=options.GROUP.name)
-    return lookup.ProfileLookup(conf).folded(NAMED, math.inf)
+    return lookup.ProfileLookup(conf).expanded(NAMED, math.inf)
 
 
 # -- where they are -----------------------------------------------------------------

@@ -77,7 +77,7 @@ def fill(store: Store, make_lease: Callable[[int], Lease]) -> Lease:
         {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
     )
     name = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
-    store.change_told(
+    store.change_published(
         PublishedNames.of_mapping(
             {"provider": frozenset({name})}, frozenset({name}), {name: 5}
         )
