@@ -16,6 +16,7 @@ from oslo_log import log
 
 from os_acc import conf, deadlines, exception, plugins
 from os_acc.attach import lifecycle, manager, programming, release_retries
+from os_acc.attach.services import Services
 from os_acc.bitstreams import library
 from os_acc.helper import client, reconciliation
 from os_acc.inventory import catalog, discovery, monitor, snapshots, sriov
@@ -153,8 +154,9 @@ def _build(
     helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
     helper.start(deadline)
     images = library.build(config, settings.state_path, locks)
-    programmer = programming.Programmer(root, store, locks, helper, loaded, images)
-    life = lifecycle.Lifecycle(root, store, locks, helper, loaded, programmer)
+    services = Services(root, store, locks, helper, loaded)
+    programmer = programming.Programmer(services, images)
+    life = lifecycle.Lifecycle(services, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))
     reconciler = reconciliation.Reconciler(helper)
     # Before VFs are made: a PF may be with a guest whose lease is lost.
@@ -164,11 +166,8 @@ def _build(
         root, settings.node_name, rules, loaded, store, _told, health, reconciler
     )
     ready = manager.Manager(
-        root,
+        services,
         settings,
-        loaded,
-        store,
-        locks,
         life,
         programmer,
         owner,

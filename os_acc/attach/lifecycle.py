@@ -17,15 +17,16 @@ from collections.abc import Callable, Sequence
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, plugins
+from os_acc import deadlines, exception
 from os_acc.attach import programming, region_requirements, verification
+from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.objects.device import Handle
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
 from os_acc.plugins import base
 from os_acc.store import AlreadyLeased, Store
-from os_acc.store.locks import Locks, consumer_lock
+from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
 
@@ -83,20 +84,11 @@ class ReleaseResult:
 class Lifecycle:
     """Moves leases from one state to the next, on disk and on the host."""
 
-    def __init__(
-        self,
-        root: str,
-        store: Store,
-        locks: Locks,
-        helper: client.Helper,
-        loaded: plugins.Plugins,
-        programmer: programming.Programmer,
-    ) -> None:
-        self._root = root
-        self._store = store
-        self._locks = locks
-        self._helper = helper
-        self._plugins = loaded
+    def __init__(self, services: Services, programmer: programming.Programmer) -> None:
+        self._services = services
+        self._root = services.root
+        self._store = services.store
+        self._helper = services.helper
         self._programmer = programmer
 
     # -- making ready ------------------------------------------------------
@@ -258,7 +250,7 @@ class Lifecycle:
         lesson).
         """
         try:
-            with self._locks.try_hold([consumer_lock(consumer)]) as mine:
+            with self._services.locks.try_hold([consumer_lock(consumer)]) as mine:
                 if mine:
                     return self.settle(consumer, deadline)
                 LOG.debug("an operation on consumer %s is under way", consumer)
@@ -389,11 +381,11 @@ class Lifecycle:
         step: Callable[[base.PluginBase], Callable[[Handle], None]],
         deadline: float,
     ) -> None:
-        plugin = self._plugins.get(lease.plugin)
+        plugin = self._services.plugins.get(lease.plugin)
         if plugin is not None:
             deadlines.left(deadline)
             seconds = deadlines.patience(deadline, math.inf)
-            self._plugins.call(plugin, seconds, step(plugin), _handle(lease))
+            self._services.plugins.call(plugin, seconds, step(plugin), _handle(lease))
 
     # -- several -----------------------------------------------------------
 

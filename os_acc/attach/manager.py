@@ -15,8 +15,9 @@ from typing import Any
 
 from oslo_log import log
 
-from os_acc import conf, exception, plugins
+from os_acc import conf, exception
 from os_acc.attach import lifecycle, planning, programming, release_retries, serialize
+from os_acc.attach.services import Services
 from os_acc.helper import client
 from os_acc.host import vfio
 from os_acc.inventory import discovery
@@ -41,8 +42,7 @@ from os_acc.profiles.lookup import ProfileLookup
 from os_acc.scheduling import extra_specs, matching, selected_rp
 from os_acc.store.database import StoreReplaced
 from os_acc.store.errors import AlreadyLeased
-from os_acc.store.leases import Store
-from os_acc.store.locks import Locks, consumer_lock
+from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
 
@@ -66,11 +66,8 @@ class Manager:
 
     def __init__(
         self,
-        root: str,
+        services: Services,
         settings: conf.Settings,
-        loaded: plugins.Plugins,
-        store: Store,
-        locks: Locks,
         life: lifecycle.Lifecycle,
         programmer: programming.Programmer,
         owner: Owner,
@@ -79,11 +76,11 @@ class Manager:
         to: sync.Publisher,
         retrier: release_retries.Retrier,
     ) -> None:
-        self.root = root
+        self.root = services.root
         self.settings = settings
-        self.plugins = loaded
-        self.store = store
-        self.locks = locks
+        self.plugins = services.plugins
+        self.store = services.store
+        self.locks = services.locks
         self.life = life
         self._programmer = programmer
         self._owner = owner
@@ -114,7 +111,7 @@ class Manager:
         else:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
-            leases = self._plug(instance, selection, request, deadline)
+            leases = self._attach(instance, selection, request, deadline)
         return [serialize.entry(lease) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
@@ -183,7 +180,7 @@ class Manager:
         self.catalog.check_ours(
             [uuid for uuid, _resources in selection.entries], deadline
         )
-        leases = self._plug(instance, selection, request, deadline, named)
+        leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.uuid for lease in leases} != uuids:
             raise exception.ConsumerConflict(
@@ -265,7 +262,7 @@ class Manager:
             request, profile=whole.profile, unread_profile=whole.unread
         )
 
-    def _plug(
+    def _attach(
         self,
         instance: InstanceInfo,
         selection: Selection | None,
@@ -273,63 +270,106 @@ class Manager:
         deadline: float,
         named: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> tuple[Lease, ...]:
-        # In threads of its own: this plug does not wait for them.
-        self.retrier.kick()
-        try:
-            return self._plugged(instance, selection, request, deadline, named)
-        except exception.OsAccError as error:
-            if (why := self.catalog.recount(deadline)) is not None:
-                error.add_note(f"nor can the leases be counted: {why}")
-            raise
+        """Serve a request, or confirm the leases that serve it already.
 
-    def _plugged(
-        self,
-        instance: InstanceInfo,
-        selection: Selection | None,
-        request: FlavorRequest,
-        deadline: float,
-        named: Mapping[str, Sequence[str]],
-    ) -> tuple[Lease, ...]:
-        # Wrong ones are told of, also where what is recorded answers already.
-        policies = Policies.of(instance, request.pci_numa_policy)
-        held = self._settled(instance.uuid, deadline)
-        if selection is None:
-            return self._recorded(instance, held, deadline)
-        if held and self._confirms(held, request, selection):
-            return self._again(held, deadline)
-        # What this process has not seen yet may be ours as well.
-        stock = self.catalog.look(deadline)
-        is_same = bool(held) and self._confirms(held, request, selection)
-        if not is_same:
-            # What is held may be what the profile asks for: nobody can tell.
-            matching.check_promise(request, selection, self.catalog.ours)
-        wanted = matching.match_groups(
-            request,
-            selection,
-            self.catalog.ours,
-            self.catalog.known(stock, request, selection, self.publisher, deadline),
-        )
-        if not held:
-            digest = fingerprint(wanted, found=selection.is_unmapped)
+        1. settle unfinished leases of the consumer, 2. confirm its leases without
+        a look at the host, 3. look at the host, 4. match groups to providers,
+        5. plan leases and make their devices ready (:meth:`_attach_new`). The
+        caller holds the consumer's lock.
+
+        :param selection: None: only confirm what is recorded.
+        :param named: the uuids for the leases of each group, by its suffix.
+        """
+        # Its threads run beside this plug.
+        self.retrier.kick()
+        with self.catalog.recounting(deadline):
+            # An invalid policy is an error also where leases are confirmed.
+            policies = Policies.of(instance, request.pci_numa_policy)
+            held = self._settled(instance.uuid, deadline)
+            if selection is None:
+                return self._recorded(instance, held, deadline)
+            if held and self._confirms(held, request, selection):
+                return self._confirm(held, deadline)
+            # A provider that is new to this process may be of this host, too.
+            inventory = self.catalog.look(deadline)
+            confirmed = bool(held) and self._confirms(held, request, selection)
+            if not confirmed:
+                # A held lease may be of the profile, which cannot be read here.
+                matching.check_promise(request, selection, self.catalog.ours)
+            wanted = matching.match_groups(
+                request,
+                selection,
+                self.catalog.ours,
+                self.catalog.known(
+                    inventory, request, selection, self.publisher, deadline
+                ),
+            )
+            if confirmed:
+                return self._confirm(held, deadline)
+            if held:
+                raise exception.ConsumerConflict(
+                    f"instance {instance.uuid} already holds accelerators of another "
+                    "request"
+                )
             policies.check({each.group_suffix for each in wanted})
-            selector = planning.selector(self.root, instance, policies)
             planner = planning.LeasePlanner(
                 self.root,
                 self._owner,
                 instance,
                 wanted,
-                digest,
-                selector,
+                fingerprint(wanted, found=selection.is_unmapped),
+                planning.selector(self.root, instance, policies),
                 named,
                 profile=request.profile,
             )
-            return self._fresh(planner, stock, deadline)
-        if not is_same:
-            raise exception.ConsumerConflict(
-                f"instance {instance.uuid} already holds accelerators of another "
-                "request"
-            )
-        return self._again(held, deadline)
+            return self._attach_new(planner, inventory, deadline) if wanted else ()
+
+    def _attach_new(
+        self,
+        planner: planning.LeasePlanner,
+        inventory: discovery.Inventory,
+        deadline: float,
+    ) -> tuple[Lease, ...]:
+        """Make the devices of a new request ready, on devices that are free.
+
+        1. choose devices and plan their leases, 2. fetch and verify bitstreams,
+        3. the steps of :meth:`.Lifecycle.establish`. A device that another plug
+        has taken meanwhile is refused by the store or by the helper; the next
+        round chooses again.
+        """
+        wanted, instance = planner.wanted, planner.instance
+        if any(each.attach_target is AttachTarget.VM for each in wanted):
+            vfio.vfio_ready(self.root)
+        while True:
+            seen = inventory.standing.store
+            try:
+                planned = planner.planned(inventory, deadline)
+                with self._programmer.planned(
+                    planned, instance.image_id, deadline
+                ) as plan:
+                    leases = self.life.establish(plan.leases, deadline, plan.jobs, seen)
+                break
+            except (AlreadyLeased, StoreReplaced) as error:
+                # Another plug was faster; in each round one of them succeeds.
+                LOG.debug("%s chooses again: %s", instance.uuid, error)
+                if time.monotonic() >= deadline:
+                    raise
+                inventory = self.catalog.look(deadline)
+            except (exception.DeviceUnsettled, client.DeviceClaimed) as error:
+                # The host still sets up a new device, or the device is taken for
+                # a lease that the store has lost.
+                LOG.debug("%s looks again: %s", instance.uuid, error)
+                self.catalog.reconciler.doubt()
+                inventory = self.catalog.look(deadline)
+                gone = {each.provider_uuid for each in wanted} - set(
+                    inventory.providers
+                )
+                if gone or time.monotonic() >= deadline:
+                    raise
+        if any(lease.programming for lease in leases):
+            self.catalog.publish_regions(deadline)
+        _log_remote(leases, instance)
+        return leases
 
     def _confirms(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
@@ -394,65 +434,14 @@ class Manager:
             )
         if any(lease.is_the_guests for lease in held):
             vfio.vfio_ready(self.root)
-        return self._again(held, deadline)
+        return self._confirm(held, deadline)
 
-    def _again(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
+    def _confirm(self, held: Sequence[Lease], deadline: float) -> tuple[Lease, ...]:
         _check_complete(held)
         return self.life.reestablish(held, deadline)
 
-    def _fresh(
-        self,
-        planner: planning.LeasePlanner,
-        stock: discovery.Inventory,
-        deadline: float,
-    ) -> tuple[Lease, ...]:
-        wanted, instance = planner.wanted, planner.instance
-        if not wanted:
-            return ()
-        if any(each.attach_target is AttachTarget.VM for each in wanted):
-            vfio.vfio_ready(self.root)
-        while True:
-            try:
-                # What is taken meanwhile, the store refuses, or the helper.
-                drafts = planner.drafted(stock, deadline)
-                leases = self._established(
-                    drafts, instance, stock.standing.store, deadline
-                )
-            except (AlreadyLeased, StoreReplaced) as error:
-                # Another plug was faster; each round somebody gets a device.
-                LOG.debug("%s chooses again: %s", instance.uuid, error)
-                if time.monotonic() >= deadline:
-                    raise
-                stock = self.catalog.look(deadline)
-            except (exception.DeviceUnsettled, client.DeviceClaimed) as error:
-                # The host is still busy with a new device, or another consumer,
-                # whose lease the store has lost.
-                LOG.debug("%s looks again: %s", instance.uuid, error)
-                self.catalog.reconciler.doubt()
-                stock = self.catalog.look(deadline)
-                gone = {each.provider_uuid for each in wanted} - set(stock.providers)
-                if gone or time.monotonic() >= deadline:
-                    raise
-            else:
-                _tell_far(leases, instance)
-                return leases
 
-    def _established(
-        self,
-        drafts: Sequence[programming.PlannedLease],
-        instance: InstanceInfo,
-        seen: str,
-        deadline: float,
-    ) -> tuple[Lease, ...]:
-        planned = self._programmer.planned(drafts, instance.image_id, deadline)
-        with planned as plan:
-            leases = self.life.establish(plan.leases, deadline, plan.jobs, seen)
-        if any(lease.programming for lease in leases):
-            self.catalog.publish_regions(deadline)
-        return leases
-
-
-def _tell_far(leases: Sequence[Lease], instance: InstanceInfo) -> None:
+def _log_remote(leases: Sequence[Lease], instance: InstanceInfo) -> None:
     """Write to the log, once, which devices are not in the guest's own cells."""
     far = [
         f"{lease.address} ({lease.affinity.value}, node {lease.numa_node})"

@@ -74,7 +74,7 @@ class LeasePlanner:
     )
     profile: str = ""
 
-    def drafted(
+    def planned(
         self, stock: discovery.Inventory, deadline: float
     ) -> list[programming.PlannedLease]:
         """Leases on free devices, past those of which the kernel says nothing.

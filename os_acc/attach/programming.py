@@ -18,9 +18,10 @@ from typing import TypeVar
 
 from oslo_log import log
 
-from os_acc import deadlines, exception, plugins
+from os_acc import deadlines, exception
 from os_acc.attach import region_requirements as reqs
 from os_acc.attach.region_requirements import ProgrammingJob, RegionRequirement
+from os_acc.attach.services import Services
 from os_acc.bitstreams import image_selection
 from os_acc.bitstreams.library import Library
 from os_acc.helper import client
@@ -31,8 +32,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import title
 from os_acc.plugins import base
-from os_acc.store.leases import Store
-from os_acc.store.locks import Locks, device_lock
+from os_acc.store.locks import device_lock
 
 LOG = log.getLogger(__name__)
 
@@ -77,20 +77,11 @@ class ProgrammingPlan:
 class Programmer:
     """Programs regions for leases; see the top of this module."""
 
-    def __init__(
-        self,
-        root: str,
-        store: Store,
-        locks: Locks,
-        helper: client.Helper,
-        loaded: plugins.Plugins,
-        images: Library,
-    ) -> None:
-        self._root = root
-        self._store = store
-        self._locks = locks
-        self._helper = helper
-        self._plugins = loaded
+    def __init__(self, services: Services, images: Library) -> None:
+        self._services = services
+        self._root = services.root
+        self._store = services.store
+        self._helper = services.helper
         self._images = images
 
     @contextlib.contextmanager
@@ -129,7 +120,7 @@ class Programmer:
                         draft.lease, draft.region, wish, bitstream, draft.required
                     )
                 )
-            kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
+            kept.enter_context(self._services.locks.hold(_locks_of(drafts), deadline))
             yield self._decided(drafts, asked, deadline)
 
     def program(
@@ -182,7 +173,7 @@ class Programmer:
             yield ProgrammingPlan(tuple(leases))
             return
         with contextlib.ExitStack() as kept:
-            kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
+            kept.enter_context(self._services.locks.hold(_locks_of(drafts), deadline))
             lost = [each for each in leases if not self._is_held(each, deadline)]
             jobs: dict[str, ProgrammingJob] = {}
             for lease in lost:
@@ -299,7 +290,7 @@ class Programmer:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, math.inf)
         try:
-            return self._plugins.call(plugin, seconds, function, *args)
+            return self._services.plugins.call(plugin, seconds, function, *args)
         except exception.PluginFailed as error:
             # What the library's own steps raise is no fault of the plugin's.
             if isinstance(error.__cause__, exception.OsAccError):
@@ -307,7 +298,7 @@ class Programmer:
             raise
 
     def _plugin(self, name: str) -> base.PluginBase:
-        plugin = self._plugins.get(name)
+        plugin = self._services.plugins.get(name)
         if plugin is None:
             raise exception.PluginFailed(
                 f"the plugin {name}, which knows the region, is not loaded",

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from oslo_log import log
 
@@ -115,6 +116,16 @@ class Catalog:
             host,
             self.health.faults,
         )
+
+    @contextlib.contextmanager
+    def recounting(self, deadline: float) -> Iterator[None]:
+        """Count the leases again if the operation in here fails."""
+        try:
+            yield
+        except exception.OsAccError as error:
+            if (why := self.recount(deadline)) is not None:
+                error.add_note(f"nor can the leases be counted: {why}")
+            raise
 
     def recount(self, deadline: float) -> exception.StateUnavailable | None:
         """Let the snapshot know which leases there are after a failure.

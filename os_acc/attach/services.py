@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The services that the parts of a plug share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.helper.client import Helper
+from os_acc.plugins import Plugins
+from os_acc.store.leases import Store
+from os_acc.store.locks import Locks
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Services:
+    """Created once by :mod:`os_acc.service`, for the life of a manager.
+
+    :ivar root: the directory with ``sys`` and ``proc``; ``/`` except in tests.
+    :ivar store: the leases.
+    :ivar locks: the locks of consumers, cards and images, across processes.
+    :ivar helper: the client of the privileged helper.
+    :ivar plugins: the plugins that are loaded.
+    """
+
+    root: str
+    store: Store
+    locks: Locks
+    helper: Helper
+    plugins: Plugins
