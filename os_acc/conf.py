@@ -204,7 +204,7 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
     from os_acc import plugins
     from os_acc.bitstreams import options as bitstreams
-    from os_acc.bitstreams.glance import session as glance
+    from os_acc.bitstreams.glance import options as glance
     from os_acc.numa import network_options
     from os_acc.placement import options as placement
     from os_acc.profiles import cyborg, flavors

@@ -11,7 +11,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 import os_acc
-from os_acc import conf, privsep
+from os_acc import conf, privsep, service
 from tests.functional.kernel import sysfs
 
 
@@ -44,7 +44,7 @@ class Library:
         for context in (privsep.base, privsep.inspect):
             context.set_client_mode(helper)
         os_acc.initialize(reset=True)
-        (provider,) = os_acc.providers()
+        (provider,) = service.get().providers()
         self._provider = provider
         self.vfs = sysfs.virtual_functions(self._pf)
         assert len(self.vfs) == 4, self.vfs

@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from oslo_log import log
 
@@ -23,6 +22,7 @@ from os_acc.host import vfio
 from os_acc.inventory import discovery
 from os_acc.inventory.catalog import Catalog
 from os_acc.numa.policies import Policies
+from os_acc.objects.api import AcceleratorEntry, HostInfo
 from os_acc.objects.device import Provider
 from os_acc.objects.instance import InstanceInfo, consumer_uuid
 from os_acc.objects.lease import Lease, LeaseState, Owner
@@ -100,7 +100,7 @@ class Manager:
 
     def plug(
         self, instance_info: object, selected: object, flavor_extra_specs: object
-    ) -> list[dict[str, Any]]:
+    ) -> list[AcceleratorEntry]:
         """See :func:`os_acc.plug`."""
         deadline = time.monotonic() + self.settings.plug_timeout
         instance = InstanceInfo.from_api(instance_info)
@@ -112,7 +112,7 @@ class Manager:
             request = self._request(flavor_extra_specs, deadline)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = self._attach(instance, selection, request, deadline)
-        return [serialize.entry(lease) for lease in leases]
+        return [serialize.accelerator(lease) for lease in leases]
 
     def unplug(self, instance_info: object) -> int:
         """See :func:`os_acc.unplug`."""
@@ -208,14 +208,14 @@ class Manager:
             request, set(self.catalog.ours.values())
         )
 
-    def attached(self, instance_info: object) -> dict[str, list[dict[str, Any]]]:
+    def attached(self, instance_info: object) -> dict[str, list[AcceleratorEntry]]:
         """See :func:`os_acc.attached`."""
         consumer = (
             None if instance_info is None else InstanceInfo.from_api(instance_info).uuid
         )
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, list[AcceleratorEntry]] = {}
         for lease in self.store.leases(consumer):
-            found.setdefault(lease.consumer, []).append(serialize.entry(lease))
+            found.setdefault(lease.consumer, []).append(serialize.accelerator(lease))
         return found
 
     def discover(self, deadline: float = math.inf) -> discovery.Inventory:
@@ -227,7 +227,7 @@ class Manager:
         self.catalog.snapshots.refresh()
 
     def providers(self) -> tuple[Provider, ...]:
-        """See :func:`os_acc.providers`."""
+        """Return the providers of the devices that the host offers now."""
         return tuple(self.discover().providers.values())
 
     def update_provider_tree(self, provider_tree: object, nodename: object) -> None:
@@ -235,10 +235,10 @@ class Manager:
         self.catalog.write(provider_tree, nodename)
 
     def publish(self) -> sync.SyncResult:
-        """See :func:`os_acc.sync_placement`."""
+        """Publish directly in Placement; see :func:`os_acc.sync_placement`."""
         return self.catalog.publish(self.publisher)
 
-    def host_info(self) -> dict[str, Any]:
+    def host_info(self) -> HostInfo:
         """See :func:`os_acc.host_info`."""
         return {
             "contract": list(base.API_VERSION),

@@ -35,6 +35,7 @@ from os_acc.objects.accelerator_request import (
     uuid_from_api,
     uuids_from_api,
 )
+from os_acc.objects.api import ExternalEvents
 from os_acc.objects.instance import consumer_uuid
 from os_acc.objects.lease import Lease
 from os_acc.objects.profile import ProfileGroup, index_of
@@ -233,7 +234,7 @@ class Requests:
             store.delete_requests(wanted)
         return len(wanted)
 
-    def events(self, uuids: object) -> dict[str, Any]:
+    def events(self, uuids: object) -> ExternalEvents:
         """See :func:`os_acc.attach.serialize.events`.
 
         :raises InvalidInput: that is no list of uuids.

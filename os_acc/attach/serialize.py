@@ -1,89 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Leases and accelerator requests as the public API returns them."""
+"""The values of the public API, made from leases, requests and providers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from os_acc.objects.accelerator_request import AcceleratorRequest, RequestState
+from os_acc.objects.api import (
+    AcceleratorEntry,
+    AttachHandleInfo,
+    ExternalEvents,
+    ProviderEntry,
+    RequestEntry,
+    SyncReport,
+)
+from os_acc.objects.device import Provider
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
+from os_acc.placement.changes import RefusedChange
 
-
-def entry(lease: Lease) -> dict[str, Any]:
-    """One accelerator: the specification's ``pci_id``, and beside it a bound
-    accelerator request as Nova 34's libvirt driver reads it.
-
-    Nova wants the parts of the address as hexadecimal text, and the slot
-    under the name ``device`` (nova/virt/libvirt/driver.py).
-    """
-    address = lease.address
-    # What no guest may be given has no address that libvirt would take.
-    pci_id = {"pci_id": str(address)} if lease.is_the_guests else {}
-    return {
-        **pci_id,
-        "uuid": lease.uuid,
-        "state": _STATES[lease.state],
-        "attach_handle_type": _TYPES[lease.attach_target],
-        "attach_handle_uuid": lease.uuid,
-        "attach_handle_info": {
-            "domain": f"{address.domain:04x}",
-            "bus": f"{address.bus:02x}",
-            "device": f"{address.slot:02x}",
-            "function": f"{address.function:x}",
-        },
-        "device_rp_uuid": lease.provider,
-        "instance_uuid": lease.consumer,
-        "request_group": lease.group,
-        "numa_node": lease.numa_node,
-        "numa_affinity": lease.affinity and lease.affinity.value,
-    }
-
-
-# Nova's libvirt driver passes over those that it does not know.
-_TYPES = {
+# Nova's libvirt driver ignores types that it does not know.
+_TYPES: Final[Mapping[AttachTarget, str]] = {
     AttachTarget.VM: "PCI",
     AttachTarget.HOST: "HOST",
     AttachTarget.NONE: "NONE",
 }
-# Cyborg's names of states, which Nova compares with.
-_STATES = {
+# The names of states in Cyborg's API, with which Nova compares.
+_STATES: Final[Mapping[LeaseState, str]] = {
     LeaseState.PREPARING: "BindStarted",
     LeaseState.HELD: "Bound",
     LeaseState.RELEASING: "Deleting",
     LeaseState.QUARANTINED: "UnbindFailed",
 }
-_NOTHING: Final[Mapping[str, Any]] = {
-    "attach_handle_type": "",
-    "attach_handle_uuid": None,
-    "attach_handle_info": {},
-}
 
 
-def of_request(request: AcceleratorRequest) -> dict[str, Any]:
-    """A request as Cyborg's API has it, and Nova reads it."""
-    binding = request.binding
-    bound = entry(request.lease) if request.lease else _NOTHING
-    return {
-        **bound,
-        "uuid": request.uuid,
-        "state": request.state.value,
-        "device_profile_name": request.profile,
-        "device_profile_group_id": request.group,
+def accelerator(lease: Lease) -> AcceleratorEntry:
+    """Return the accelerator of a lease, as plug returns it."""
+    address = lease.address
+    entry: AcceleratorEntry = {
+        "uuid": lease.uuid,
+        "state": _STATES[lease.state],
+        "attach_handle_type": _TYPES[lease.attach_target],
+        "attach_handle_uuid": lease.uuid,
+        "attach_handle_info": AttachHandleInfo(
+            domain=f"{address.domain:04x}",
+            bus=f"{address.bus:02x}",
+            device=f"{address.slot:02x}",
+            function=f"{address.function:x}",
+        ),
+        "device_rp_uuid": lease.provider,
+        "instance_uuid": lease.consumer,
+        "request_group": lease.group,
+        "numa_node": lease.numa_node,
+        "numa_affinity": lease.affinity.value if lease.affinity else None,
+    }
+    # Without this key, libvirt is not given a device that stays with the host.
+    if lease.is_the_guests:
+        entry["pci_id"] = str(address)
+    return entry
+
+
+def request(made: AcceleratorRequest) -> RequestEntry:
+    """Return an accelerator request, with its accelerator while it is bound."""
+    binding = made.binding
+    entry: RequestEntry = {
+        "uuid": made.uuid,
+        "state": made.state.value,
+        "device_profile_name": made.profile,
+        "device_profile_group_id": made.group,
         "hostname": binding.hostname if binding else None,
         "device_rp_uuid": binding.device_rp_uuid if binding else None,
-        "instance_uuid": request.instance,
-        "reason": request.reason,
+        "instance_uuid": made.instance,
+        "reason": made.reason,
+        "attach_handle_type": "",
+        "attach_handle_uuid": None,
+        "attach_handle_info": {},
     }
+    if made.lease is not None:
+        bound = accelerator(made.lease)
+        entry["attach_handle_type"] = bound["attach_handle_type"]
+        entry["attach_handle_uuid"] = bound["attach_handle_uuid"]
+        entry["attach_handle_info"] = bound["attach_handle_info"]
+        entry["request_group"] = bound["request_group"]
+        entry["numa_node"] = bound["numa_node"]
+        entry["numa_affinity"] = bound["numa_affinity"]
+        if "pci_id" in bound:
+            entry["pci_id"] = bound["pci_id"]
+    return entry
 
 
-def events(requests: Iterable[AcceleratorRequest]) -> dict[str, Any]:
-    """The body of Nova's ``POST /os-server-external-events``.
-
-    Of those that are resolved; the others have nothing to tell yet.
-    """
+def events(requests: Iterable[AcceleratorRequest]) -> ExternalEvents:
+    """Return Nova's events for the requests that are resolved."""
     return {
         "events": [
             {
@@ -95,4 +104,42 @@ def events(requests: Iterable[AcceleratorRequest]) -> dict[str, Any]:
             for each in requests
             if each.instance and each.is_resolved
         ]
+    }
+
+
+def provider(offered: Provider) -> ProviderEntry:
+    """Return a resource provider of this host."""
+    device = offered.device
+    return {
+        "uuid": offered.uuid,
+        "name": offered.name,
+        "parent": offered.card.name if offered.card else "",
+        "plugin": device.plugin,
+        "resource_class": device.resource_class,
+        "total": len(device.handles),
+        "traits": sorted(device.traits),
+        "addresses": sorted(str(each.address) for each in device.handles),
+        "numa_node": device.numa_node,
+    }
+
+
+def sync_report(
+    done: Iterable[object],
+    refused: Iterable[RefusedChange],
+    reads: int,
+    writes: int,
+) -> SyncReport:
+    """Return the result of a synchronization with Placement."""
+    return {
+        "done": [str(each) for each in done],
+        "refused": [
+            {
+                "change": each.what,
+                "error": str(each.error),
+                "retryable": each.error.retryable,
+            }
+            for each in refused
+        ],
+        "reads": reads,
+        "writes": writes,
     }

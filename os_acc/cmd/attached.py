@@ -10,6 +10,7 @@ from typing import Any
 
 from os_acc.attach import serialize
 from os_acc.cmd import arguments, base
+from os_acc.objects.api import AcceleratorEntry
 
 
 class Attached(base.Listing):
@@ -41,7 +42,7 @@ class Attached(base.Listing):
             who = parsed_args.uuid or "any instance"
             where = self.settings.state_path
             self.remark(f"no accelerator of {who} is recorded in {where}")
-        return COLUMNS, [row(serialize.entry(lease)) for lease in found]
+        return COLUMNS, [row(serialize.accelerator(lease)) for lease in found]
 
 
 #: An entry of :func:`os_acc.plug`, in part.
@@ -57,7 +58,7 @@ COLUMNS = (
 )
 
 
-def row(entry: dict[str, Any]) -> tuple[Any, ...]:
+def row(entry: AcceleratorEntry) -> tuple[Any, ...]:
     """One entry in these columns."""
     return (
         entry["instance_uuid"],

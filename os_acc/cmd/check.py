@@ -54,4 +54,4 @@ def _folded(text: str) -> str:
     return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-_COLUMNS = ("Severity", "Check", "What", "Hint")
+_COLUMNS = ("Result", "Check", "What", "Hint")

@@ -157,7 +157,7 @@ def _lines(group: RequestGroup) -> Iterable[str]:
 
 
 _PATH = "/allocation_candidates"
-_COLUMNS = ("Groups", "Group Policy", "Microversion", "Query")
+_COLUMNS = ("Groups", "Group Policy", "Version", "Query")
 
 _LIST_COLUMNS = ("UUID", "State", "Instance", "Profile", "Group", "Device")
 _MORE = ("Provider", "Host", "Reason")

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import collections
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import os_acc
+from os_acc import requests
 from os_acc.testing.provider_tree import FakeProviderTree
 from tests.random_values import Rubbish
 from tests.unit.bench import Bench, instance, request, uuid_of
@@ -61,14 +63,14 @@ class Calls:
             "host_info": lambda _rubbish: (),
             "update_provider_tree": lambda _rubbish: (_tree(), NODE),
             "initialize": lambda rubbish: rubbish.pick(((), (False,))),
-            "create_requests": lambda rubbish: rubbish.pick(((PROFILE,), ("two",))),
-            "bind_requests": self._bind,
-            "list_requests": lambda rubbish: rubbish.pick(
+            "requests.create": lambda rubbish: rubbish.pick(((PROFILE,), ("two",))),
+            "requests.bind": self._bind,
+            "requests.find": lambda rubbish: rubbish.pick(
                 ((), (uuid_of(1),), (None, "resolved"), (STRANGER, None))
             ),
-            "unbind_requests": self._uuids,
-            "delete_requests": self._uuids,
-            "request_events": self._uuids,
+            "requests.unbind": self._uuids,
+            "requests.delete": self._uuids,
+            "requests.events": self._uuids,
             "sync_placement": lambda _rubbish: (),
         }
 
@@ -125,7 +127,7 @@ def _made() -> list[str]:
     """The requests that there are."""
     return [
         each["uuid"]
-        for each in os_acc.list_requests()
+        for each in requests.find()
         if each["device_profile_name"] == PROFILE
     ]
 
@@ -144,7 +146,7 @@ def _more(rubbish: Rubbish, info: Mapping[str, Any]) -> dict[str, Any]:
 def fits(name: str, arguments: Arguments) -> bool:
     """Whether a function has as many arguments."""
     try:
-        inspect.signature(getattr(os_acc, name)).bind(*arguments)
+        inspect.signature(operator.attrgetter(name)(os_acc)).bind(*arguments)
     except TypeError:
         return False
     return True

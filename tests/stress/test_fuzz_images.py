@@ -18,7 +18,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.bitstreams import library
 from os_acc.bitstreams import options as bitstreams
-from os_acc.bitstreams.glance import session as glance
+from os_acc.bitstreams.glance import options as glance
 from os_acc.store.locks import Locks
 from tests.random_values import TEXTS, Rubbish, shown
 from tests.shares import Share

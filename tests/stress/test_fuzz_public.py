@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import os_acc
-from os_acc import exception, service
+from os_acc import exception, requests, service
 from os_acc.testing import hosts
 from tests.random_values import shown
 from tests.shares import Share
@@ -38,8 +39,10 @@ CALLS = {"plug": 3_000, "unplug": 4_000, "rekey": 4_000, "requests_accelerators"
 OTHERS = 1_000
 CHANGING = (
     *("plug", "unplug", "rekey"),
-    *("create_requests", "bind_requests", "unbind_requests", "delete_requests"),
+    *("requests.create", "requests.bind", "requests.unbind", "requests.delete"),
 )
+#: Every public function, by its name below ``os_acc``.
+PUBLIC = (*os_acc.__all__, *(f"requests.{name}" for name in requests.__all__))
 BATCH = 250
 #: Seconds, far beyond the time that a slow machine takes.
 LONG = 600.0
@@ -63,7 +66,7 @@ class World:
     def begin(self) -> None:
         """All is as it is between calls."""
         self.bench.plug(1, FPGA)
-        os_acc.create_requests(PROFILE)
+        requests.create(PROFILE)
         self._before = self.bench.kernel.snapshot()
         self.mark()
 
@@ -87,9 +90,9 @@ class World:
         """What a right call has done is undone by right calls."""
         for consumer in os_acc.attached():
             assert os_acc.unplug({"uuid": consumer}) == 1
-        if made := [each["uuid"] for each in os_acc.list_requests()]:
-            os_acc.unbind_requests(made)
-            assert os_acc.delete_requests(made) == len(made)
+        if made := [each["uuid"] for each in requests.find()]:
+            requests.unbind(made)
+            assert requests.delete(made) == len(made)
         assert self.bench.kernel.snapshot() == self.untouched
         self.begin()
 
@@ -116,10 +119,10 @@ def world(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_every_public_function_is_fuzzed(world: World):
-    assert Calls(world.bench).names == set(os_acc.__all__)
+    assert Calls(world.bench).names == set(PUBLIC)
 
 
-@pytest.mark.parametrize("name", os_acc.__all__)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_a_wrong_call_is_told_so_and_changes_nothing(
     world: World, seed: str, share: Share, fuzzed: Fuzzed, name: str
 ):
@@ -147,14 +150,14 @@ def try_out(world: World, name: str, given: Arguments) -> None:
         return
     # It was a right one after all, or has left its mark on the request.
     assert name in CHANGING
-    states = {each["state"] for each in os_acc.list_requests()}
+    states = {each["state"] for each in requests.find()}
     assert answer or states & {"Unbound", "BindFailed"}
     world.restore()
 
 
 def attempt(name: str, given: Arguments) -> tuple[Any, str | None]:
     """What a function answers, or how it refuses."""
-    function = getattr(os_acc, name)
+    function = operator.attrgetter(name)(os_acc)
     if not fits(name, given):
         with pytest.raises(TypeError, match="argument"):
             function(*given)

@@ -60,7 +60,7 @@ def test_the_public_api_serves_afterwards(api, bench):
     api()
     before = bench.kernel.snapshot()
     (provider,) = [
-        each for each in os_acc.providers() if str(each.device.address) == FPGA
+        each for each in service.get().providers() if str(each.device.address) == FPGA
     ]
     specs = {f"resources:{provider.device.resource_class}": "1"}
     assert os_acc.requests_accelerators(specs)
@@ -85,7 +85,7 @@ def test_a_reset_reads_the_options_anew_and_keeps_the_leases(api, bench):
     writes = bench.kernel.writes()
     again = api(reset=True, device_spec=[])
     assert again is not manager
-    assert os_acc.providers() == ()
+    assert service.get().providers() == ()
     assert os_acc.attached() == {uuid_of(1): entries}
     assert bench.kernel.writes() == writes
     assert os_acc.unplug(instance(1)) == 1

@@ -15,7 +15,7 @@ from keystoneauth1 import adapter
 
 from os_acc import exception
 from os_acc.bitstreams.glance import errors
-from os_acc.bitstreams.glance.session import GROUP
+from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import DownloadInterrupted
 from os_acc.objects.image import Image
 from os_acc.rest.transport import DATA

@@ -12,7 +12,7 @@ from keystoneauth1 import exceptions as ksa
 from requests import Response
 
 from os_acc import exception
-from os_acc.bitstreams.glance.session import GROUP
+from os_acc.bitstreams.glance.options import GROUP
 from os_acc.rest import errors, responses
 from os_acc.rest.retries import Failures
 

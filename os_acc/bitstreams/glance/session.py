@@ -5,38 +5,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from typing import Any
 
 from glanceclient.common import http as glance_http
 from keystoneauth1 import adapter
 from oslo_config import cfg
 
-from os_acc import exception
-from os_acc.rest import service
+from os_acc.bitstreams.glance.options import SERVICE
 from os_acc.rest.retries import Retries
-from os_acc.rest.service import Service
 from os_acc.rest.session import access
-
-GROUP = cfg.OptGroup(
-    "os_acc_glance",
-    title="Glance, as os_acc uses it",
-    help="How the Image service is reached for the bitstreams of FPGAs, and as "
-    "whom. Nobody's token is handed on: os_acc sees the images that this user "
-    "sees. auth_section names another section that has these credentials "
-    "already, as [placement] or [service_user] do.",
-)
-
-SERVICE: Final = Service(
-    name="Glance",
-    group=GROUP,
-    defaults={"service_type": "image", **service.PATIENCE},
-    version="v2",
-    spoken="version 2 is spoken, and there is no other",
-    unavailable=exception.ImageServiceUnavailable,
-    failing=exception.ImageServiceUnavailable,
-    missing=exception.ImageServiceNotConfigured,
-)
-register, list_opts = SERVICE.register, SERVICE.list_opts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

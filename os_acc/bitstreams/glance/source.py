@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.glance.session import GROUP
+from os_acc.bitstreams.glance.options import GROUP
 from os_acc.bitstreams.source import has
 from os_acc.objects.image import Image
 

@@ -8,14 +8,14 @@ Run as a program it is a second one, which plugs one accelerator.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from oslo_config import cfg
 
 import os_acc
 from os_acc import service
 from os_acc.attach.manager import Manager
+from os_acc.objects.api import AcceleratorEntry, InstanceDict
 from os_acc.objects.device import Provider
 
 
@@ -39,7 +39,7 @@ def start(config: str, root: str) -> Manager:
     return service.initialize(reset=True, root=root)
 
 
-def plug_one(instance: Mapping[str, str], provider: Provider) -> list[dict[str, Any]]:
+def plug_one(instance: InstanceDict, provider: Provider) -> list[AcceleratorEntry]:
     """Plug one unit of a provider, in the short form of ``selected_rp``."""
     extra_specs = {f"resources:{provider.device.resource_class}": "1"}
     return os_acc.plug(instance, {"uuid": provider.uuid}, extra_specs)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     """CONFIG ROOT INSTANCE_UUID INSTANCE_NAME PROVIDER_UUID."""
     config, root, uuid, name, wanted = argv
     start(config, root)
-    (provider,) = (each for each in os_acc.providers() if each.uuid == wanted)
+    (provider,) = (each for each in service.get().providers() if each.uuid == wanted)
     plug_one({"uuid": uuid, "name": name}, provider)
 
 

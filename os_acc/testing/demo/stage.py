@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from os_acc import exception, privsep
+from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
 from os_acc.testing import FakeKernel, HostSpec, helper, hosts
 from os_acc.testing.demo import compute, shelf
@@ -55,7 +56,7 @@ class Stage:
     config: str
     log: str
 
-    def kill_in_mid_plug(self, instance: Mapping[str, str], provider: Provider) -> int:
+    def kill_in_mid_plug(self, instance: InstanceDict, provider: Provider) -> int:
         """Plug in another process, and kill that with all its helpers.
 
         It dies when the last function of the device has been taken from its

@@ -9,7 +9,9 @@ import signal
 from oslo_utils import uuidutils
 
 import os_acc
+from os_acc import service
 from os_acc.attach.manager import Manager
+from os_acc.objects.api import InstanceDict
 from os_acc.objects.device import Provider
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import Snapshot
@@ -32,9 +34,12 @@ class Story:
     def __init__(self, stage: Stage, terminal: Terminal) -> None:
         self._stage = stage
         self._out = terminal
-        self._one = {"uuid": uuidutils.generate_uuid(), "name": "guest-1"}
-        self._two = {"uuid": uuidutils.generate_uuid(), "name": "guest-2"}
-        self._three = {"uuid": uuidutils.generate_uuid(), "name": "guest-3"}
+        self._one: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-1"}
+        self._two: InstanceDict = {"uuid": uuidutils.generate_uuid(), "name": "guest-2"}
+        self._three: InstanceDict = {
+            "uuid": uuidutils.generate_uuid(),
+            "name": "guest-3",
+        }
         self._guests = (self._one, self._two, self._three)
         names = {each["uuid"]: each["name"] for each in self._guests}
         self._show = Views(stage, terminal, names)
@@ -43,8 +48,8 @@ class Story:
         """All steps; whether the host ends as it was."""
         manager = self._discover()
         before = self._stage.kernel.snapshot()
-        gpu, other_gpu = (each for each in os_acc.providers() if _is(each, _GPU))
-        (nic,) = (each for each in os_acc.providers() if _is(each, _NIC))
+        gpu, other_gpu = (each for each in service.get().providers() if _is(each, _GPU))
+        (nic,) = (each for each in service.get().providers() if _is(each, _NIC))
         functions = self._plug_two(manager, gpu, nic)
         self._xml()
         self._journal(manager)
@@ -59,7 +64,7 @@ class Story:
         manager = compute.start(self._stage.config, self._stage.kernel.root)
         for each in manager.settings.device_spec:
             self._out.say(f"[os_acc] device_spec = {each}")
-        self._show.providers(os_acc.providers())
+        self._show.providers(service.get().providers())
         self._out.say("What it does not offer, though device_spec names it:")
         self._out.table((each.address, each) for each in manager.discover().refused)
         return manager
@@ -121,7 +126,9 @@ class Story:
     def _program(self) -> tuple[PciAddress, ...]:
         self._out.step("Program an FPGA for guest-3, whose flavor names a function")
         (fpga,) = (
-            each for each in os_acc.providers() if _PROGRAMMABLE in each.device.traits
+            each
+            for each in service.get().providers()
+            if _PROGRAMMABLE in each.device.traits
         )
         self._out.say(f"Placement is told of {fpga.name}")
         self._show.functions_of(fpga)
@@ -137,7 +144,7 @@ class Story:
         self._show.entries(entries)
         (held,) = self._stage.kernel.held_by_hardware(fpga.device.address)
         self._out.say(f"the card holds {held}")
-        (fpga,) = (each for each in os_acc.providers() if each.uuid == fpga.uuid)
+        (fpga,) = (each for each in service.get().providers() if each.uuid == fpga.uuid)
         self._out.say("Placement is told of no function: the guest could replace it")
         self._show.functions_of(fpga)
         return fpga.device.handles[0].members

@@ -38,7 +38,7 @@ def instance() -> dict[str, str]:
 
 def only_provider() -> Provider:
     """The one provider that the host offers."""
-    (provider,) = os_acc.providers()
+    (provider,) = service.get().providers()
     return provider
 
 
@@ -46,7 +46,7 @@ def offered() -> set[str]:
     """The addresses of all devices that the host offers."""
     return {
         str(handle.address)
-        for provider in os_acc.providers()
+        for provider in service.get().providers()
         for handle in provider.device.handles
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import os_acc
-from os_acc import exception
+from os_acc import exception, service
 from os_acc.objects.device import Provider
 
 from ..host import HostUnderTest
@@ -160,7 +160,7 @@ def _claims(host: HostUnderTest) -> list[dict[str, Any]]:
 def _catalog(address: str) -> Provider:
     (found,) = (
         provider
-        for provider in os_acc.providers()
+        for provider in service.get().providers()
         if address in {str(each.address) for each in provider.device.handles}
     )
     return found

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import os_acc
+from os_acc import service
 
 from ..host import VFIO, HostUnderTest
 from .common import (
@@ -23,7 +23,7 @@ from .common import (
 def nothing_is_claimed_by_default(host: HostUnderTest) -> None:
     before = host.snapshot()
     host.start()
-    assert os_acc.providers() == ()
+    assert service.get().providers() == ()
     assert host.snapshot() == before
 
 

@@ -9,7 +9,7 @@ import uuid
 from concurrent import futures
 
 import os_acc
-from os_acc import exception
+from os_acc import exception, service
 
 from ..host import VFIO, Binding, HostUnderTest
 from .common import (
@@ -69,7 +69,7 @@ def the_same_request_again_gives_the_same_entries(host: HostUnderTest) -> None:
 def an_allocation_request_is_followed_to_each_provider(host: HostUnderTest) -> None:
     host.start(vfs(host), single(host))
     guest = instance()
-    by_class = {each.device.resource_class: each for each in os_acc.providers()}
+    by_class = {each.device.resource_class: each for each in service.get().providers()}
     vf, one = by_class["CUSTOM_ACCELERATOR_SSD"], by_class["CUSTOM_ACCELERATOR_PCI"]
     node = str(uuid.uuid4())
     selected = {

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 import os_acc
-from os_acc import exception
+from os_acc import exception, service
 
 from ..host import HostUnderTest
 from .common import (
@@ -120,7 +120,9 @@ def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
     host.start({"address": host.places.pf}, single(host))
     before, guest = host.snapshot(), instance()
     refusing, other = sorted(
-        os_acc.providers(), key=lambda each: each.device.resource_class, reverse=True
+        service.get().providers(),
+        key=lambda each: each.device.resource_class,
+        reverse=True,
     )
     selected = {
         "allocations": {

@@ -22,7 +22,7 @@ from oslo_config import cfg
 pytest.register_assert_rewrite("tests.behaviour")
 
 import os_acc  # noqa: E402
-from os_acc import exception  # noqa: E402
+from os_acc import exception, service  # noqa: E402
 from os_acc.testing import bitstreams  # noqa: E402
 from tests.behaviour.host import VFIO, Binding  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
@@ -146,7 +146,7 @@ def plug(
     :param target: who is to have the card.
     """
     guest = {"uuid": str(uuid.uuid4()), "name": "guest", "image_id": image}
-    (provider,) = os_acc.providers()
+    (provider,) = service.get().providers()
     extra_specs = {f"resources1:{CLASS}": "1", "accel1:attach_target": target}
     extra_specs |= {f"accel1:{name}": value for name, value in wish.items()}
     if trait:
@@ -166,7 +166,7 @@ def unplug(host: RealHost, guest: dict[str, str]) -> None:
 
 def traits() -> frozenset[str]:
     """What the provider of the card says of what it holds."""
-    (provider,) = os_acc.providers()
+    (provider,) = service.get().providers()
     return frozenset(each for each in provider.device.traits if "_FUNCTION_" in each)
 
 

@@ -18,7 +18,7 @@ from oslo_privsep import priv_context
 pytest.register_assert_rewrite("tests.behaviour")
 
 import os_acc  # noqa: E402
-from os_acc import exception  # noqa: E402
+from os_acc import exception, service  # noqa: E402
 from tests.behaviour.host import VFIO, Binding  # noqa: E402
 from tests.behaviour.ordinary_user import Job, OrdinaryProcess  # noqa: E402
 from tests.behaviour.processes import helpers  # noqa: E402
@@ -81,7 +81,7 @@ def capabilities(pid: int | str) -> int:
 def plug(amount: int) -> tuple[dict[str, str], list[str]]:
     """Plug VFs for a new instance."""
     guest = {"uuid": str(uuid.uuid4()), "name": "guest"}
-    (provider,) = os_acc.providers()
+    (provider,) = service.get().providers()
     extra_specs = {f"resources1:{CLASS}": str(amount)}
     entries = os_acc.plug(guest, {"uuid": provider.uuid}, extra_specs)
     return guest, [entry["pci_id"] for entry in entries]
@@ -93,7 +93,7 @@ def vfs_go_into_a_guest_and_come_back(host: RealHost) -> None:
     assert host.vfs() == ()
     host.start({"address": host.places.pf, "num_vfs": 4}, unplug_timeout=UNPLUG_TIMEOUT)
     assert len(host.vfs()) == 4
-    (provider,) = os_acc.providers()
+    (provider,) = service.get().providers()
     assert provider.device.resource_class == CLASS
     assert {str(each.address) for each in provider.device.handles} == set(host.vfs())
     (helper,) = helpers(host.options, "base")

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import os_acc
-from os_acc import exception
+from os_acc import exception, requests
 from os_acc.attach import operations
+from os_acc.objects.api import ProviderEntry
 from tests.random_values import Rubbish
 from tests.unit.bench import Bench, instance, request, uuid_of
 from tests.unit.invalid_values import HUGE, NO_MAPPING, WRONG, is_told
@@ -374,7 +374,7 @@ def wrong_calls(
 
 
 def test_a_lookup_of_no_argument_needs_none(api):
-    assert dataclasses.is_dataclass(os_acc.providers()[0])
+    assert set(os_acc.providers()[0]) == set(ProviderEntry.__annotations__)
     assert set(os_acc.host_info()) == {"contract", "plugins", "set_aside"}
 
 
@@ -388,14 +388,14 @@ def input_error(shown: str) -> tuple[type[exception.OsAccError], str]:
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(("value", "shown"), WRONG)
 def test_accelerator_requests_are_asked_for_by_uuids(value, shown):
-    for call in (os_acc.unbind_requests, os_acc.request_events):
+    for call in (requests.unbind, requests.events):
         is_told(lambda call=call: call(value), *input_error(shown))
         is_told(lambda call=call: call([value]), *input_error(shown))
     if value is not None:
-        is_told(lambda: os_acc.delete_requests(value), *input_error(shown))
-        is_told(lambda: os_acc.list_requests(value), *input_error(shown))
-        is_told(lambda: os_acc.list_requests(None, value), *input_error(shown))
-        is_told(lambda: os_acc.delete_requests(instance=value), *input_error(shown))
+        is_told(lambda: requests.delete(value), *input_error(shown))
+        is_told(lambda: requests.find(value), *input_error(shown))
+        is_told(lambda: requests.find(None, value), *input_error(shown))
+        is_told(lambda: requests.delete(instance=value), *input_error(shown))
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -408,7 +408,7 @@ def test_a_binding_is_three_texts(field, value, shown):
         "instance_uuid": uuid_of(2),
     }
     is_told(
-        lambda: os_acc.bind_requests({STRANGER: {**binding, field: value}}),
+        lambda: requests.bind({STRANGER: {**binding, field: value}}),
         *input_error(shown),
     )
 
@@ -417,4 +417,4 @@ def test_a_binding_is_three_texts(field, value, shown):
 def test_requests_are_deleted_by_uuid_or_by_instance():
     for arguments in ({}, {"uuids": [STRANGER], "instance": STRANGER}):
         with pytest.raises(exception.InvalidInput, match="either"):
-            os_acc.delete_requests(**arguments)
+            requests.delete(**arguments)

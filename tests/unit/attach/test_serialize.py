@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.attach.serialize import entry
+from os_acc.attach.serialize import accelerator
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
 from tests.unit.bench import uuid_of
@@ -32,7 +32,7 @@ def lease(place: str, state: LeaseState = LeaseState.HELD, node: int | None = 1)
 
 
 def test_an_entry_is_a_bound_accelerator_request():
-    assert entry(lease("0000:3b:1f.7")) == {
+    assert accelerator(lease("0000:3b:1f.7")) == {
         "pci_id": "0000:3b:1f.7",
         "uuid": uuid_of(1),
         "state": "Bound",
@@ -53,7 +53,7 @@ def test_an_entry_is_a_bound_accelerator_request():
 
 
 def test_a_vmd_domain_has_as_many_digits_as_it_needs():
-    found = entry(lease("10000:01:00.0", node=None))
+    found = accelerator(lease("10000:01:00.0", node=None))
     assert found["pci_id"] == "10000:01:00.0"
     assert found["attach_handle_info"]["domain"] == "10000"
     assert found["numa_node"] is None
@@ -69,8 +69,10 @@ def test_a_vmd_domain_has_as_many_digits_as_it_needs():
     ],
 )
 def test_states_have_the_names_that_nova_knows(state, name):
-    assert entry(lease("0000:3b:00.0", state))["state"] == name
+    assert accelerator(lease("0000:3b:00.0", state))["state"] == name
 
 
 def test_every_state_has_a_name():
-    assert all(entry(lease("0000:3b:00.0", state))["state"] for state in LeaseState)
+    assert all(
+        accelerator(lease("0000:3b:00.0", state))["state"] for state in LeaseState
+    )

@@ -115,7 +115,7 @@ class Double(ThreadingHTTPServer):
         conf([], project="os_acc", default_config_files=[])
         from keystoneauth1 import loading
 
-        from os_acc.bitstreams.glance import session as ours
+        from os_acc.bitstreams.glance import options as ours
 
         ours.register(conf)
         conf.register_opts(

@@ -88,7 +88,7 @@ def test_a_restart_changes_nothing(bench, nova):
 def test_the_public_function_is_the_managers(api):
     nova = Nova()
     nova.cycle(os_acc.update_provider_tree)
-    assert set(nova.ours()) == {each.name for each in os_acc.providers()}
+    assert set(nova.ours()) == {each.name for each in service.get().providers()}
 
 
 def test_nothing_is_put_anywhere_before_initialize(monkeypatch):

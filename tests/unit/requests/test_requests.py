@@ -132,7 +132,7 @@ def test_what_is_held_stays_until_its_guest_lets_go(bench, book, one):
 
 def test_a_bound_request_is_what_a_plug_returns(bench, book, one):
     (bound,) = bind(bench, book, one)
-    entry = serialize.of_request(bound)
+    entry = serialize.request(bound)
     (attached,) = bench.manager.attached(instance(1))[uuid_of(1)]
     assert entry["uuid"] == attached["uuid"] == one.uuid
     assert entry["pci_id"] == GPU
@@ -176,7 +176,7 @@ def test_each_group_is_bound_to_a_provider_of_its_own(bench, book):
         {first.uuid: binding(bench, GPU), second.uuid: binding(bench, FPGA)}
     )
     kinds = {
-        each.group: serialize.of_request(each)["attach_handle_type"] for each in bound
+        each.group: serialize.request(each)["attach_handle_type"] for each in bound
     }
     assert kinds == {0: "PCI", 1: "NONE"}
 
@@ -284,7 +284,7 @@ def test_what_was_plugged_is_listed_as_bound(bench, book):
     bench.plug(1, GPU)
     (found,) = book.find(uuid_of(1), "resolved")
     assert (found.state, found.profile) == (RequestState.BOUND, "")
-    assert serialize.of_request(found)["pci_id"] == GPU
+    assert serialize.request(found)["pci_id"] == GPU
 
 
 def test_a_part_that_is_unbound_leaves_the_rest_whole(bench, book):
@@ -379,7 +379,7 @@ def test_what_a_flavor_with_a_profile_has_is_listed_with_profile_and_index(bench
     plug_two(bench)
     bench.restart()
     assert groups(book) == [("two", 0), ("two", 1)]
-    shown = [serialize.of_request(each) for each in book.find(uuid_of(1))]
+    shown = [serialize.request(each) for each in book.find(uuid_of(1))]
     assert {
         (each["device_profile_name"], each["device_profile_group_id"]) for each in shown
     } == {("two", 0), ("two", 1)}

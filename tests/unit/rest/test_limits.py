@@ -19,7 +19,7 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams.glance import session as glance
+from os_acc.bitstreams.glance import options as glance
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.placement import options as placement
 from os_acc.placement.client import Client

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The dictionaries that the public API accepts and returns.
+
+Keys of accelerator requests and of attach handles are those of Cyborg's API,
+version 2, as Nova 34 reads them (``nova/virt/libvirt/driver.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NotRequired, TypedDict
+
+
+class InstanceDict(TypedDict, total=False):
+    """An instance, as :func:`os_acc.plug` accepts it; ``uuid`` is required.
+
+    :ivar numa_cells: ids of the host's NUMA cells that the guest is fitted to.
+    :ivar image_properties: image properties, of which
+        ``hw_pci_numa_affinity_policy`` is read.
+    :ivar port_numa_policies: NUMA policies of ports, by the suffix of the request
+        group of the port.
+    """
+
+    uuid: str
+    name: str
+    project_id: str
+    image_id: str
+    numa_cells: Sequence[int]
+    image_properties: Mapping[str, object]
+    port_numa_policies: Mapping[str, str]
+
+
+class AttachHandleInfo(TypedDict, total=False):
+    """The parts of a PCI address as hexadecimal text; ``device`` is the slot."""
+
+    domain: str
+    bus: str
+    device: str
+    function: str
+
+
+class AcceleratorEntry(TypedDict):
+    """One accelerator of an instance.
+
+    :ivar pci_id: the PCI address; absent where the accelerator stays with the host.
+    :ivar state: ``Bound`` unless an operation failed.
+    :ivar numa_affinity: ``local``, ``unknown``, ``same socket`` or ``remote``; None
+        without ``numa_cells``.
+    """
+
+    pci_id: NotRequired[str]
+    uuid: str
+    state: str
+    attach_handle_type: str
+    attach_handle_uuid: str
+    attach_handle_info: AttachHandleInfo
+    device_rp_uuid: str
+    instance_uuid: str
+    request_group: str
+    numa_node: int | None
+    numa_affinity: str | None
+
+
+class RequestEntry(TypedDict):
+    """An accelerator request.
+
+    The keys of :class:`AcceleratorEntry` are there while it is bound.
+
+    :ivar device_profile_group_id: the index of its group in the device profile; None
+        if a plug created the request without a profile.
+    :ivar reason: why it failed, or empty.
+    """
+
+    uuid: str
+    state: str
+    device_profile_name: str
+    device_profile_group_id: int | None
+    hostname: str | None
+    device_rp_uuid: str | None
+    instance_uuid: str | None
+    reason: str
+    attach_handle_type: str
+    attach_handle_uuid: str | None
+    attach_handle_info: AttachHandleInfo
+    pci_id: NotRequired[str]
+    request_group: NotRequired[str]
+    numa_node: NotRequired[int | None]
+    numa_affinity: NotRequired[str | None]
+
+
+class ExternalEvent(TypedDict):
+    """One event of Nova's ``POST /os-server-external-events``."""
+
+    name: str
+    tag: str
+    server_uuid: str
+    status: str
+
+
+class ExternalEvents(TypedDict):
+    """The body of Nova's ``POST /os-server-external-events``."""
+
+    events: list[ExternalEvent]
+
+
+class ProviderEntry(TypedDict):
+    """A resource provider of this host.
+
+    :ivar parent: the name of the provider of its card; empty below the compute node.
+    :ivar total: its units of the resource class.
+    :ivar traits: sorted.
+    :ivar addresses: the PCI addresses that guests can be given, sorted.
+    :ivar numa_node: the NUMA node of the device, None if the kernel reports none.
+    """
+
+    uuid: str
+    name: str
+    parent: str
+    plugin: str
+    resource_class: str
+    total: int
+    traits: list[str]
+    addresses: list[str]
+    numa_node: int | None
+
+
+class RefusedChangeEntry(TypedDict):
+    """A change that Placement refused.
+
+    :ivar retryable: whether the next synchronization may succeed.
+    """
+
+    change: str
+    error: str
+    retryable: bool
+
+
+class SyncReport(TypedDict):
+    """The result of one synchronization with Placement.
+
+    :ivar reads: requests that changed nothing; ``writes``: requests for a change.
+    """
+
+    done: list[str]
+    refused: list[RefusedChangeEntry]
+    reads: int
+    writes: int
+
+
+class PluginEntry(TypedDict):
+    """A loaded plugin, with the version of the plugin contract that it implements."""
+
+    name: str
+    contract: list[int]
+
+
+class DisabledPluginEntry(TypedDict):
+    """A plugin that is not used, and why."""
+
+    name: str
+    reason: str
+
+
+class HostInfo(TypedDict):
+    """The plugins of this host.
+
+    :ivar contract: the version of the plugin contract that os_acc implements.
+    """
+
+    contract: list[int]
+    plugins: list[PluginEntry]
+    set_aside: list[DisabledPluginEntry]

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Accelerator requests: created from a device profile, bound, unbound, deleted.
+
+A request is one accelerator of one group of a device profile. Its keys and states
+are those of Cyborg's API, version 2, so that Nova's code for accelerator requests
+can use either. :func:`os_acc.initialize` must have succeeded.
+"""
+
+from __future__ import annotations
+
+import typing
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from os_acc.attach.requests import Requests
+    from os_acc.objects.api import ExternalEvents, RequestEntry
+
+__all__ = ["bind", "create", "delete", "events", "find", "unbind"]
+
+
+def create(device_profile: str) -> list[RequestEntry]:
+    """Create the accelerator requests of a device profile.
+
+    N groups of M accelerators yield N*M requests, in the order of the groups, in
+    the state ``Initial``.
+
+    :param device_profile: the name or the UUID; see ``[os_acc_profiles]``.
+    :raises InvalidInput: it is not text.
+    :raises ProfileNotFound: the profile does not exist.
+    :raises InvalidProfile: the profile cannot be served by any host.
+    :raises ProfilesUnavailable: the source of device profiles does not respond.
+    """
+    from os_acc.attach import serialize
+
+    return [serialize.request(each) for each in _requests().create(device_profile)]
+
+
+def bind(bindings: Mapping[str, Mapping[str, str]]) -> list[RequestEntry]:
+    """Bind accelerator requests: plug their accelerators.
+
+    All requests of an instance are bound together: all, or none. Binding bound
+    requests again confirms them. A request that failed (``BindFailed``, with a
+    ``reason``) has to be unbound before it is bound again.
+
+    :param bindings: by the UUID of each request: ``hostname``, ``device_rp_uuid``
+        and ``instance_uuid``.
+    :raises InvalidInput: a binding is malformed, or the requests of an instance are
+        of several profiles or not of a whole group.
+    :raises RequestNotFound: a request does not exist.
+    :raises RequestConflict: a request cannot be bound in its state.
+    :raises OsAccError: as :func:`os_acc.plug` raises it.
+    """
+    from os_acc.attach import serialize
+
+    return [serialize.request(each) for each in _requests().bind(bindings)]
+
+
+def find(
+    instance: str | None = None, bind_state: str | None = None
+) -> list[RequestEntry]:
+    """Return accelerator requests, also those that a plug has created.
+
+    :param instance: only requests that are, or last were, bound to this instance.
+    :param bind_state: ``resolved``: only requests that are ``Bound``,
+        ``BindFailed`` or ``Deleting``.
+    :raises InvalidInput: an argument is invalid.
+    """
+    from os_acc.attach import serialize
+
+    return [serialize.request(each) for each in _requests().find(instance, bind_state)]
+
+
+def unbind(uuids: Sequence[str]) -> int:
+    """Release the accelerators of requests; they may be bound again.
+
+    :returns: the number of requests that were bound.
+    :raises InvalidInput: the argument is empty, or not a list of UUIDs.
+    :raises RequestNotFound: a request does not exist.
+    :raises DevicesUnreleased: some accelerators could not be released.
+    """
+    return _requests().unbind(uuids)
+
+
+def delete(uuids: Sequence[str] | None = None, *, instance: str | None = None) -> int:
+    """Delete accelerator requests.
+
+    :param uuids: requests that are not bound.
+    :param instance: instead: delete all requests of this instance, and unbind them
+        first. Accelerators that a plug gave to the instance are released, too, and
+        counted.
+    :returns: the number of deleted requests.
+    :raises InvalidInput: neither or both arguments are given, or they are no UUIDs.
+    :raises RequestNotFound: a request does not exist.
+    :raises RequestConflict: a request is bound.
+    :raises DevicesUnreleased: some accelerators could not be released.
+    """
+    return _requests().delete(uuids, instance)
+
+
+def events(uuids: Sequence[str]) -> ExternalEvents:
+    """Return the body of Nova's ``POST /os-server-external-events``.
+
+    It has one ``accelerator-request-bound`` event for each resolved request, with
+    the status ``completed`` or ``failed``. The caller sends it.
+
+    :raises InvalidInput: the argument is empty, or not a list of UUIDs.
+    :raises RequestNotFound: a request does not exist.
+    """
+    return _requests().events(uuids)
+
+
+def _requests() -> Requests:
+    from os_acc.attach.requests import Requests
+    from os_acc.service import get
+
+    manager = get()
+    return Requests(manager, manager.profiles.source)
