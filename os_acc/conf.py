@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every option of os_acc, for services, generators and documentation."""
+"""The options of os_acc, for services, oslo-config-generator and documentation."""
 
 from __future__ import annotations
 
@@ -19,94 +19,93 @@ from os_acc.privsep.options import STATE_PATH
 GROUP = cfg.OptGroup(
     "os_acc",
     title="os_acc",
-    help="How os_acc finds accelerators, remembers who has them, and how "
-    "long it waits for the host.",
+    help="Discovery of accelerators, the record of their leases, and timeouts.",
 )
 
-# A day, in seconds. Without a limit some values are too large for the clock.
+# A day, in seconds; larger values may overflow the clock.
 _LONGEST = 86_400.0
 
 OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.MultiStrOpt(
         "device_spec",
         default=[],
-        help="The devices that os_acc may touch, in the syntax of Nova's [pci] "
-        "device_spec: one JSON object, or a list of them, for each value. "
-        "Besides Nova's keys it takes resource_class, traits, num_vfs, "
-        "prebound and allow_no_reset; any other key is an error. The default "
-        "names nothing: os_acc then touches nothing.",
+        help="Devices that os_acc manages, in the syntax of Nova's [pci] "
+        "device_spec: one JSON object, or a list of objects, per value. "
+        "In addition to Nova's keys, it accepts resource_class, traits, num_vfs, "
+        "prebound and allow_no_reset; any other key is an error. By default, "
+        "os_acc manages no device.",
     ),
     cfg.ListOpt(
         "enabled_plugins",
         default=[],
-        help="The plugins to use, by the names of their entry points. Empty: "
-        "all that are installed.",
+        help="Plugins to use, by the names of their entry points. Default: all "
+        "installed plugins.",
     ),
     STATE_PATH,
     cfg.StrOpt(
         "node_name",
-        sample_default="<the host's name>",
-        help="The name of this compute node in Placement, of which the names "
-        "and the uuids of resource providers are made. It must never change "
-        "while instances have accelerators.",
+        sample_default="<host name>",
+        help="Name of this compute node in Placement; the names and UUIDs of "
+        "resource providers are derived from it. It must not change while "
+        "instances have accelerators.",
     ),
     cfg.FloatOpt(
         "initialize_timeout",
         default=60.0,
         min=1.0,
         max=_LONGEST,
-        help="Seconds after which initialize() gives up.",
+        help="Seconds after which initialize() fails.",
     ),
     cfg.FloatOpt(
         "plug_timeout",
         default=300.0,
         min=1.0,
         max=_LONGEST,
-        help="Seconds after which a plug gives up and goes back.",
+        help="Seconds after which a plug fails and is rolled back.",
     ),
     cfg.FloatOpt(
         "unplug_timeout",
         default=120.0,
         min=1.0,
         max=_LONGEST,
-        help="Seconds after which an unplug gives up; what it has not released "
-        "stays leased.",
+        help="Seconds after which an unplug fails; devices that are not released "
+        "stay leased.",
     ),
     cfg.FloatOpt(
         "write_timeout",
         default=60.0,
         min=0.1,
         max=600.0,
-        help="Seconds that the kernel gets for one round trip of privileged "
-        "writes. A reset alone may take 60 seconds by the PCI specification.",
+        help="Seconds that one round trip of privileged writes may take. A reset "
+        "alone may take 60 seconds by the PCI specification.",
     ),
     cfg.FloatOpt(
         "helper_start_timeout",
         default=60.0,
         min=1.0,
         max=_LONGEST,
-        help="Seconds after which the start of a privileged helper is given up; "
-        "the next call starts another one. An operation waits until its own "
-        "deadline at most. Raise it where sudo or rootwrap takes long.",
+        help="Seconds that the start of a privileged helper may take; the next "
+        "call starts another one. An operation waits no longer than its own "
+        "deadline. Raise the value if sudo or rootwrap is slow.",
     ),
     cfg.FloatOpt(
         "release_retry_interval",
         default=60.0,
         min=1.0,
         max=_LONGEST,
-        help="Seconds between two attempts of a service to finish releases that "
-        "failed for a cause that can pass, such as a process that still held "
-        "the device. Each plug starts an attempt as well.",
+        help="Seconds between two attempts of a service to complete failed releases "
+        "whose cause may be temporary, such as a process that still has the "
+        "device open. Each plug also starts an attempt.",
     ),
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """The options as typed values, read once for each initialize().
+    """The options as typed values, read once per initialize().
 
-    :ivar nova_mdev_types: the types of mediated devices for which Nova takes
-        every device that offers them.
+    :ivar nova_mdev_types: the mdev types for which Nova claims every device
+        that supports them.
     """
 
     device_spec: tuple[str, ...]
@@ -126,11 +125,10 @@ class Settings:
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
-        """Read the options, and those of Nova's that may claim devices too.
+        """Read the options, and Nova's options that may claim devices.
 
-        :raises InvalidConfiguration: a value cannot be read or has the wrong
-            type, or the state would be wherever the service happens to be
-            started.
+        :raises InvalidConfiguration: a value is invalid, or ``state_path`` is no
+            absolute path.
         """
         register(conf)
         try:
@@ -151,7 +149,7 @@ class Settings:
                 nova_mdev_addresses=_nova_mdev_addresses(conf),
                 nova_mdev_types=_nova_mdev_types(conf),
             )
-        # Besides wrong types: a "$name" that stands for no other option.
+        # Also raised for a reference ("$name") to an unknown option.
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
 
@@ -181,7 +179,7 @@ def _name(node_name: str | None) -> str:
 
 
 def _seconds(group: cfg.ConfigOpts.GroupAttr, name: str) -> float:
-    # oslo.config reads an empty value as None, and takes a nan for any number.
+    # oslo.config reads an empty value as None, and accepts NaN within any range.
     value: float | None = group[name]
     if value is None or math.isnan(value):
         raise exception.InvalidConfiguration(
@@ -191,15 +189,15 @@ def _seconds(group: cfg.ConfigOpts.GroupAttr, name: str) -> float:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing."""
-    # ConfigOpts copies a group, but not what is registered in it: two of them
-    # would share the values of one group.
+    """Register the options; registering twice is harmless."""
+    # ConfigOpts does not copy a group's contents: two ConfigOpts objects would
+    # share the values of one group.
     conf.register_group(copy.deepcopy(GROUP))
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
-    """For oslo-config-generator (entry point ``oslo.config.opts``)."""
+    """Return the options for oslo-config-generator (``oslo.config.opts``)."""
     from oslo_privsep import priv_context
 
     from os_acc import plugins
@@ -229,7 +227,7 @@ PRIVSEP_GROUPS = ("os_acc_base", "os_acc_inspect", "os_acc_image")
 
 
 def _option(conf: cfg.ConfigOpts, group: str, name: str) -> Any:
-    """A value of Nova's; None where Nova has not registered it here."""
+    """Return the value of an option of Nova, or None if it is not registered."""
     try:
         return conf[group][name]
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
@@ -247,9 +245,9 @@ def _nova_mdev_addresses(conf: cfg.ConfigOpts) -> tuple[str, ...]:
 def _nova_mdev_types(conf: cfg.ConfigOpts) -> tuple[str, ...]:
     enabled = _enabled_mdev_types(conf)
     bare = [name for name in enabled if not _device_addresses(conf, name)]
-    # Nova then takes the first of all, whether it has addresses or not, and
-    # forgets the others. The others are refused as well: whoever mends that
-    # configuration must not find them with guests.
+    # Nova uses only the first type of all, with or without addresses, and ignores
+    # the others. They are claimed as well: an operator who corrects that
+    # configuration must not find their devices attached to instances.
     return tuple(dict.fromkeys((enabled[0], *bare))) if bare else ()
 
 

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Deadlines of an operation, and calls that a caller can leave behind.
+"""Deadlines of an operation, and detached calls.
 
 An operation has one deadline on the clock of :func:`time.monotonic`. No step
-of it begins after that, and no caller waits for one longer than the grace:
-half of it for the answer of a step that began in time, the rest for recording
+starts after it, and no caller waits for a step longer than the grace period:
+half of it for the result of a step that started in time, the rest for recording
 the result.
 
-Python can end neither a thread nor a system call. A call that may hang (a
-plugin, a read of sysfs behind a lock that a stuck write holds) runs in a
-daemon thread: its caller waits until its own deadline, and the process can
-end. :mod:`concurrent.futures` has no such threads: the interpreter joins its
+Python can terminate neither a thread nor a system call. A call that may hang (a
+plugin, a read of sysfs behind a lock held by a stuck write) runs in a daemon
+thread: its caller waits until its own deadline, and the process can exit.
+:mod:`concurrent.futures` has no daemon threads: the interpreter joins its
 threads at exit and starts no work after that. :class:`threading.Thread` is
-not used either: its ``start()`` waits without a bound for the new thread, and
-a thread that runs out of memory ends before it answers. :func:`start` is the
-only place that starts threads.
+unsuitable as well: its ``start()`` waits without a timeout for the new thread,
+and a thread that runs out of memory ends before it signals its start.
+:func:`start` is the only function that starts threads.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _In = TypeVar("_In")
 
-#: Seconds after its deadline at which an operation has returned.
+#: Seconds after its deadline within which an operation returns.
 GRACE = 10.0
-#: Seconds after the deadline that a step has for its answer. The kernel's own
-#: time ends at the deadline, so that "stuck" can still be told.
+#: Seconds after the deadline in which a step may still return. The kernel's own
+#: time ends at the deadline, so that "stuck" can still be reported.
 ANSWER = 5.0
 
 
 def left(deadline: float) -> float:
-    """Seconds in which a step may begin.
+    """Return the seconds in which a step may start.
 
-    :raises DeviceStuck: there are none.
+    :raises DeviceStuck: the deadline has passed.
     """
     seconds = deadline - time.monotonic()
     if seconds <= 0:
@@ -61,9 +61,9 @@ def left(deadline: float) -> float:
 def alone(
     lock: threading.Lock, deadline: float, busy: exception.OsAccError
 ) -> Iterator[None]:
-    """Hold a lock that threads of this process share.
+    """Hold a lock shared by threads of this process.
 
-    :param busy: raised where another thread still has it at the deadline.
+    :param busy: raised if another thread still holds it at the deadline.
     """
     if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise busy
@@ -74,26 +74,26 @@ def alone(
 
 
 def patience(deadline: float, most: float) -> float:
-    """Seconds to wait for a step that has begun.
+    """Return the seconds to wait for a step that has started.
 
-    :param most: what it may take at any time.
+    :param most: the maximum for the step at any time.
     """
     return min(most, max(0.0, deadline + ANSWER - time.monotonic()))
 
 
 def for_record(deadline: float, most: float) -> float:
-    """When to stop waiting for the store, on the deadline's clock.
+    """Return the time to stop waiting for the store, on the deadline's clock.
 
-    :param most: seconds that it may take at any time.
+    :param most: the maximum seconds for the store at any time.
     """
     return min(deadline + GRACE, time.monotonic() + most)
 
 
 # -- detached calls --------------------------------------------------------
 
-#: Seconds after which a thread that has not signalled its start is given up.
+#: Seconds after which a thread that has not signalled its start is abandoned.
 START_SECONDS: Final = 10.0
-#: Seconds between two looks at whether threads with unfinished work still run.
+#: Seconds between checks whether threads with unfinished work still run.
 _LOOK: Final = 1.0
 _LIMITS: Final = "look at the limits of the service's threads (TasksMax, ulimit -u)"
 _MEMORY: Final = "look at the memory of the service (MemoryMax, ulimit -v)"
@@ -102,12 +102,12 @@ _MEMORY: Final = "look at the memory of the service (MemoryMax, ulimit -v)"
 def start(run: Callable[[], object], over: threading.Lock | None = None) -> None:
     """Run a callable in a daemon thread; wait a bounded time for its start.
 
-    The callable handles its own exceptions. It either has begun when this
-    returns, or never begins.
+    The callable handles its own exceptions. When this function returns, the
+    callable has started; after an exception it never will.
 
     :param over: a held lock, released when the thread has ended.
-    :raises DeviceStuck: the service has as many threads as it may have, or
-        the thread ended, or did not run, before it signalled its start.
+    :raises DeviceStuck: the service has reached its limit of threads, or the
+        thread ended, or did not run, before it signalled its start.
     """
     begun, claim, over = threading.Lock(), threading.Lock(), over or threading.Lock()
     begun.acquire()
@@ -136,7 +136,7 @@ def _bootstrap(
     """Signal the start, then run: the first code of every thread."""
     if not claim.acquire(blocking=False):
         return
-    # Up to here, and in the last step, no memory is needed.
+    # Up to here, and in the last step, no memory is allocated.
     begun.release()
     try:
         # As threading.Thread does, for debuggers and coverage.
@@ -150,9 +150,9 @@ def _bootstrap(
 def begin(
     function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> futures.Future[_T]:
-    """Begin a call; its result, or what it raises, comes with the future.
+    """Start a call and return a future of its result or exception.
 
-    :raises DeviceStuck: the thread cannot be started, as :func:`start` says.
+    :raises DeviceStuck: the thread cannot be started, as in :func:`start`.
     """
     answer: futures.Future[_T] = futures.Future()
     call = functools.partial(function, *args, **kwargs)
@@ -163,11 +163,11 @@ def begin(
 def side_by_side(
     items: Sequence[_In], action: Callable[[_In], _T], workers: int
 ) -> list[_T]:
-    """Do it for all items, so many at a time; then raise the first error.
+    """Process all items with ``workers`` threads; then raise the first error.
 
-    A signal's handler may raise meanwhile, as for Ctrl-C. Then nothing more is
-    begun, but what has begun is waited for: the caller's lock covers it. So
-    an action has to have an end of its own.
+    A signal handler may raise in the meantime, for example for Ctrl-C. No further
+    item is then started, but running ones are awaited, because the caller's lock
+    covers them. Each action must therefore be bounded in time.
     """
     if len(items) < 2:
         return [action(item) for item in items]
@@ -198,12 +198,12 @@ def side_by_side(
 def _begin_some(
     work: Callable[[], None], count: int, threads: list[threading.Lock]
 ) -> None:
-    """Begin it so many times; once here and now where no thread can be had.
+    """Start this many threads; without any, run once in the calling thread.
 
-    :param threads: gets a lock for each, which is held while the thread runs.
+    :param threads: receives a lock for each, held while the thread runs.
     """
     for begun in range(count):
-        # Listed first: a signal's handler may raise while the thread starts.
+        # Listed first: a signal handler may raise while the thread starts.
         threads.append(over := threading.Lock())
         over.acquire()
         try:
@@ -217,7 +217,7 @@ def _begin_some(
 def _wait(
     answers: Sequence[futures.Future[_T]], threads: Sequence[threading.Lock]
 ) -> None:
-    """Wait for all answers, and no longer than the threads run."""
+    """Wait for all answers, but no longer than the threads run."""
     while futures.wait(answers, _LOOK).not_done:
         if any(each.locked() for each in threads):
             continue
@@ -241,7 +241,7 @@ def _drain(waiting: collections.deque[_T]) -> Iterator[_T]:
 def _run(answer: futures.Future[_T], function: Callable[[], _T]) -> None:
     try:
         result = function()
-    except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+    except BaseException as error:  # noqa: BLE001 - forwarded to the waiting caller
         answer.set_exception(error)
     else:
         answer.set_result(result)

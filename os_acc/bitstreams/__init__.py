@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Bitstreams: which image, whether it may be programmed, fetched and proved."""
+"""Bitstream images: selection, policy, download, cache and verification."""

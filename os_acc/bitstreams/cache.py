@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The images that this host has, each proved, within a number of bytes.
+"""The cache of verified images on this host, limited in size.
 
-One file for each image, named by its digest; besides, files whose names begin
-with a dot: downloads. Two locks keep order, across threads and processes. Who
-fetches an image has the image's, so that one download serves all who wait.
-Who gives or takes names has the cache's, for a moment only. A third thing is
-no lock of ours but the kernel's: a file that is in use cannot be evicted (see
-:mod:`os_acc.bitstreams.cache_files`).
+Each image is a file named by its digest; files whose names begin with a dot are
+downloads. Two locks apply across threads and processes: the lock of an image is held
+during its download, so that one download serves all callers; the lock of the cache
+is held briefly while names are created or removed. In addition, the kernel's file
+locks keep a file in use from eviction (see :mod:`os_acc.bitstreams.cache_files`).
 """
 
 from __future__ import annotations
@@ -32,23 +31,22 @@ from os_acc.store.locks import CACHE_LOCK, Locks, bitstream_lock
 
 LOG = log.getLogger(__name__)
 
-#: Bytes of its file system that the cache leaves to others: the leases are
-#: on the same one.
+#: Bytes that the cache leaves free on its file system, which also holds the leases.
 SPARED = 64 << 20
 
-# EFBIG: a limit of the process (setrlimit(2)), or of the file system.
+# EFBIG: the limit of the process (setrlimit(2)) or of the file system.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """What lies in the directory of the cache, and how much more may.
+    """The contents and the capacity of the cache.
 
-    :ivar taken: bytes of all images together.
-    :ivar room: bytes that they could have, by what the cache may have and what
-        is free on its disk.
-    :ivar abandoned: paths of downloads whose processes are gone.
-    :ivar strangers: paths of what is neither an image nor a download.
+    :ivar taken: bytes of all images.
+    :ivar room: bytes that images can have in total, limited by the cache's size and
+        the free disk space.
+    :ivar abandoned: the paths of downloads whose processes have ended.
+    :ivar strangers: the paths of files that are neither images nor downloads.
     """
 
     entries: tuple[CachedImage, ...]
@@ -59,11 +57,11 @@ class CacheUsage:
 
 
 class Cache:
-    """Images below one directory, which is made when it is needed.
+    """A cache of images in a directory, which is created on demand.
 
     :param directory: absolute path, on a local file system.
-    :param size: bytes that all of them together may have.
-    :ivar directory: that path.
+    :param size: the limit on the total size in bytes.
+    :ivar directory: the path.
     """
 
     def __init__(self, directory: str, size: int, locks: Locks) -> None:
@@ -72,7 +70,7 @@ class Cache:
         self._locks = locks
 
     def path(self, image: Image) -> str:
-        """The file of an image, whether it is there or not.
+        """Return the path of an image's file, whether it exists or not.
 
         :raises ImageInvalid: the image has no hash.
         """
@@ -89,18 +87,18 @@ class Cache:
         deadline: float,
         progress: download.Progress | None = None,
     ) -> Iterator[io.FileIO]:
-        """The file of an image, for as long as the context lasts.
+        """Provide the file of an image for the duration of the context.
 
-        If it is not there, it is fetched: once, however many wait for it.
-        What has been in the cache is not hashed again. Nothing ends a sync to
-        disk: a deadline that passes meanwhile is the next step's.
+        A missing file is downloaded, once for all concurrent callers. A cached file is
+        not hashed again. The sync to disk cannot be interrupted: the next step detects
+        a deadline that passes meanwhile.
 
         :param deadline: on the clock of :func:`time.monotonic`.
-        :raises CacheFull: there is no space for it.
-        :raises ImageInvalid: it is not what it has to be.
+        :raises CacheFull: there is not enough space.
+        :raises ImageInvalid: its data do not match its hash or size.
         :raises ImageNotFound: it is gone.
-        :raises ImageServiceUnavailable: it was not there at the deadline.
-        :raises LockTimeout: another one still fetches it at the deadline.
+        :raises ImageServiceUnavailable: the download did not end in time.
+        :raises LockTimeout: another download of the image did not end in time.
         :raises StateUnavailable: the cache cannot be used.
         """
         digest = Digest.of(image)
@@ -113,7 +111,7 @@ class Cache:
 
     @contextlib.contextmanager
     def kept(self, image: Image, deadline: float) -> Iterator[io.FileIO | None]:
-        """The file of an image if it is here, for as long as the context lasts.
+        """Provide the file of an image, or None if it is not cached.
 
         :raises ImageInvalid: the image has no hash.
         :raises StateUnavailable: the cache cannot be used.
@@ -124,7 +122,7 @@ class Cache:
             yield file
 
     def entries(self) -> tuple[CachedImage, ...]:
-        """Every image that is there, the one least recently used first.
+        """Return all cached images, the least recently used first.
 
         :raises StateUnavailable: the cache cannot be read.
         """
@@ -132,7 +130,7 @@ class Cache:
             return _by_use(cache_files.scan(self.directory).entries)
 
     def survey(self) -> CacheUsage:
-        """Look at all that is there, and change nothing.
+        """Return the usage of the cache, without any change.
 
         :raises StateUnavailable: the cache cannot be read.
         """
@@ -151,7 +149,7 @@ class Cache:
             )
 
     def is_used(self, entry: CachedImage) -> bool:
-        """Whether somebody uses an image at this moment.
+        """Return whether an image is in use.
 
         :raises StateUnavailable: the cache cannot be read.
         """
@@ -159,10 +157,9 @@ class Cache:
             return cache_files.is_used(self._path(entry.digest))
 
     def prune(self, size: int, deadline: float) -> tuple[CachedImage, ...]:
-        """Remove images until the others have this size; which those were.
+        """Evict images down to a total of ``size`` bytes; return the evicted ones.
 
-        Those that are in use stay. What downloads have left whose processes
-        are gone goes in any case.
+        Images in use stay. Abandoned downloads are always removed.
 
         :raises LockTimeout: others changed the cache until the deadline.
         :raises StateUnavailable: the cache cannot be used.
@@ -173,20 +170,20 @@ class Cache:
             return tuple(self._evict(found.entries, total - size))
 
     def forget(self, image: Image, deadline: float) -> bool:
-        """Drop an image that was found altered, so that it is fetched anew.
+        """Remove an image that was altered, so that it is fetched again.
 
-        :returns: whether it was; one that is sound stays.
-        :raises DeviceStuck: it is not hashed by the deadline; it stays.
+        :returns: whether it was altered; an intact image stays.
+        :raises DeviceStuck: it was not hashed in time; it stays.
         :raises LockTimeout: others used it, or the cache, until the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
         return not self.verify(Digest.of(image), deadline)
 
     def verify(self, digest: Digest, deadline: float) -> bool:
-        """Hash an image again, and drop it if it is not what it was.
+        """Hash an image again, and remove it if it was altered.
 
-        :returns: false if it was dropped.
-        :raises DeviceStuck: it is not hashed by the deadline; it stays.
+        :returns: False if it was removed.
+        :raises DeviceStuck: it was not hashed in time; it stays.
         :raises LockTimeout: others used it, or the cache, until the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
@@ -198,9 +195,9 @@ class Cache:
             with file:
                 if cache_files.has_digest(file, digest, deadline):
                     return True
-            LOG.error("%s was altered, and is removed", path)
-            # Whoever uses it finds the same, and asks for it again. It may have
-            # been evicted by now.
+            LOG.error("removing %s: the file was altered", path)
+            # Its users detect the same, and fetch it again. It may have been
+            # evicted by now.
             with (
                 self._locks.hold([CACHE_LOCK], deadline),
                 contextlib.suppress(FileNotFoundError),
@@ -220,7 +217,7 @@ class Cache:
         if image.size not in (None, size):
             file.close()
             return None
-        # Whether it may be evicted soon is not worth an error.
+        # A wrong time of use is not worth an error.
         with contextlib.suppress(OSError):
             os.utime(file.fileno())
         return file
@@ -254,7 +251,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _begun(self, image: Image, deadline: float) -> Iterator[tuple[io.FileIO, str]]:
-        """A file with space for an image; gone at the end if it has no name."""
+        """Yield a file with space for an image; a failed download removes it."""
         size = image.size or 0
         with contextlib.ExitStack() as stack:
             with self._locks.hold([CACHE_LOCK], deadline):
@@ -271,7 +268,7 @@ class Cache:
         loading = sum(map(_size, found.temporaries))
         free = _free(self.directory)
         excess = max(taken + loading + size - self._size, size - free)
-        # Nothing is evicted in vain.
+        # Evict nothing if that would not suffice.
         if excess <= taken:
             excess -= sum(each.size for each in self._evict(found.entries, excess))
         if excess > 0:
@@ -283,7 +280,7 @@ class Cache:
             )
 
     def _swept(self) -> cache_files.CacheContents:
-        """What is there, but what dead downloads have left."""
+        """Remove abandoned downloads, and return the other contents."""
         found = cache_files.scan(self.directory)
         living = tuple(
             each for each in found.temporaries if not cache_files.remove_unused(each)
@@ -293,18 +290,18 @@ class Cache:
     def _evict(
         self, entries: Iterable[CachedImage], excess: int
     ) -> Iterator[CachedImage]:
-        """Remove as many bytes as there are too many; what has been removed."""
+        """Evict images of at least ``excess`` bytes in total; yield them."""
         for entry in _by_use(entries):
             if excess <= 0:
                 return
             if cache_files.remove_unused(self._path(entry.digest)):
-                LOG.info("Evicted %s of %d bytes", entry.digest, entry.size)
+                LOG.info("evicted %s (%d bytes)", entry.digest, entry.size)
                 excess -= entry.size
                 yield entry
 
     @contextlib.contextmanager
     def _told(self, image: Image | None = None) -> Iterator[None]:
-        """Tell what the file system refuses as an error of ours."""
+        """Translate OSError."""
         try:
             yield
         except OSError as error:
@@ -322,7 +319,7 @@ def _by_use(entries: Iterable[CachedImage]) -> tuple[CachedImage, ...]:
 
 
 def _free(directory: str) -> int:
-    """Bytes that are left for images; less than none where it is too full."""
+    """Return the bytes that images may use; negative if the disk is too full."""
     space = os.statvfs(directory)
     return space.f_bavail * space.f_frsize - SPARED
 
@@ -334,6 +331,6 @@ def _size(path: str) -> int:
 
 
 def _make_way(path: str) -> None:
-    # Anything else gives way when a file gets its name.
+    # rename(2) replaces a file, but not a directory.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.rmdir(path)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The files of the cache: which of them are in use, and which may go.
+"""Files of the cache, and the detection of files in use.
 
-Who uses a file has a shared lock on it (flock(2)), from before it has its
-name on. The kernel drops that with the last process that has the file open.
-So what can be locked exclusively is used by nobody: an image that may be
-evicted, or the leftover of a download whose process is gone.
+Each user of a file holds a shared lock on it (flock(2)), taken before the file gets
+its name. The kernel releases it when the last process closes the file. A file that
+can be locked exclusively is therefore unused: it is an image that may be evicted, or
+the remains of a download whose process has ended.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from collections.abc import Iterator
 from os_acc import deadlines, exception
 from os_acc.objects.digest import Digest
 
-# A file that is being evicted is locked for a moment only.
+# An eviction holds its lock for a moment only.
 _POLL_INTERVAL = 0.005
 _PIECE = 1 << 20
-# None; a link; a pipe or a socket; another user's.
+# No file; a link; a pipe or a socket; another user's file.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES)
-# Neither the target of a link nor a pipe that nobody writes to.
+# Do not follow links, and do not block on a pipe.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CachedImage:
-    """One image in the cache.
+    """An image in the cache.
 
     :ivar size: bytes.
-    :ivar used: when it was last used, as :func:`time.time` has it.
+    :ivar used: the time of its last use, as of :func:`time.time`.
     """
 
     digest: Digest
@@ -48,10 +48,10 @@ class CachedImage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheContents:
-    """What lies in the directory of the cache.
+    """The contents of the cache directory.
 
-    :ivar temporaries: the paths of downloads, whether they live or not.
-    :ivar strangers: the paths of all else; nothing here touches that.
+    :ivar temporaries: the paths of downloads, running or abandoned.
+    :ivar strangers: the paths of other files, which are never changed.
     """
 
     entries: tuple[CachedImage, ...]
@@ -60,7 +60,7 @@ class CacheContents:
 
 
 def scan(directory: str) -> CacheContents:
-    """Look once at everything that is there.
+    """List the cache directory.
 
     :raises OSError: it cannot be read.
     """
@@ -88,9 +88,10 @@ def scan(directory: str) -> CacheContents:
 
 
 def pin(path: str, deadline: float) -> io.FileIO | None:
-    """Open a file which then stays until it is closed; None if there is none.
+    """Open a file and keep it from eviction until it is closed.
 
-    :raises LockTimeout: somebody has been about to remove it until the deadline.
+    :returns: None if there is no file.
+    :raises LockTimeout: another process was removing it until the deadline.
     :raises OSError: it cannot be read.
     """
     while True:
@@ -100,7 +101,7 @@ def pin(path: str, deadline: float) -> io.FileIO | None:
         file = io.FileIO(fd, "r")
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # Else its name was taken away before it was locked.
+            # With no link left, it was removed before it was locked.
             if os.fstat(fd).st_nlink:
                 return file
         except BlockingIOError as error:
@@ -117,7 +118,7 @@ def pin(path: str, deadline: float) -> io.FileIO | None:
 
 
 def has_digest(file: io.FileIO, digest: Digest, deadline: float) -> bool:
-    """Whether what is in a file, from where it is read on, hashes to a digest.
+    """Return whether a file has a digest, from its current position on.
 
     :raises DeviceStuck: the deadline has passed.
     :raises OSError: it cannot be read.
@@ -130,7 +131,7 @@ def has_digest(file: io.FileIO, digest: Digest, deadline: float) -> bool:
 
 
 def is_used(path: str) -> bool:
-    """Whether somebody uses a file at this moment.
+    """Return whether a file is in use.
 
     :raises OSError: it cannot be opened.
     """
@@ -139,10 +140,10 @@ def is_used(path: str) -> bool:
 
 
 def remove_unused(path: str) -> bool:
-    """Remove a file unless it is in use, or not ours; whether it is gone.
+    """Remove a file that is unused and ours; return whether it was removed.
 
-    Only who has the cache's lock may do so: the name could else be another
-    file's by then.
+    The caller holds the cache's lock: else the name could be another file's by
+    now.
 
     :raises OSError: it cannot be removed.
     """
@@ -157,9 +158,9 @@ def remove_unused(path: str) -> bool:
 
 @contextlib.contextmanager
 def temporary(directory: str) -> Iterator[tuple[io.FileIO, str]]:
-    """A file to write to, in use, which is removed if it still has its name.
+    """Yield a new file, in use, and its path; an exception removes it.
 
-    :raises OSError: it cannot be made.
+    :raises OSError: it cannot be created.
     """
     fd, path = tempfile.mkstemp(prefix=".", dir=directory)
     file = io.FileIO(fd, "r+")
@@ -174,9 +175,9 @@ def temporary(directory: str) -> Iterator[tuple[io.FileIO, str]]:
 
 
 def reserve(fd: int, size: int) -> None:
-    """Take the space for a file on its disk, where the file system can.
+    """Allocate disk space for a file, if the file system supports it.
 
-    :raises OSError: there is not as much.
+    :raises OSError: there is not enough space.
     """
     if not size:
         return
@@ -188,7 +189,7 @@ def reserve(fd: int, size: int) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Have the names in a directory survive the loss of power."""
+    """Make the names in a directory durable (fsync(2))."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -198,9 +199,9 @@ def sync_directory(directory: str) -> None:
 
 @contextlib.contextmanager
 def _unused(path: str) -> Iterator[bool | None]:
-    """Whether nobody uses a file; if so, nobody can begin to meanwhile.
+    """Yield whether a file is unused, while a lock keeps it so.
 
-    None if there is no file.
+    Yield None if there is no file.
     """
     fd = _opened(path)
     if fd is None:
@@ -217,7 +218,7 @@ def _unused(path: str) -> Iterator[bool | None]:
 
 
 def _opened(path: str) -> int | None:
-    """A regular file; None where there is none, whatever else has the name."""
+    """Open a regular file; return None for anything else of that name."""
     try:
         fd = os.open(path, _FLAGS)
     except OSError as error:
@@ -231,9 +232,10 @@ def _opened(path: str) -> int | None:
 
 
 def is_lost_and_found(path: str) -> bool:
-    """Whether it is root's lost+found, which a file system has at its top.
+    """Return whether a path is root's lost+found, at the top of a file system.
 
-    Only of a directory that may be a mount point: a name alone proves nothing.
+    The caller has to know that its directory may be a mount point: the name
+    alone proves nothing.
     """
     if os.path.basename(path) != "lost+found":
         return False

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The certificates of those who may sign bitstreams.
+"""Certificates of trusted signers.
 
-A certificate is trusted that lies in the operator's directory, is valid now,
-and has issued itself, or was issued by authorities that lie there and are
-valid too. Glance and Nova have theirs in a key manager; a compute node would
-need credentials for that, and could not program while it is away.
+A certificate is trusted if it is in the operator's directory, is valid now, and is
+self-signed or was issued by authorities that are in the directory and valid too.
+Glance and Nova read certificates from a key manager; a compute node would need
+credentials for it, and could not program during its outages.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from os_acc import exception
 from os_acc.objects.instance import canonical_uuid
 
 _LARGEST: Final = 2**20
-# Authorities between a signer and a root; they could have issued each other.
+# Authorities between a signer and a root, to end at a cycle.
 _DEEPEST: Final = 5
-# NIST SP 800-57: less than this is not to be used for signatures.
+# NIST SP 800-57: shorter keys must not be used for signatures.
 _SHORTEST_KEY: Final = 2048
 _KIND: Final = re.compile(r"[A-Z0-9_-]{1,32}", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CertificateStatus:
-    """What one file in the operator's directory is worth now.
+    """The state of a file in the operator's directory.
 
-    :ivar is_signer: it is named as a certificate that may sign images.
-    :ivar why_not: why it is worth nothing; '' if it is.
+    :ivar is_signer: whether its name is that of a signing certificate.
+    :ivar why_not: the reason why it is unusable, or ''.
     """
 
     name: str
@@ -47,23 +47,22 @@ class CertificateStatus:
 
 
 def survey(directory: str) -> tuple[CertificateStatus, ...]:
-    """Look at every certificate of those who may sign, and who vouch for them.
+    """Return the state of all certificates, of signers and authorities.
 
-    :raises InvalidConfiguration: the directory cannot be read, or everybody
-        can write there.
+    :raises InvalidConfiguration: the directory is unreadable or world-writable.
     """
     _check_writers(directory)
     return tuple(_standing(directory, name) for name in _names(directory))
 
 
 def trusted(directory: str, certificate_id: str) -> x509.Certificate:
-    """The certificate that has this id, if it can be trusted now.
+    """Return a certificate that is trusted now.
 
-    :param certificate_id: canonical UUID; its file is ``<id>.pem``.
-    :raises ImageRefused: it is not there, not valid now, not for signatures,
-        or its issuer is not trusted.
-    :raises InvalidConfiguration: the directory or the file cannot be read, or
-        everybody can write there.
+    :param certificate_id: canonical UUID; the file is ``<id>.pem``.
+    :raises ImageRefused: it does not exist, is not valid now, is not for
+        signatures, or its issuer is not trusted.
+    :raises InvalidConfiguration: the directory or the file is unreadable, or the
+        directory is world-writable.
     """
     _check_writers(directory)
     path = os.path.join(directory, f"{certificate_id}.pem")
@@ -94,7 +93,7 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
 
 
 def unfit_key(key: object, kind: str) -> str | None:
-    """Why a key verifies no signature of a kind; None: it may.
+    """Return the reason why a key cannot verify a kind of signature, or None.
 
     :param kind: the property ``img_signature_key_type``.
     """
@@ -139,9 +138,9 @@ def _standing(directory: str, name: str) -> CertificateStatus:
 def _anchored(
     certificate: x509.Certificate, authorities: tuple[x509.Certificate, ...], below: int
 ) -> bool:
-    """Whether the chain ends at one that has issued itself.
+    """Return whether the chain ends at a self-signed certificate.
 
-    :param below: authorities between this one and the one that signs images.
+    :param below: authorities between this certificate and the signer.
     """
     if _issued(certificate, certificate):
         return True
@@ -156,7 +155,7 @@ def _anchored(
 def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    # Another name; a kind of key that signs nothing; another key.
+    # The names differ; the key cannot sign; or it is not the signing key.
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
@@ -205,7 +204,7 @@ def _authorities(directory: str) -> Iterator[x509.Certificate]:
     for name in _names(directory):
         try:
             yield from _load(os.path.join(directory, name))
-        # One that cannot be read vouches for nobody; others may.
+        # An unreadable authority vouches for none; others may.
         except (OSError, ValueError):
             continue
 
@@ -221,7 +220,7 @@ def _load(path: str) -> list[x509.Certificate]:
     with open(path, "rb") as file:
         found = x509.load_pem_x509_certificates(file.read(_LARGEST))
     for certificate in found:
-        # Read now what is read lazily, so that it fails here.
+        # These properties parse lazily: errors are to occur here.
         _ = certificate.extensions, certificate.issuer, certificate.subject
     return found
 

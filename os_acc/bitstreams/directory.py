@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Images in a directory of this host.
+"""Images in a directory of the host.
 
-A file for each image, and beside it ``<file>.json``: one object with the
-fields and properties as Glance names them. ``id`` is needed, and without
-``os_hash_algo`` and ``os_hash_value`` the image is never programmed. What is
-not said is as it would be of an image that an administrator has made public.
+Each image is a file with its fields and properties beside it in ``<file>.json``, an
+object with Glance's names. ``id`` is required; without ``os_hash_algo`` and
+``os_hash_value``, the image is never programmed. Other fields default to those of an
+image that an administrator has published.
 
-Whatever lies there, it makes no other image unusable. A file that is not one
-(a link, a pipe), that everybody may write, or whose properties are not JSON
-(yet) is passed over, and the log says why.
+An unusable file does not affect other images. A file that is not regular (a link, a
+pipe), that is world-writable, or whose properties are not (yet) JSON is skipped, and
+the reason is logged.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from os_acc.objects.instance import canonical_uuid
 LOG = log.getLogger(__name__)
 
 _SUFFIX = ".json"
-#: Bytes of properties: Glance's own limit is 128 of them, 255 characters each.
+#: Bytes of properties: Glance allows 128 properties of 255 characters.
 _MOST_PROPERTIES = 1 << 18
 _PIECE = 1 << 20
 
-# "Show image" of the Image service API v2. What is of no use here is no
-# property either.
+# "Show image" of the Image service API v2: fields that are neither used nor
+# properties.
 _UNUSED = (
     *("checksum", "created_at", "direct_url", "file", "locations", "min_disk"),
     *("min_ram", "protected", "schema", "self", "size", "stores", "updated_at"),
@@ -48,14 +48,14 @@ _UNUSED = (
 
 
 class _Unusable(Exception):
-    """Why something in the directory is passed over."""
+    """A file in the directory is skipped; the message is the reason."""
 
 
 class Directory:
-    """A :class:`os_acc.bitstreams.source.ImageSource` on a directory.
+    """A directory as a :class:`os_acc.bitstreams.source.ImageSource`.
 
-    :param path: absolute; only those may be able to write there who may decide
-        what is programmed.
+    :param path: absolute path; only users who may decide what is programmed may
+        have write access.
     """
 
     def __init__(self, path: str) -> None:
@@ -65,7 +65,7 @@ class Directory:
     def image(self, image_id: str, deadline: float) -> Image:
         """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
 
-        :raises ImageAmbiguous: several files have this id.
+        :raises ImageAmbiguous: several files have this ID.
         """
         return self._found(image_id, deadline).image
 
@@ -142,7 +142,7 @@ class Directory:
         if (name, why) not in self._told:
             self._told.add((name, why))
             LOG.warning(
-                "The image %s in %s is passed over: %s",
+                "skipping image %s in %s: %s",
                 exception.show(name),
                 self._path,
                 why,
@@ -156,7 +156,7 @@ class _Entry:
 
 
 class _Data:
-    """The bytes of one file, from an offset on."""
+    """The data of a file, from an offset on."""
 
     def __init__(self, fd: int, offset: int, deadline: float, path: str) -> None:
         self.offset = offset
@@ -184,7 +184,7 @@ def _check_time(deadline: float, path: str) -> None:
 
 
 def _open(directory: int, name: str) -> int:
-    # A pipe would block, a link may lead anywhere.
+    # Do not block on a pipe, and do not follow a link.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(name, flags, dir_fd=directory)
     mode = os.fstat(fd).st_mode
@@ -215,7 +215,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
         raise _Unusable(f"its properties are not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise _Unusable("its properties are not one JSON object")
-    # Glance itself says null where there is nothing.
+    # Glance uses null for absent fields.
     return {name: value for name, value in fields.items() if value is not None}
 
 

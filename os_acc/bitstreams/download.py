@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Fetch the bytes of one image, and prove them while they arrive."""
+"""Download of an image, verified as it arrives."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from os_acc.objects.image import Image
 
 LOG = log.getLogger(__name__)
 
-#: Told how many bytes are there, and of how many; None: nobody knows.
+#: Called with the received and the total bytes; the total may be None.
 Progress = Callable[[int, int | None], None]
 
-#: Seconds before the first retry; each further one without a byte in between
-#: waits twice as long as the one before.
+#: Seconds before the first retry; the pause doubles with each further retry that
+#: received no data in between.
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0
-# How often in a row a source may end before the image does; and how often it may
-# cut its answer short at the same byte, which one that is stopped does, too.
+# Complete but short responses in a row, and interruptions at the same byte, until the
+# image counts as truncated. A server that is stopped interrupts a response as well.
 _SHORT_ENDS = 3
 _SAME_CUTS = 4
 
@@ -41,20 +41,20 @@ def fetch(
     deadline: float,
     progress: Progress | None = None,
 ) -> int:
-    """Write an image to a file, and prove that it is what its hash says.
+    """Write an image to a file, and verify its hash.
 
-    One piece of it is in memory at a time. A connection that is dropped is
-    made anew until the deadline: from where it stopped where the source can
-    begin there, else from the start. One that stops at the same byte, answer
-    after answer, has no more of the image: that is not waited for.
+    Only one piece is in memory at a time. A dropped connection is retried until the
+    deadline: from its last byte if the source supports it, else from the start. If
+    response after response ends at the same byte, the source has no more of the
+    image, and there is no further retry.
 
     :param fd: of a file, at its start; it is not synced.
-    :param most: bytes to write at most, where the image does not say its size.
+    :param most: the limit in bytes for an image of unknown size.
     :param deadline: on the clock of :func:`time.monotonic`.
-    :returns: its size in bytes.
-    :raises ImageInvalid: its size or its hash is another one, or it has none.
+    :returns: the size in bytes.
+    :raises ImageInvalid: its size or hash differs, or it has no hash.
     :raises ImageNotFound: it is gone.
-    :raises ImageServiceUnavailable: it was not there at the deadline.
+    :raises ImageServiceUnavailable: the download did not end in time.
     :raises OSError: the file cannot be written.
     """
     arriving = _Arriving(image, Digest.of(image), fd, most, deadline, progress)
@@ -74,7 +74,7 @@ def fetch(
             continue
         if arriving.is_whole:
             arriving.prove()
-            # What an attempt before has written may have been longer.
+            # An earlier attempt may have written more.
             os.ftruncate(fd, arriving.done)
             return arriving.done
         short_ends = 1 if arriving.done > before else short_ends + 1
@@ -92,7 +92,7 @@ def _pause(
     if time.monotonic() + seconds >= arriving.deadline:
         raise arriving.late() from error
     LOG.info(
-        "Image %s stopped after %d bytes of %s, goes on in %.1f s: %s",
+        "image %s: download stopped after %d bytes of %s, will resume in %.1f s: %s",
         *(image, arriving.done, image.size, seconds, error.message),
     )
     time.sleep(seconds)
@@ -100,7 +100,7 @@ def _pause(
 
 @dataclasses.dataclass(slots=True)
 class _Arriving:
-    """What has arrived of an image so far."""
+    """The state of a download."""
 
     image: Image
     digest: Digest
@@ -119,7 +119,7 @@ class _Arriving:
         return self.image.size is None or self.done == self.image.size
 
     def take(self, data: ImageStream) -> None:
-        """Add what a source sends, until it ends."""
+        """Write the data of a source until they end."""
         if data.offset != self.done:
             self._restart()
         if data.offset != self.done:
@@ -152,7 +152,7 @@ class _Arriving:
             self.progress(self.done, self.image.size)
 
     def prove(self) -> None:
-        """Hold the bytes against the hash of the image."""
+        """Verify the hash of the image."""
         found = self.hashing.hexdigest()
         if found != self.digest.value:
             raise exception.ImageInvalid(
@@ -161,7 +161,7 @@ class _Arriving:
             )
 
     def too_short(self) -> exception.ImageInvalid:
-        """The error for an image of which there is no more."""
+        """Return the error for a truncated image."""
         return exception.ImageInvalid(
             f"no more than {self.done} bytes of {self.image.size} can be had of image"
             f" {self.image}",
@@ -169,7 +169,7 @@ class _Arriving:
         )
 
     def late(self) -> exception.ImageServiceUnavailable:
-        """The error for an image that is not there at its deadline."""
+        """Return the error for a download that did not end in time."""
         return exception.ImageServiceUnavailable(
             f"image {self.image} was not here in time: {self.done} bytes of"
             f" {self.image.size}",

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Read the header of a bitstream file and check it against the request.
+"""Parser of bitstream files, and the checks of their headers.
 
-The first bytes of the file determine its format, not its name or a property of
-the image. Only the head of a file is read, whatever lengths and nesting the file
-claims.
+The first bytes of a file determine its format, not its name or a property of the
+image. Only the head of a file is read, whatever lengths and nesting it claims.
 
 GBS is the green bitstream of Intel's OPAE: a GUID of 16 bytes, the length of the
 metadata (32 bits, little endian), the metadata in JSON, and the data for the
@@ -14,7 +13,7 @@ python/packager. Other readers of the format accept 1 to 4095 bytes of metadata.
 xclbin is the container of AMD/Xilinx (``struct axlf``): a fixed head, a table of
 sections, the sections, all little endian. XRT: src/runtime_src/core/include/xclbin.h.
 ``xclbinutil`` takes ``m_interface_uuid`` from the metadata of the partition; it is
-zero in files for shells of one stage. The whole file goes to the vendor's tool.
+zero in files for single-stage shells. The vendor's tool gets the whole file.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from os_acc.objects.region import Region
 
 
 def exactly(file: BinaryIO, count: int) -> bytes:
-    """So many bytes, no less.
+    """Read exactly ``count`` bytes.
 
     :raises ImageInvalid: the file ends before.
     """
@@ -49,22 +48,22 @@ def exactly(file: BinaryIO, count: int) -> bytes:
 
 
 GUID: Final = b"XeonFPGA\xb7GBSv001"
-#: ``magic-no`` in the metadata; what a file begins with that has none.
+#: ``magic-no`` in the metadata; a file without metadata begins with it.
 MAGIC_NUMBER: Final = 0x1D1F8680
 
 _LENGTH: Final = struct.Struct("<I")
 _LONGEST: Final = 4095
-# 640 and 650 are 1: files of two releases have the release in its place.
+# 640 and 650 equal 1: files of two releases have the release number here.
 _VERSIONS: Final = frozenset({1, 640, 650})
 
 _T = TypeVar("_T")
 
 
 def read_gbs(file: BinaryIO, size: int) -> Header:
-    """Read the header; the file stands behind the GUID.
+    """Read the GBS header; the file is positioned behind the GUID.
 
-    :param size: bytes that the file has.
-    :raises ImageInvalid: it is not as OPAE's tools write it.
+    :param size: the size of the file in bytes.
+    :raises ImageInvalid: the file differs from the output of OPAE's tools.
     """
     (length,) = _LENGTH.unpack(exactly(file, _LENGTH.size))
     if not 1 <= length <= _LONGEST:
@@ -104,9 +103,9 @@ def _functions(image: Mapping[str, object]) -> tuple[str, ...]:
 
 def _metadata(raw: bytes) -> Mapping[str, object]:
     try:
-        # Readers in C take a text that ends with a zero byte.
+        # Readers in C expect a terminating zero byte.
         found = json.loads(raw.decode().rstrip("\0 \t\r\n"), object_pairs_hook=_once)
-    # Of nesting that is too deep, Python's reader says RecursionError.
+    # RecursionError: too deep nesting.
     except (ValueError, RecursionError) as error:
         raise exception.ImageInvalid(
             "the metadata of the green bitstream is no JSON: "
@@ -118,8 +117,8 @@ def _metadata(raw: bytes) -> Mapping[str, object]:
 
 
 def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    # Readers differ in which of two they take: whoever programs might take
-    # another one than we have checked.
+    # Readers differ in the duplicate that they use: the programming tool might use
+    # a value that was not checked here.
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key is there twice")
@@ -128,7 +127,7 @@ def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 def _member(within: Mapping[str, object], key: str, kind: type[_T]) -> _T:
     found = within.get(key)
-    # A bool is an int to Python.
+    # isinstance() would accept a bool as an int.
     if type(found) is not kind:
         _gbs_invalid(f"has {exception.show(found)} for {key}")
     return found
@@ -156,23 +155,23 @@ _HEAD: Final = struct.Struct(
 )
 _SECTION: Final = struct.Struct("<I16s4xQQ")
 
-# XRT takes 65536; real files have 20, and what is read here is bounded.
+# XRT accepts 65536; real files have 20, and the read size must be bounded.
 _MOST_SECTIONS: Final = 512
-# XCLBIN_FLAT, XCLBIN_PR: the others are for emulation, or the card's start.
+# XCLBIN_FLAT, XCLBIN_PR; the other modes are for emulation and the card's start.
 _MODES: Final = frozenset({0, 1})
 _BITSTREAM: Final = 0
 _PDI: Final = 18
 _PARTIAL_PDI: Final = 19
-#: Sections that are written to the card's flash: a shell, no bitstream.
+#: Sections for the card's flash: the file is a shell, not a bitstream.
 _OF_A_SHELL: Final = {12: "MCS", 13: "BMC", 24: "ASK_FLASH"}
 
 
 def read_xclbin(file: BinaryIO, size: int) -> Header:
-    """Read the header from the file's beginning.
+    """Read the xclbin header, from the start of the file.
 
-    :param size: bytes that the file has.
-    :raises ImageInvalid: it contradicts itself, holds no bitstream, or is one
-        for a card's flash.
+    :param size: the size of the file in bytes.
+    :raises ImageInvalid: it contradicts itself, contains no bitstream, or is for
+        a card's flash.
     """
     if size < _HEAD.size:
         _xclbin_invalid(f"has {size} bytes, less than its head")
@@ -194,7 +193,7 @@ def read_xclbin(file: BinaryIO, size: int) -> Header:
         payload_offset=0,
         payload_size=size,
         interface_id=str(uuid.UUID(bytes=interface)) if any(interface) else None,
-        # What XRT names the loaded xclbin by (xclbinuuid).
+        # The UUID of the loaded xclbin in XRT (xclbinuuid).
         function_ids=(str(uuid.UUID(bytes=own)),) if any(own) else (),
     )
 
@@ -220,7 +219,7 @@ def _xclbin_invalid(what: str) -> NoReturn:
 
 _MAGIC: Final = 16
 _LEGACY_GBS: Final = struct.pack("<I", MAGIC_NUMBER)
-#: Files that people upload for bitstreams, and are none that hardware takes.
+#: Files that are mistaken for bitstreams, and that no hardware accepts.
 _NO_BITSTREAMS: Final = (
     (_LEGACY_GBS, "a green bitstream without metadata", "package it with OPAE's tools"),
     (b"xclbin", "an xclbin of an old format", "migrate it with xclbinutil"),
@@ -237,12 +236,12 @@ _LARGEST_PAYLOAD: Final = 2**32 - 4
 
 
 def read_header(file: BinaryIO, size: int) -> Header:
-    """Read what the head of a bitstream's file says.
+    """Read the header of a bitstream file.
 
-    :param file: opened for reading; it is read from its beginning.
-    :param size: bytes that it has.
-    :raises ImageInvalid: it is empty, ends too early, contradicts itself, or is
-        of a kind that no hardware takes.
+    :param file: opened for reading; it is read from its start.
+    :param size: the size of the file in bytes.
+    :raises ImageInvalid: it is empty or truncated, contradicts itself, or has a
+        format that no hardware accepts.
     """
     if size <= 0:
         raise exception.ImageInvalid("the file is empty")
@@ -259,13 +258,13 @@ def read_header(file: BinaryIO, size: int) -> Header:
 
 
 def check(header: Header, image: Image, region: Region) -> None:
-    """Hold a file's header against its image's properties and a region.
+    """Check a file's header against its image's properties and a region.
 
-    :raises NotProgrammable: nothing tells what the region takes.
-    :raises ImageMismatch: the file is built for something else, or nothing
-        tells what it is built for.
-    :raises ImageInvalid: the file is not what the properties say, or has
-        nothing, too much or half a word for the hardware.
+    :raises NotProgrammable: the region has no interface ID.
+    :raises ImageMismatch: the file is built for another region, or does not state
+        its region.
+    :raises ImageInvalid: the file contradicts the properties, or its payload is
+        empty, too large, or no multiple of a word.
     """
     if region.interface_id is None:
         raise exception.NotProgrammable(
@@ -315,13 +314,13 @@ def _check_payload(header: Header, image: Image) -> None:
     title, size = properties.title(image), header.payload_size
     if size <= 0:
         raise exception.ImageInvalid(f"image {title} has nothing for the hardware")
-    # What follows is of DFL (drivers/fpga/dfl-fme-pr.c); an xclbin goes to its
-    # vendor's tool, which knows its sections.
+    # The following limits are DFL's (drivers/fpga/dfl-fme-pr.c); the vendor's tool
+    # checks the sections of an xclbin.
     if header.format is ImageFormat.XCLBIN:
         return
     if size % 4:
-        # The kernel would fill the last word with what its memory holds: the
-        # hardware would get bytes that nobody has verified.
+        # The kernel would fill up the last word with its own memory: the hardware
+        # would get unverified bytes.
         raise exception.ImageInvalid(
             f"image {title} has {size} bytes for the hardware, which takes words of 4",
             hint="it is cut off, or was packaged from a file that was",

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which image is the one that a request asks for.
+"""Selection of the image that matches a bitstream request.
 
-What may not be programmed is left out before anything is judged: whoever can
-upload an image must neither make a choice ambiguous nor be chosen. An error
-still tells of such images, since the one that somebody looks for may be among
-them; of those that are others' own affair, it tells how many there are, and the
-log the rest.
+Images that the policy rejects are excluded first: an uploader must be able neither
+to make a request ambiguous nor to have an image selected. An error still lists them,
+since the wanted image may be among them. Of private images of other projects, it
+gives the number only; the log names them.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from os_acc.objects.region import Region
 
 LOG = log.getLogger(__name__)
 
-#: What a VM's own image can ask for, by these properties.
+#: Properties by which a VM image can request a bitstream.
 _OF_VM_IMAGES: Final = ("bitstream_id", "function_id", "function_name")
-# How many images a message names.
+# Images named in a message.
 _MOST_LISTED: Final = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """An image that is what was asked for, and why it may not be the one."""
+    """An image that matches a request, and the reasons against it."""
 
     image: Image
     refused: tuple[str, ...]
@@ -48,10 +47,10 @@ class _Found:
 
 
 def filters(wish: BitstreamRequest) -> dict[str, str]:
-    """What to ask a source for, so that the answer is among what comes back.
+    """Return the filters of a source for all images that may match a request.
 
-    UUIDs are written in many ways, and a source compares text: of functions
-    it is asked for all bitstreams.
+    UUIDs can be written in several ways, and a source compares text: for a
+    function, the filter matches all bitstreams.
     """
     if wish.bitstream_name:
         return {"name": wish.bitstream_name}
@@ -61,10 +60,10 @@ def filters(wish: BitstreamRequest) -> dict[str, str]:
 def searches(
     wish: BitstreamRequest, rules: policy.ImagePolicy
 ) -> Iterator[dict[str, str]]:
-    """What to ask a source for, so that what may be programmed comes back.
+    """Yield the filters of a source for the images that the policy allows.
 
-    With an administrator's eyes a search sees the images of all tenants, and
-    would last for as many as they make.
+    With an administrator's credentials, an unfiltered search returns the images of
+    all tenants, and takes as long as they are many.
     """
     for project in sorted(rules.projects):
         yield filters(wish) | {"owner": project}
@@ -78,15 +77,15 @@ def choose(
     images: Iterable[Image],
     rules: policy.ImagePolicy,
 ) -> Image:
-    """The one image that is asked for, fits the region, and is allowed.
+    """Return the one image that matches the request, fits, and is allowed.
 
-    :param images: what a source found; what is not asked for is passed over.
-    :raises NotProgrammable: nothing tells what the region takes.
-    :raises ImageNotFound: there is none, or none that is allowed.
-    :raises ImageRefused: the one whose id was given is not allowed.
-    :raises ImageMismatch: those that are allowed are for other regions,
-        vendors or boards.
-    :raises ImageAmbiguous: there are several.
+    :param images: the images of a source; those that do not match are ignored.
+    :raises NotProgrammable: the region has no interface ID.
+    :raises ImageNotFound: no image matches, or none of the matches is allowed.
+    :raises ImageRefused: the image with the requested ID is not allowed.
+    :raises ImageMismatch: the allowed images are for other regions, vendors or
+        boards.
+    :raises ImageAmbiguous: several images match.
     """
     if region.interface_id is None:
         raise exception.NotProgrammable(
@@ -108,9 +107,9 @@ def choose(
 
 
 def answers(wish: BitstreamRequest, image: Image) -> bool:
-    """Whether an image is what is asked for, by its id, name or properties.
+    """Return whether an image matches a request by ID, name or properties.
 
-    UUIDs are the same however they are written; names only exactly.
+    UUIDs are compared in canonical form, names exactly.
     """
     told = []
     if wish.bitstream_id:
@@ -128,13 +127,13 @@ def answers(wish: BitstreamRequest, image: Image) -> bool:
 def merged(
     flavor: BitstreamRequest | None, vm_image: Image | None
 ) -> BitstreamRequest | None:
-    """What a flavor and the image of the VM ask for together.
+    """Return the combined request of a flavor and the VM's image.
 
-    :param vm_image: the image that the guest boots; anybody may have made it.
-    :returns: where the flavor says nothing, what the image says: one bitstream
-        has to have all of it.
-    :raises InvalidExtraSpec: they contradict each other, or the image asks
-        for nothing that can be.
+    :param vm_image: the image that the guest boots; its author is not trusted.
+    :returns: the flavor's request, else the image's, whose parts one bitstream has
+        to match together; None without either.
+    :raises InvalidExtraSpec: the requests contradict each other, or the image's
+        request is invalid.
     """
     asked = list(_asked_by(vm_image)) if vm_image is not None else []
     if flavor is None:
@@ -150,14 +149,14 @@ def merged(
 
 
 def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
-    """Refuse a bitstream that is not what the image of the VM asks for.
+    """Reject a bitstream that does not match the request of the VM's image.
 
-    A flavor may ask for an image by its id, and the VM's image for a function:
-    only what was chosen tells whether these are the same.
+    A flavor may request an image by ID, and the VM's image a function: only the
+    selected bitstream shows whether they agree.
 
-    :param bitstream: what was chosen; a kind of thing that neither its image
-        nor its file says anything of is not held against it.
-    :raises InvalidExtraSpec: they contradict each other.
+    :param bitstream: the selected bitstream; a fact that neither its image nor
+        its file states is not checked.
+    :raises InvalidExtraSpec: the requests contradict each other.
     """
     image = bitstream.image
     for wish in _asked_by(vm_image) if vm_image is not None else ():
@@ -179,7 +178,7 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
 def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
     for wish in asked:
         if wish.bitstream_id:
-            # That one is meant: check_agreement() holds it against the others.
+            # check_agreement() compares this image with the other requests.
             return wish
     told = {
         field.name: value
@@ -209,8 +208,8 @@ def _judged(
     image: Image, wish: BitstreamRequest, region: Region, rules: policy.ImagePolicy
 ) -> _Found:
     refused = policy.reasons(image, rules)
-    # By its id, somebody means this one. A search would find VM images too,
-    # which have the same properties to say what they need.
+    # An ID identifies one image. A search also finds VM images, which have the
+    # same properties to request a bitstream.
     if not wish.bitstream_id and properties.TAG not in image.tags:
         refused = (f"it has no tag {properties.TAG}", *refused)
     differs = tuple(_differences(image, region))
@@ -219,7 +218,7 @@ def _judged(
 
 def _differences(image: Image, region: Region) -> Iterator[str]:
     built_for = properties.region_id(image)
-    # Where no property says it, the file's head does (formats.check).
+    # Without this property, the header of the file decides (formats.check).
     if built_for not in (None, region.interface_id):
         yield f"it is built for {exception.show(built_for)}"
     for names, is_it in (
@@ -238,8 +237,8 @@ def _none(wish: BitstreamRequest, region: Region, found: Sequence[_Found]) -> Ex
         )
     listed = _listed(found)
     if not all(each.is_shown for each in found):
-        # These may be named to whoever may read the log, and to nobody else.
-        LOG.info("of %s, for %s, there is: %s", wish, region, "; ".join(_first(found)))
+        # Only readers of the log may see the names of these images.
+        LOG.info("images of %s for %s: %s", wish, region, "; ".join(_first(found)))
     if any(not each.refused for each in found):
         return exception.ImageMismatch(
             f"no image that has {wish} fits {region}, which is "
@@ -278,7 +277,7 @@ def _listed(found: Sequence[_Found]) -> str:
 
 
 def _first(found: Sequence[_Found]) -> Iterator[str]:
-    # Those that are allowed first: one of them is probably the one.
+    # Allowed images first: the wanted one is probably among them.
     in_order = sorted(found, key=lambda each: bool(each.refused))
     yield from map(str, in_order[:_MOST_LISTED])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""All of this package for those who need a bitstream: find, fetch, verify."""
+"""The library of bitstreams: finds, fetches and verifies images."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _LEVELS = {
     options.InvisibleImage.USUAL: logging.DEBUG,
     options.InvisibleImage.TOLD: logging.WARNING,
 }
-# Images that are looked at for the sake of a message.
+# Images that are read only for an error message.
 _MOST_TOLD = 1000
 
 
 def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
-    """The library that the options describe; nothing is opened or asked yet.
+    """Return the library that the options describe, without any access.
 
     :param state: absolute path of the state directory.
     :raises InvalidConfiguration: an option cannot be used.
@@ -59,7 +59,7 @@ def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
 
 
 def _source(conf: cfg.ConfigOpts, settings: options.BitstreamSettings) -> ImageSource:
-    # Most hosts need neither, and keystoneauth1 takes long to import.
+    # Imported late: most hosts need neither, and keystoneauth1 is slow to import.
     if settings.source == "directory":
         from os_acc.bitstreams.directory import Directory
 
@@ -72,14 +72,13 @@ def _source(conf: cfg.ConfigOpts, settings: options.BitstreamSettings) -> ImageS
 class Library:
     """The images that regions are programmed with.
 
-    Every deadline is one of :func:`time.monotonic`.
+    Deadlines are on the clock of :func:`time.monotonic`.
 
-    :param make_source: makes the place where the images come from, when the
-        first of them is asked for.
-    :param certificates: the directory of those who may sign images, where the
-        rules ask for a signature.
-    :param unseen: what it is that an instance's own image is not to be seen.
-    :ivar cache: what of them is on this host.
+    :param make_source: creates the image source at the first access.
+    :param certificates: the directory of trusted certificates, if the policy
+        requires signatures.
+    :param unseen: the reaction to an instance's image that is not visible.
+    :ivar cache: the images on this host.
     """
 
     def __init__(
@@ -99,8 +98,8 @@ class Library:
 
     @property
     def _source(self) -> ImageSource:
-        # Threads that come first together may make one each; the first is all of
-        # theirs. A lock would be held for ever in a child that is forked meanwhile.
+        # Concurrent threads may each create one; all use the first. A lock would stay
+        # held in a child that is forked meanwhile.
         if not self._made:
             self._made.append(self._make_source())
         return self._made[0]
@@ -108,11 +107,11 @@ class Library:
     def image_for(
         self, wish: BitstreamRequest, region: Region, deadline: float
     ) -> Image:
-        """The one image that is asked for, and may be programmed.
+        """Return the image that matches the request and may be programmed.
 
-        :raises BitstreamError: there is none, or several, or none that fits or
-            is allowed; see :func:`os_acc.bitstreams.image_selection.choose`.
-        :raises ImageServiceUnavailable: nobody answers.
+        :raises BitstreamError: no image matches, fits or is allowed, or several do;
+            see :func:`os_acc.bitstreams.image_selection.choose`.
+        :raises ImageServiceUnavailable: the source does not answer.
         """
         if wish.bitstream_id:
             image = self._source.image(wish.bitstream_id, deadline)
@@ -121,7 +120,7 @@ class Library:
         try:
             return image_selection.choose(wish, region, allowed, self._rules)
         except (exception.ImageNotFound, exception.ImageMismatch):
-            # An error tells of what is not allowed, too.
+            # The error lists images that are not allowed, too.
             found = self._source.images(image_selection.filters(wish), deadline)
             others = itertools.islice(found, _MOST_TOLD)
             return image_selection.choose(
@@ -129,41 +128,41 @@ class Library:
             )
 
     def answers(self, deadline: float) -> bool:
-        """Ask the source for one page of bitstreams; whether it has any.
+        """Read one page of bitstreams; return whether there are any.
 
-        :raises ImageServiceUnavailable: nobody answers.
-        :raises ImageServiceNotConfigured: nobody has said whom to ask.
-        :raises InvalidConfiguration: they do not let us in, or are not there.
+        :raises ImageServiceUnavailable: the source does not answer.
+        :raises ImageServiceNotConfigured: no source is configured.
+        :raises InvalidConfiguration: it denies access, or the endpoint is wrong.
         """
         found = self._source.images({"tag": properties.TAG}, deadline)
         return next(iter(found), None) is not None
 
     def about(self, image_id: str, deadline: float) -> Image:
-        """An image by its id, whether it may be programmed or not.
+        """Return an image by ID, whether it may be programmed or not.
 
-        :raises ImageNotFound: there is none, or none that we may see.
-        :raises ImageServiceUnavailable: nobody answers.
+        :raises ImageNotFound: it does not exist, or is not visible.
+        :raises ImageServiceUnavailable: the source does not answer.
         """
         return self._source.image(image_id, deadline)
 
     def booted(self, image_id: str, instance: str, deadline: float) -> Image | None:
-        """The image that an instance boots from, which may ask for a bitstream.
+        """Return the image that an instance boots from; it may request a bitstream.
 
-        :param instance: its uuid, for messages.
-        :returns: None where it cannot be asked, and the operator has not said that
-            it has to be (``instance_images``).
-        :raises ImageNotFound: it has to be, and we may not see it, or it is gone.
-        :raises ImageServiceNotConfigured: it has to be, and nobody has said whom
-            to ask.
-        :raises ImageServiceUnavailable: nobody answers.
+        :param instance: the instance's UUID, for messages.
+        :returns: None if the image is not visible and not required
+            (``instance_images``).
+        :raises ImageNotFound: it is required, but not visible or gone.
+        :raises ImageServiceNotConfigured: it is required, but no source is
+            configured.
+        :raises ImageServiceUnavailable: the source does not answer.
         """
         try:
             return self.about(image_id, deadline)
         except exception.ImageServiceNotConfigured as error:
             if self._unseen is options.InvisibleImage.REFUSED:
                 raise
-            # The host may have nothing to do with bitstreams.
-            LOG.debug("the image of %s is not asked: %s", instance, error)
+            # The host may not use bitstreams at all.
+            LOG.debug("not reading the image of instance %s: %s", instance, error)
         except exception.ImageNotFound as error:
             if self._unseen is options.InvisibleImage.REFUSED:
                 raise exception.ImageNotFound(
@@ -174,21 +173,20 @@ class Library:
                 ) from error
             LOG.log(
                 _LEVELS[self._unseen],
-                "image %s of instance %s is not to be seen (%s): if it asks for a "
-                "bitstream, the instance does not get that; give os_acc the "
-                "credentials of an administrator, or set instance_images in [%s] to "
-                "required",
+                "cannot read image %s of instance %s (%s): a bitstream that it "
+                "requests is not programmed; give os_acc the credentials of an "
+                "administrator, or set instance_images in [%s] to required",
                 *(image_id, instance, error.message, options.GROUP.name),
             )
         return None
 
     def named(self, text: str, deadline: float) -> Image:
-        """The one image with this id, or bitstream with this name, that is allowed.
+        """Return the allowed image with this ID, or bitstream with this name.
 
-        :raises ImageNotFound: there is none.
-        :raises ImageRefused: none of them may be programmed.
-        :raises ImageAmbiguous: several have this name.
-        :raises ImageServiceUnavailable: nobody answers.
+        :raises ImageNotFound: no image matches.
+        :raises ImageRefused: the image may not be programmed.
+        :raises ImageAmbiguous: several allowed bitstreams have this name.
+        :raises ImageServiceUnavailable: the source does not answer.
         """
         if canonical_uuid(text):
             image = self._source.image(text, deadline)
@@ -223,17 +221,17 @@ class Library:
         progress: download.Progress | None = None,
         region: Region | None = None,
     ) -> Iterator[Bitstream]:
-        """The file of an image, verified, and kept for as long as this lasts.
+        """Provide the verified file of an image for the duration of the context.
 
-        :param progress: is told how much of a download is there.
-        :param region: which it has to be built for; None: whichever it is for.
-        :raises ImageRefused: it may not be programmed.
-        :raises ImageInvalid: it is not what its hash, its properties, its
-            signature or its own head says.
+        :param progress: called with the progress of a download.
+        :param region: the region that the image must fit; None accepts any.
+        :raises ImageRefused: the image may not be programmed.
+        :raises ImageInvalid: its file contradicts its hash, its properties, its
+            signature or its own header.
         :raises ImageMismatch: it is not built for the region.
-        :raises CacheFull: there is no space for it.
-        :raises ImageServiceUnavailable: it was not here at the deadline.
-        :raises LockTimeout: somebody else still fetches it at the deadline.
+        :raises CacheFull: there is not enough space.
+        :raises ImageServiceUnavailable: the download did not end in time.
+        :raises LockTimeout: another download of the image did not end in time.
         :raises StateUnavailable: the cache cannot be used.
         """
         policy.check(image, self._rules)
@@ -246,8 +244,8 @@ class Library:
                 exception.ImageMismatch,
                 exception.ImageRefused,
             ):
-                # The file was sound when it was fetched, and may have been altered
-                # since: into one of another kind, or for another region.
+                # The file was valid when it was fetched, but may have been altered
+                # since, even into another format or for another region.
                 if not self.cache.forget(image, deadline):
                     raise
                 file = kept.enter_context(self._file(image, deadline, progress))
@@ -258,14 +256,13 @@ class Library:
     def kept(
         self, image: Image, region: Region, deadline: float
     ) -> Iterator[Bitstream | None]:
-        """The file of an image of which nothing is known but its hash.
+        """Provide the cached file of an image of which only the hash is known.
 
-        For a region that was programmed with it before, while nobody answers
-        who could say more: whose it is, and who has signed it, was judged then.
-        None: it is not in the cache.
+        Used to restore a region's earlier bitstream while the source does not answer;
+        its owner and signature were checked then. Yields None if it is not cached.
 
-        :raises ImageRefused: the rules allow files of its format no more.
-        :raises ImageInvalid: it is not what its own head says.
+        :raises ImageRefused: its file format is no longer allowed.
+        :raises ImageInvalid: its header is invalid.
         :raises ImageMismatch: it is not built for the region.
         :raises StateUnavailable: the cache cannot be used.
         """
@@ -279,11 +276,11 @@ class Library:
             yield Bitstream(image, self.cache.path(image), _size(file), header)
 
     def forget(self, image: Image, deadline: float) -> bool:
-        """Drop the file of an image that was found altered; whether it was."""
+        """Remove the file of an image if it was altered; return whether it was."""
         return self.cache.forget(image, deadline)
 
     def _trusted(self, wish: BitstreamRequest, deadline: float) -> Iterator[Image]:
-        """What those have who may say what is programmed; some of it twice."""
+        """Yield the images that the policy trusts; some of them twice."""
         for filters in image_selection.searches(wish, self._rules):
             yield from self._source.images(filters, deadline)
 
@@ -295,10 +292,10 @@ class Library:
     def _proved(
         self, image: Image, file: io.FileIO, region: Region | None, deadline: float
     ) -> Header:
-        """What is in a file, if that and its signature are sound, and it fits."""
+        """Return the header of a file after all checks."""
         try:
             if self._rules.signed:
-                # Few need it, and cryptography takes long to import.
+                # Imported late: cryptography is slow to import, and rarely needed.
                 from os_acc.bitstreams import signature
 
                 signature.verify(image, file, self._certificates, deadline)

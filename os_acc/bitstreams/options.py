@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The options of where bitstreams come from, which may be used, where they are kept."""
+"""Options of bitstreams: source, policy and cache."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from os_acc import exception
 GROUP = cfg.OptGroup(
     "os_acc_bitstreams",
     title="Bitstreams of os_acc",
-    help="Where the images come from that FPGAs are programmed with, which of "
-    "them may be, and how many of them are kept on this host.",
+    help="Source of the images that FPGAs are programmed with, the policy on "
+    "them, and their cache on this host.",
 )
 
 #: The directory of the cache, below ``[os_acc] state_path``.
@@ -34,68 +34,66 @@ OPTIONS: tuple[cfg.Opt, ...] = (
             ("glance", "the Image service; see [os_acc_glance]"),
             (
                 "directory",
-                "a directory of this host: a file for each image, and "
-                "beside it its properties in JSON",
+                "a directory of this host, with a file for each image and its "
+                "properties in JSON beside it",
             ),
         ],
-        help="Where the images of bitstreams are.",
+        help="Source of bitstream images.",
     ),
     cfg.StrOpt(
         "directory",
         default="/srv/os_acc/images",
-        help="The directory with the images, where source is directory. Nobody "
-        "but those who may decide what FPGAs are programmed with may be able to "
-        "write there.",
+        help="Directory of images, if source is directory. Only users who may "
+        "decide what FPGAs are programmed with may have write access.",
     ),
     cfg.IntOpt(
         "cache_size",
         default=10 * _GIB,
         min=1,
-        help="Bytes that the images below [os_acc] state_path may take. Where "
-        "there is no space for another one, those go that were not used for the "
-        "longest time; never one that is in use.",
+        help="Size limit in bytes of the images below [os_acc] state_path. When "
+        "space is needed, the least recently used images are evicted first, but "
+        "none that is in use.",
     ),
     cfg.ListOpt(
         "allowed_projects",
         default=[],
-        help="The ids of the projects whose images may be programmed, whatever "
-        "their visibility. Whoever can upload images in one of them decides what "
+        help="IDs of projects whose images may be programmed, whatever their "
+        "visibility. Users who can upload images to these projects decide what "
         "FPGAs are programmed with.",
     ),
     cfg.BoolOpt(
         "allow_public",
         default=True,
-        help="Whether public images of other projects may be programmed as well. "
-        "Glance lets administrators alone publish an image, unless its policy "
-        "publicize_image has been changed. Community and shared images never "
-        "count as public.",
+        help="Allow public images of other projects. In Glance, only administrators "
+        "can publish an image, unless the policy publicize_image has been changed. "
+        "Community and shared images do not count as public.",
     ),
     cfg.IntOpt(
         "max_image_size",
         default=_GIB,
         min=1,
-        # What the helper takes: os_acc.privsep.images.
+        # The helper's limit: os_acc.privsep.images.
         max=_GIB,
-        help="Bytes that an image may have. A larger one is refused before it is "
+        help="Size limit of an image in bytes. A larger one is rejected before it is "
         "downloaded.",
     ),
     cfg.ListOpt(
         "disk_formats",
         default=["raw"],
-        help="The disk formats (as Glance calls them) that images may have.",
+        help="Allowed disk formats of images, as defined by Glance.",
     ),
     cfg.ListOpt(
         "container_formats",
         default=["bare"],
-        help="The container formats (as Glance calls them) that images may have.",
+        help="Allowed container formats of images, as defined by Glance.",
     ),
     cfg.ListOpt(
         "file_formats",
         item_type=types.String(choices=["gbs", "xclbin", "raw"]),
         default=["gbs", "xclbin"],
-        help="What the files may be: gbs (of OPAE), xclbin (of AMD/Xilinx), or "
-        "raw, which is anything else. A raw file cannot say what it is built for: "
-        "its property region_uuid is believed instead.",
+        help="Allowed formats of files: gbs (of OPAE), xclbin (of AMD/Xilinx), and "
+        "raw, which is any other. A raw file does not state its region: its "
+        "property region_uuid is trusted instead.",
     ),
     cfg.StrOpt(
         "instance_images",
@@ -103,41 +101,39 @@ OPTIONS: tuple[cfg.Opt, ...] = (
         choices=[
             (
                 "ignore",
-                "an image that os_acc may not see, or that is gone, asks for "
-                "nothing; the log says so",
+                "an image that is gone, or not visible to os_acc, requests "
+                "nothing; this is logged",
             ),
-            ("required", "the instance is not plugged"),
+            ("required", "the plug fails"),
         ],
-        help="What becomes of an instance with an FPGA that can be programmed, "
-        "and whose own image may ask for a bitstream, but is not to be seen. The "
-        "private images of tenants are seen by administrators alone: with other "
-        "credentials, required keeps every instance with such an image, or "
-        "without any that is left, from its FPGA.",
+        help="Action for an instance with a programmable FPGA whose own image, which "
+        "may request a bitstream, is not visible. Only administrators see the "
+        "private images of tenants: with other credentials, required rejects every "
+        "instance with such an image, or whose image has been deleted.",
     ),
     cfg.StrOpt(
         "signature",
         default="off",
         choices=[
-            ("off", "signatures are not looked at"),
-            ("required", "an image without a good signature is refused"),
+            ("off", "signatures are not checked"),
+            ("required", "an image without a valid signature is rejected"),
         ],
-        help="Whether images have to be signed, with Glance's properties "
+        help="Verification of image signatures, in Glance's properties "
         "img_signature, img_signature_hash_method, img_signature_key_type and "
         "img_signature_certificate_uuid.",
     ),
     cfg.StrOpt(
         "certificates",
         default="/etc/os_acc/certificates",
-        help="The directory with the certificates of those who may sign images, "
-        "each in a file <certificate uuid>.pem, and of the authorities that "
-        "issued these. Nobody but those who may decide what FPGAs are programmed "
-        "with may be able to write there.",
+        help="Directory of the certificates of trusted signers, each in a file "
+        "<certificate uuid>.pem, and of the authorities that issued them. Only users "
+        "who may decide what FPGAs are programmed with may have write access.",
     ),
 )
 
 
 class InvisibleImage(enum.Enum):
-    """What it is that the image of an instance is not to be seen."""
+    """The reaction to an instance's image that is not visible."""
 
     USUAL = "nothing to tell of"
     TOLD = "a warning"
@@ -152,7 +148,7 @@ class BitstreamSettings:
     :ivar directory: absolute path.
     :ivar cache_size: bytes.
     :ivar certificates: absolute path.
-    :ivar unseen: what becomes of it that an instance's image is not to be seen.
+    :ivar unseen: the reaction to an instance's image that is not visible.
     """
 
     source: str
@@ -165,7 +161,7 @@ class BitstreamSettings:
     def load(cls, conf: cfg.ConfigOpts) -> Self:
         """Read the options.
 
-        :raises InvalidConfiguration: a value cannot be read or is of no use.
+        :raises InvalidConfiguration: a value is invalid.
         """
         register(conf)
         try:
@@ -182,8 +178,8 @@ class BitstreamSettings:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing."""
-    # ConfigOpts copies a group, but not what is registered in it.
+    """Register the options; registering twice is harmless."""
+    # ConfigOpts does not copy a group's contents.
     conf.register_group(copy.deepcopy(GROUP))
     conf.register_opts(OPTIONS, group=GROUP.name)
 
@@ -201,7 +197,7 @@ def _choice(group: cfg.ConfigOpts.GroupAttr, name: str, choices: str) -> str:
 def _unseen(group: cfg.ConfigOpts.GroupAttr) -> InvisibleImage:
     if _choice(group, "instance_images", "ignore or required") == "required":
         return InvisibleImage.REFUSED
-    # Who keeps bitstreams in a directory has the instances' images elsewhere.
+    # With bitstreams in a directory, the instances' images are never visible.
     return InvisibleImage.USUAL if group.source == "directory" else InvisibleImage.TOLD
 
 

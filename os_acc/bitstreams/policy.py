@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which images the operator lets FPGAs be programmed with.
+"""The operator's policy on images that may be programmed.
 
-What an image's uploader alone decides (name, properties, format) lets nothing
-in: only who owns it does, or an administrator who has published it. Everything
-here can be judged before anything is downloaded, but for the file's format.
+Facts that only the uploader controls (name, properties, format) never allow an
+image: its owner does, or the administrator who published it. All rules but that on
+the file's format are checked before the download.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from os_acc.bitstreams import options, properties
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Header, Image, ImageFormat
 
-#: Without each of these an image is not signed (Glance: "Image Signature
+#: An image that lacks one of these is not signed (Glance: "Image Signature
 #: Verification").
 SIGNATURE_PROPERTIES: Final = (
     "img_signature",
@@ -34,12 +34,12 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ImagePolicy:
-    """The operator's policy.
+    """The policy on images.
 
-    :ivar projects: ids of the projects whose images may be programmed.
-    :ivar public: whether public images of others may be.
-    :ivar max_size: bytes that an image may have.
-    :ivar signed: whether an image has to be signed.
+    :ivar projects: IDs of the projects whose images may be programmed.
+    :ivar public: whether public images of other projects may be programmed.
+    :ivar max_size: the largest size of an image in bytes.
+    :ivar signed: whether signatures are required.
     """
 
     projects: frozenset[str]
@@ -54,13 +54,13 @@ class ImagePolicy:
     def load(cls, conf: cfg.ConfigOpts) -> Self:
         """Read the policy from the group ``[os_acc_bitstreams]``.
 
-        :raises InvalidConfiguration: a value cannot be read or is of no use.
+        :raises InvalidConfiguration: a value is invalid.
         """
         options.register(conf)
         try:
             group = conf[options.GROUP.name]
             return cls(
-                # An image without an owner is nobody's: '' names no project.
+                # Without '', which would match an image without an owner.
                 projects=frozenset(filter(None, group.allowed_projects or ())),
                 public=_told(group.allow_public, "allow_public"),
                 max_size=_told(group.max_image_size, "max_image_size"),
@@ -81,9 +81,9 @@ def _told(value: _T | None, name: str) -> _T:
 
 
 def check(image: Image, rules: ImagePolicy) -> None:
-    """Refuse an image that the rules do not let into any region.
+    """Reject an image that the policy forbids for every region.
 
-    :raises ImageRefused: with every reason, not only the first.
+    :raises ImageRefused: with all reasons, not only the first.
     """
     if found := reasons(image, rules):
         raise exception.ImageRefused(
@@ -92,9 +92,9 @@ def check(image: Image, rules: ImagePolicy) -> None:
 
 
 def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
-    """Refuse an image whose file is of a format that is not allowed.
+    """Reject an image with a forbidden file format.
 
-    :raises ImageRefused: it is.
+    :raises ImageRefused: the format is not allowed.
     """
     if header.format not in rules.file_formats:
         allowed = sorted(each.value for each in rules.file_formats)
@@ -106,14 +106,14 @@ def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
 
 
 def reasons(image: Image, rules: ImagePolicy) -> tuple[str, ...]:
-    """Why an image may not be programmed; empty if it may."""
+    """Return the reasons against programming an image; empty if it is allowed."""
     return (*_state(image), *_right(image, rules), *_data(image, rules))
 
 
 def is_shown(image: Image, rules: ImagePolicy) -> bool:
-    """Whether an error may tell of an image, whoever is to read that error.
+    """Return whether an error may name an image to any reader.
 
-    With an administrator's eyes those of all projects are found.
+    With an administrator's credentials, images of all projects are found.
     """
     return image.visibility == "public" or image.owner in rules.projects
 

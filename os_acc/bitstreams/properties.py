@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the properties of an image say of the bitstream in it.
+"""Image properties that describe a bitstream.
 
-Cyborg has ``accel:function_id``; its specification of bitstream images has
-``function_uuid``, ``function_name``, ``region_uuid``, ``vendor`` and
-``board``. Each is known with and without ``accel:``.
+Cyborg defines ``accel:function_id``; its specification of bitstream images defines
+``function_uuid``, ``function_name``, ``region_uuid``, ``vendor`` and ``board``. Each is
+accepted with and without ``accel:``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from os_acc.objects.image import Image
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciIdentity
 
-#: Names that vendors are known by, beside their PCI ids.
+#: Names of vendors, in addition to their PCI IDs.
 _VENDORS: Final[Mapping[str, int]] = {
     "intel": 0x8086,
     "altera": 0x1172,
@@ -27,7 +27,7 @@ _VENDORS: Final[Mapping[str, int]] = {
     "inspur": 0x1BD4,
     "silicom": 0x1C2C,
 }
-#: Cyborg's name of a board, and those of the kernel's driver (dfl-pci.c).
+#: Cyborg's name of a board, and those in the kernel's driver (dfl-pci.c).
 _BOARDS: Final[Mapping[str, tuple[int, int]]] = {
     "pac_arria10": (0x8086, 0x09C4),
     "pac_n3000": (0x8086, 0x0B30),
@@ -40,9 +40,9 @@ _IDS: Final = re.compile(r"(?:(?:0x)?([0-9a-f]{4}):)?(?:0x)?([0-9a-f]{4})", re.A
 
 
 def is_vendor(text: str, card: PciIdentity) -> bool:
-    """Whether this is the card's vendor: ``intel``, ``8086`` or ``0x8086``.
+    """Return whether the text is the card's vendor: ``intel``, ``8086``, ``0x8086``.
 
-    A vendor that is not known is not the card's.
+    An unknown vendor does not match.
     """
     text = text.lower()
     if match := _ID.fullmatch(text):
@@ -51,10 +51,10 @@ def is_vendor(text: str, card: PciIdentity) -> bool:
 
 
 def is_board(text: str, card: PciIdentity) -> bool:
-    """Whether this is the card's product: ``8086:09c4``, ``09c4``, or a name.
+    """Return whether the text is the card's product: ``8086:09c4``, ``09c4``, a name.
 
-    The ids may be those of the subsystem, by which vendors tell boards with
-    the same chip apart. A board that is not known is not the card's.
+    The IDs may be those of the subsystem, by which vendors distinguish boards with
+    the same chip. An unknown board does not match.
     """
     text = text.lower().replace("-", "_")
     products = (
@@ -71,8 +71,8 @@ def is_board(text: str, card: PciIdentity) -> bool:
     )
 
 
-#: Images of bitstreams have it: an image of a VM may carry the same
-#: properties, to say what it needs.
+#: The tag of bitstream images: a VM image may have the same properties, to request a
+#: bitstream.
 TAG: Final = "FPGA"
 
 
@@ -88,36 +88,35 @@ BOARD_NAMES: Final = _names("board")
 
 
 def said(image: Image, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(name, value) of those of these properties that the image has."""
+    """Yield the name and value of each of these properties that the image has."""
     for name in names:
         if name in image.properties:
             yield name, image.properties[name]
 
 
 def function_ids(image: Image) -> tuple[str, ...]:
-    """What it implements, as ids: canonical where they are UUIDs."""
+    """Return the IDs of the image's functions; UUIDs in canonical form."""
     found = said(image, FUNCTION_ID_NAMES)
     return tuple(dict.fromkeys(_canonical(value) for _, value in found))
 
 
 def function_names(image: Image) -> tuple[str, ...]:
-    """What it implements, as names, each exactly as it is written."""
+    """Return the names of the image's functions, as written."""
     found = said(image, FUNCTION_NAME_NAMES)
     return tuple(dict.fromkeys(value for _, value in found))
 
 
 def region_id(image: Image) -> str | None:
-    """Which regions it is built for; None where no property says.
+    """Return the interface ID that the image is built for; None if not stated.
 
-    Where two properties contradict each other, what comes back is the UUID of
-    no region.
+    Contradicting properties yield a text that matches no region.
     """
     found = {_canonical(value) for _, value in said(image, REGION_NAMES)}
     return " and ".join(sorted(found)) if found else None
 
 
 def title(image: Image) -> str:
-    """Its id and name as a message shows them: an uploader has chosen the name."""
+    """Return the image's ID and name for messages; the name is escaped."""
     return f"{image.id} ({exception.show(image.name)})" if image.name else image.id
 
 

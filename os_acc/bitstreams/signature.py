@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Signatures of images, as Glance and Nova have them.
+"""Verification of image signatures, as in Glance and Nova.
 
-The four properties ``img_signature*`` (Glance: "Image Signature
-Verification") are checked with the verifiers of ``cursive``, as those services
-do. Only the step that fetches the certificate is ours: cursive asks a key
-manager for it.
+The four properties ``img_signature*`` (Glance: "Image Signature Verification") are
+checked with the verifiers of ``cursive``, as in those services. Only the certificate
+comes from elsewhere: cursive reads it from a key manager.
 """
 
 from __future__ import annotations
@@ -31,18 +30,17 @@ class _Verifier(Protocol):
 
 
 def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> None:
-    """Prove that somebody who is trusted has signed what is in a file.
+    """Verify that a trusted certificate signed a file.
 
-    It is read once, in pieces. What is hashed for the signature is hashed for
-    the image's own hash as well: by that, and nothing else, the bytes are known
-    to whoever programs them.
+    The file is read once, in pieces, and hashed for the signature and for the
+    image's own hash: later steps identify the verified bytes by that hash.
 
-    :param file: opened for reading; it is read from its beginning.
-    :param certificates: the directory of those who are trusted.
+    :param file: opened for reading; it is read from its start.
+    :param certificates: the directory of trusted certificates.
     :param deadline: on the clock of :func:`time.monotonic`.
-    :raises ImageInvalid: it is not signed, or the signature is not good, or
-        the file is not the image's.
-    :raises ImageRefused: who has signed it is not trusted.
+    :raises ImageInvalid: the image is not signed, its signature is wrong, or the
+        file is not the image's.
+    :raises ImageRefused: the signer is not trusted.
     :raises InvalidConfiguration: the certificates cannot be read.
     :raises DeviceStuck: the deadline has passed.
     """
@@ -91,7 +89,7 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
         verifier: _Verifier | None = key_type.create_verifier(
             signature, hash_method, key
         )
-    # ValueError: base64 that cannot be, as cursive does not expect it.
+    # ValueError: cursive does not catch the error of invalid base64.
     except (cursive.SignatureVerificationError, ValueError) as error:
         raise _invalid(
             image, f"cannot be used: {exception.show(str(error))}"

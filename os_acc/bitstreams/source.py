@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where images come from: one small interface, several places."""
+"""The interface of image sources."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from os_acc.objects.image import Image
 
 
 class DownloadInterrupted(exception.ImageServiceUnavailable):
-    """An answer ended in order, and before the end that it had told of.
+    """A response ended before its announced length.
 
-    So does one of a server that is stopped; and each one, at the same byte, of
-    a store that has no more of the file.
+    A server that is stopped causes one; a store that has lost part of the file
+    causes one at the same byte each time.
     """
 
 
 class ImageSource(Protocol):
-    """A place that has images.
+    """A source of images.
 
-    Every deadline is one of ``time.monotonic()``. Whatever a source says of
-    an image is the source's word: nothing of it is proved here.
+    Deadlines are on the clock of :func:`time.monotonic`. The data of a source are
+    not verified here.
     """
 
     def image(self, image_id: str, deadline: float) -> Image:
-        """One image by its id.
+        """Return an image by ID.
 
-        :raises ImageNotFound: there is none, or none that we may see.
+        :raises ImageNotFound: it does not exist, or is not visible.
         :raises ImageServiceUnavailable: the source does not answer in time.
         """
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
-        """Every image that has all of these, whatever its status.
+        """Yield all images that match every filter, whatever their status.
 
-        :param filters: ``name``, ``tag``, ``owner``, ``visibility``, or the
-            name of a property, and the exact value that it has to have.
+        :param filters: ``name``, ``tag``, ``owner``, ``visibility``, or the name of a
+            property, with the exact value.
         :raises ImageServiceUnavailable: the source does not answer in time.
         """
 
     def data(
         self, image: Image, offset: int, deadline: float
     ) -> AbstractContextManager[ImageStream]:
-        """The file of an image, from an offset on where the source can.
+        """Stream the data of an image, from the offset if the source supports it.
 
         :raises ImageNotFound: it is gone, or has no data.
-        :raises ImageServiceUnavailable: the source does not answer; also
-            while it is read, when the connection is dropped.
+        :raises ImageServiceUnavailable: the source does not answer; also raised
+            while the data are read, if the connection is dropped.
         """
 
 
 def has(image: Image, filters: Mapping[str, str]) -> bool:
-    """Whether an image has exactly what was asked for.
+    """Return whether an image matches the filters exactly.
 
-    Glance compares as its database does: MySQL's takes A for a.
+    Glance compares as its database does: MySQL ignores case.
     """
     return all(_value(image, name, value) == value for name, value in filters.items())
 
@@ -73,17 +73,16 @@ def _value(image: Image, name: str, wanted: str) -> str | None:
 
 
 class ImageStream(Protocol):
-    """A file on its way here.
+    """The data of an image during a download.
 
-    :ivar offset: where it really begins: 0 where the source cannot begin
-        elsewhere.
+    :ivar offset: the actual start; 0 if the source does not support offsets.
     """
 
     offset: int
 
     def __iter__(self) -> Iterator[bytes]:
-        """The file in pieces of at most a mebibyte.
+        """Yield the data in pieces of at most a mebibyte.
 
-        :raises CutShort: there is less than was told of.
+        :raises DownloadInterrupted: the data ended before the announced length.
         :raises ImageServiceUnavailable: the connection was dropped.
         """

@@ -21,12 +21,12 @@ _USAGE = 2
 
 
 class OsAcc(app.App):
-    """``os-acc``.
+    """The application ``os-acc``.
 
-    :param root: where ``/sys``, ``/proc`` and ``/etc/nova`` are found; ``/``
-        but in tests.
-    :param config: the configuration to fill; default the global one, which is
-        also what the privileged helper is started with.
+    :param root: parent directory of ``/sys``, ``/proc`` and ``/etc/nova``; ``/``
+        except in tests.
+    :param config: the configuration to fill; the default is the global one,
+        which also determines how the privileged helper is started.
     """
 
     NAME = "os-acc"
@@ -48,7 +48,7 @@ class OsAcc(app.App):
             command_manager=commandmanager.CommandManager("os_acc.cli"),
             stdout=stdout,
             stderr=stderr,
-            # Or else --help never gets as far as the command it is about.
+            # Without this, --help never reaches the command.
             deferred_help=True,
         )
 
@@ -74,7 +74,7 @@ class OsAcc(app.App):
         return parser
 
     def configure_logging(self) -> None:
-        """Log to stderr, warnings and worse unless asked for more or less."""
+        """Log to stderr; the level depends on the verbosity, warnings by default."""
         level = dict(enumerate(_LEVELS)).get(self.options.verbose_level, logging.DEBUG)
         self._handlers = [logging.StreamHandler(self.stderr)]
         if self.options.log_file:
@@ -83,24 +83,24 @@ class OsAcc(app.App):
             handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
             logging.getLogger().addHandler(handler)
         logging.getLogger().setLevel(level)
-        # What is not offered, 'device list' tells when asked.
+        # Rejected devices are listed by 'device list'.
         is_quiet = self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL
         logging.getLogger("os_acc.inventory.discovery").setLevel(
             logging.ERROR if is_quiet else logging.NOTSET
         )
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Refuse to guess what is wanted where no command is given."""
+        """Print help and exit if no command is given."""
         self.print_help_if_requested()
         if not argv:
             self.parser.print_help(self.stderr)
             raise SystemExit(_USAGE)
 
     def run_subcommand(self, argv: list[str]) -> int:
-        """Run one command with its arguments; its exit status."""
+        """Run one command with its arguments; return its exit status."""
         if argv[0] == "help":
-            # cliff makes 'help device list --long' out of 'device list --long
-            # --help', and 'help' itself knows no such option.
+            # cliff turns 'device list --long --help' into 'help device list --long',
+            # but 'help' does not accept that option.
             argv = list(itertools.takewhile(lambda word: word[:1] != "-", argv))
         return super().run_subcommand(argv)
 
@@ -114,7 +114,7 @@ class OsAcc(app.App):
         )
 
     def run(self, argv: list[str]) -> int:
-        """Run one command; its exit status."""
+        """Run one command; return its exit status."""
         before = logging.getLogger().level
         try:
             return super().run(argv)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Arguments as typed values; what is malformed is wrong usage."""
+"""Conversion of arguments to typed values; malformed ones are usage errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from os_acc.objects.pci import PciAddress
 
 
 def address(text: str) -> PciAddress:
-    """A PCI address."""
+    """Convert a PCI address."""
     try:
         return PciAddress.parse(text)
     except exception.InvalidPciAddress as error:
@@ -29,7 +29,7 @@ def address(text: str) -> PciAddress:
 
 
 def uuid(text: str) -> str:
-    """A UUID in its canonical form."""
+    """Convert a UUID to its canonical form."""
     parsed = canonical_uuid(text)
     if parsed is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a UUID")
@@ -37,7 +37,7 @@ def uuid(text: str) -> str:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """``key=value``, as of a flavor's property."""
+    """Convert ``key=value``, as in a flavor's property."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
@@ -45,9 +45,9 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def add_properties(parser: argparse.ArgumentParser, about: str) -> None:
-    """Take ``--property``; see :func:`distinct`.
+    """Add the option ``--property``; see :func:`distinct`.
 
-    :param about: what they are, for its help.
+    :param about: description of the properties, for the help.
     """
     parser.add_argument(
         "--property",
@@ -60,9 +60,9 @@ def add_properties(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What was said with ``--property``.
+    """Return the values of ``--property`` by key.
 
-    :raises InvalidExtraSpec: two things of one key.
+    :raises InvalidExtraSpec: one key has two values.
     """
     found: dict[str, str] = {}
     for key, value in pairs:
@@ -76,7 +76,7 @@ def distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def size(text: str) -> int:
-    """A number of bytes, or a size with its unit, such as ``5GiB``."""
+    """Convert a number of bytes, or a size with a unit, for example ``5GiB``."""
     if text.isdecimal():
         return int(text)
     try:
@@ -87,7 +87,7 @@ def size(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time to wait, longer than nothing."""
+    """Convert a positive waiting time in seconds."""
     try:
         parsed = float(text)
     except ValueError as error:
@@ -98,21 +98,21 @@ def seconds(text: str) -> float:
 
 
 def sibling(text: str) -> tuple[PciAddress, str]:
-    """``address=driver``, of a function that goes along with another."""
+    """Convert ``address=driver``, for another function of the same group."""
     place, driver = key_value(text)
     return address(place), driver
 
 
 def cells(text: str) -> tuple[int, ...]:
-    """Numbers of a host's NUMA cells, such as ``0,1``."""
+    """Convert the numbers of a host's NUMA cells, for example ``0,1``."""
     if re.fullmatch(r"[0-9]{1,5}(,[0-9]{1,5})*", text, re.ASCII) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not numbers, such as 0,1")
     return tuple(dict.fromkeys(map(int, text.split(","))))
 
 
 def new_file(path: str) -> TextIO:
-    """A file to write to, in UTF-8; what is in it is still there."""
-    # Here, where root is still root and may write its own files.
+    """Open a file for writing, in UTF-8, without truncating it yet."""
+    # Opened during parsing, while root still has access to its own files.
     try:
         return open(path, "w", encoding="utf-8", opener=_keeping)
     except OSError as error:
@@ -124,8 +124,8 @@ def _keeping(path: str, flags: int) -> int:
 
 
 def json_file(path: str) -> Any:
-    """What a JSON file says, whatever it is; '-' is standard input."""
-    # Here, where root is still root and may read its own files.
+    """Return the contents of a JSON file; '-' is standard input."""
+    # Read during parsing, while root still has access to its own files.
     try:
         if path == "-":
             return json.load(sys.stdin)

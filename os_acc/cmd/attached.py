@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc attached``: who has which accelerators."""
+"""``os-acc attached``: accelerators by instance."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Attached(base.Listing):
         return COLUMNS, [row(serialize.accelerator(lease)) for lease in found]
 
 
-#: An entry of :func:`os_acc.plug`, in part.
+#: Fields of the entries of :func:`os_acc.plug` that are shown.
 COLUMNS = (
     "Consumer",
     "PCI ID",
@@ -59,7 +59,7 @@ COLUMNS = (
 
 
 def row(entry: AcceleratorEntry) -> tuple[Any, ...]:
-    """One entry in these columns."""
+    """Return an entry as values of these columns."""
     return (
         entry["instance_uuid"],
         entry.get("pci_id"),

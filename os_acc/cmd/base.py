@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the commands share: how they look, act, fail and print."""
+"""Base classes of the commands: inspection, actions, errors and output."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from os_acc.store.locks import Locks
 class Acting(command.Command):
     """A command of os_acc.
 
-    :ivar is_failed: whether it ends with 1 although it was carried out.
+    :ivar is_failed: whether the exit status is 1 although the command was
+        carried out.
     """
 
     is_failed = False
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Carry it out; an error of ours is told with what to do about it."""
+        """Run the command; print an error of os_acc with its hint."""
         self.is_failed = False
         try:
             self.configure()
@@ -54,7 +55,7 @@ class Acting(command.Command):
 
     @property
     def os_acc(self) -> OsAcc:
-        """The application, as what it is."""
+        """The application, with its own type."""
         if not isinstance(self.app, OsAcc):
             raise TypeError(f"{self.app!r} is not os-acc")
         return self.app
@@ -65,17 +66,17 @@ class Acting(command.Command):
         return conf.Settings.load(self.os_acc.config)
 
     def look(self) -> HostInspection:
-        """What is there; nothing is started, made or repaired for it."""
+        """Return an inspection of the host, without side effects."""
         self._need_no_root()
         return service.look(self.os_acc.config, self.os_acc.root)
 
     def recorded(self) -> readonly.StoreSnapshot:
-        """What is recorded, whatever the host looks like."""
+        """Return the contents of the store, independent of the host's state."""
         self._need_no_root()
         return readonly.read(self.settings.state_path, service.STORE_SECONDS)
 
     def library(self) -> library.Library:
-        """The bitstreams; root has become the state's owner.
+        """Return the bitstream library; root becomes the state's owner.
 
         :raises InvalidConfiguration: an option cannot be used.
         """
@@ -84,14 +85,14 @@ class Acting(command.Command):
         return library.build(self.os_acc.config, state_path, Locks.below(state_path))
 
     def manager(self) -> Manager:
-        """The library, ready to act; root has become the state's owner.
+        """Return a manager ready to act; root becomes the state's owner.
 
-        :raises OsAccError: it cannot serve.
+        :raises OsAccError: the manager cannot be built.
         """
         settings = self.settings
         if os.geteuid() == 0:
             identity.check_owner(settings.state_path)
-            # Before root is given up: it needs no sudo to start them.
+            # Before root drops its privileges: root starts helpers without sudo.
             client.Helper(settings.write_timeout, settings.helper_start_timeout).start(
                 time.monotonic() + settings.initialize_timeout
             )
@@ -99,11 +100,11 @@ class Acting(command.Command):
         return service.build(self.os_acc.config, self.os_acc.root, Owner.COMMAND)
 
     def remark(self, text: str) -> None:
-        """Tell people something; programs read what is on stdout."""
+        """Print a message for operators to stderr; stdout is for programs."""
         self.app.stderr.write(f"os-acc: {text}\n")
 
     def remark_if_none_named(self) -> None:
-        """Tell where devices are to be named, if none is."""
+        """Print where to configure devices, if none is configured."""
         if not device_spec.parse(self.settings.device_spec).entries:
             files = configuration.read_files(self.os_acc.config)
             where = " or ".join(files) or f"a file ({configuration.NAME_IT})"
@@ -113,7 +114,7 @@ class Acting(command.Command):
 
     def _need_no_root(self) -> None:
         if os.path.isdir(self.settings.state_path):
-            # Plugins are others' code, and need no root to look.
+            # Plugins are third-party code and need no root to inspect the host.
             identity.become_owner(self.settings.state_path)
 
     def _tell(self, error: exception.OsAccError) -> None:
@@ -138,7 +139,7 @@ class Listing(Acting, lister.Lister):
 
 
 class Showing(Acting, show.ShowOne):
-    """A command that prints one thing."""
+    """A command that prints one object."""
 
     def produce_output(
         self,
@@ -151,7 +152,7 @@ class Showing(Acting, show.ShowOne):
 
 
 def _shown(value: Any, parsed_args: argparse.Namespace) -> Any:
-    """For people, nothing is a dash, and several things are lines."""
+    """Format a value for a table: None and [] as a dash, a list as lines."""
     if parsed_args.formatter != "table":
         return value
     if value is None or value == []:

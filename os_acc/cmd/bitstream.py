@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc bitstream``: the images of bitstreams that this host has."""
+"""``os-acc bitstream``: the cached bitstream images of this host."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class BitstreamPrune(base.Listing):
 
 _HASH = ("Hash Algorithm", "Hash")
 _FETCHED = ("ID", "Name", *_HASH, "Size", "Format")
-# Enough to tell images apart, and a table with it fits a terminal.
+# Enough to distinguish images, and short enough for a terminal.
 _SHOWN = 16
 
 

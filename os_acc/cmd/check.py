@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc check``: is this host ready, and if not, what is to be done?"""
+"""``os-acc check``: report whether this host is ready, and how to repair it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Check(base.Listing):
 
     def configure(self) -> None:
         self._broken: exception.OsAccError | None = None
-        # What is broken is what this command is for: the other checks go on.
+        # The other checks still run with a broken configuration.
         try:
             super().configure()
         except exception.InvalidConfiguration as error:
@@ -35,7 +35,7 @@ class Check(base.Listing):
         scene = CheckContext(self.os_acc.config, self.os_acc.root, self._broken)
         findings = list(checks.run(checks.BEFORE, scene))
         with contextlib.suppress(exception.OsAccError):
-            # Whatever is wrong here, the checks of the state will say it.
+            # The checks of the state report any error here.
             identity.become_owner(scene.settings.state_path)
         findings += checks.run(checks.CHECKS, scene)
         self.is_failed = any(each.result is Severity.FAILED for each in findings)
@@ -50,7 +50,7 @@ _WIDTH = 52
 
 
 def _folded(text: str) -> str:
-    # A command line or path that is broken in two cannot be copied.
+    # A command line or path that is broken across lines cannot be copied.
     return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 

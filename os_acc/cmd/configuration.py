@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which configuration the command reads: that of nova-compute, mostly."""
+"""Selection of the configuration: usually that of nova-compute."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from oslo_config import cfg
 from os_acc import exception
 
 PROJECT = "os-acc"
-#: What to do where the wrong configuration is read, or none.
+#: Hint for a wrong or missing configuration.
 NAME_IT = "pass nova-compute's: --config-file /etc/nova/nova.conf"
 
-# Within nova-compute these are Nova's own. Here Nova is not imported, and
-# without them no device would look as if Nova claimed it (nova/conf/pci.py,
+# nova-compute registers these options itself. Nova is not imported here, and
+# without them no device would appear as claimed by Nova (nova/conf/pci.py,
 # nova/conf/devices.py).
 _NOVA_PCI = cfg.MultiStrOpt(
     "device_spec",
@@ -36,8 +36,8 @@ def load(
 ) -> None:
     """Parse configuration files and directories.
 
-    Where none is named: what oslo.config finds for the project os-acc, or
-    else what nova-compute reads.
+    The default is the configuration that oslo.config finds for the project
+    os-acc, or else that of nova-compute.
 
     :raises InvalidConfiguration: one is missing, unreadable or malformed.
     """
@@ -78,13 +78,13 @@ def _missing(kind: str, *paths: str) -> exception.InvalidConfiguration:
 
 
 def read_files(config: cfg.ConfigOpts) -> tuple[str, ...]:
-    """The files and directories that were parsed."""
+    """Return the files and directories that were parsed."""
     return (*(config.config_file or ()), *(config.config_dir or ()))
 
 
 def _defaults(root: str) -> tuple[list[str], list[str]]:
-    # oslo.config looks for the project and for the program: here these have
-    # one name, and a file that is read twice has its device_spec twice.
+    # oslo.config searches by project and by program name. Both are the same here,
+    # and a file that is read twice has its device_spec twice.
     files = list(dict.fromkeys(cfg.find_config_files(PROJECT, PROJECT)))
     directories = list(dict.fromkeys(cfg.find_config_dirs(PROJECT, PROJECT)))
     if files or directories:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc demo``: the main job on a simulated host."""
+"""``os-acc demo``: plug and unplug on a simulated host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Demo(base.Acting):
         return parser
 
     def configure(self) -> None:
-        # That of this host has nothing to do with the simulated one.
+        # The simulated host does not use this host's configuration.
         pass
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

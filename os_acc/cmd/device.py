@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc device``: what is with the devices, and the ways out of trouble."""
+"""``os-acc device``: states of devices, and their repair."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DeviceShow(base.Showing):
                     *_offer(found),
                     *(_lease(found.lease, this_boot) if found.lease else ()),
                 )
-        # Says so where there is no such function at all.
+        # Raises an error if the function does not exist at all.
         look.stock.host.function(parsed_args.address)
         raise exception.DeviceNotFound(
             f"{parsed_args.address} is no device of os_acc",
@@ -233,7 +233,7 @@ def _prior(prior: PriorBinding) -> str:
 def _now(
     command: base.Acting, parsed_args: argparse.Namespace
 ) -> tuple[Sequence[str], Sequence[Any]]:
-    """What the listing says of the device after it was acted on."""
+    """Return the device's row of the listing after an action."""
     found = {each.address: each for each in device_states.device_states(command.look())}
     device = found.get(parsed_args.address)
     if device is None:

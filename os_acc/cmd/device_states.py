@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is with each function that os_acc may take: its state, and why."""
+"""The state of each function that os_acc may use, and the reason for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc.service import HostInspection
 
 
 class DeviceStatus(enum.Enum):
-    """What an operator may expect of a function."""
+    """The state of a function, for operators."""
 
     FREE = "free"
     LEASED = "leased"
@@ -39,9 +39,9 @@ _OF_LEASE = {
 class DeviceState:
     """One function.
 
-    :ivar function: None where it has vanished.
-    :ivar members: all functions that are given away together.
-    :ivar reason: why it is in this state, for people; empty where it is clear.
+    :ivar function: None if it has vanished.
+    :ivar members: all functions that are attached together.
+    :ivar reason: the reason for the state, for operators; empty if obvious.
     """
 
     address: PciAddress
@@ -54,14 +54,14 @@ class DeviceState:
 
     @property
     def resource_class(self) -> str | None:
-        """Placement's name; None where it is not offered and never was."""
+        """The resource class; None if the function was never offered."""
         if self.provider is not None:
             return self.provider.device.resource_class
         return self.lease.resource_class or None if self.lease else None
 
 
 def device_states(look: HostInspection) -> tuple[DeviceState, ...]:
-    """Every function that is named, leased or claimed by a lost lease."""
+    """Return every function that is named, leased or claimed by a lost lease."""
     return _Survey(look).all()
 
 
@@ -126,13 +126,13 @@ class _Survey:
         return handle.fault if handle else ""
 
     def _is_left_behind(self, address: PciAddress) -> bool:
-        """Whether it is prepared for a guest, though no guest can get it so."""
+        """Return whether it is on VFIO although no guest can get it this way."""
         if address in self._leases or not self._is_on_vfio(address):
             return False
         if address in self._refused:
             return self._refused[address].reason is not RejectReason.NOVA_CLAIMS
         _provider, handle = self._offers[address]
-        # Where the device itself is on VFIO and offered, it is prebound.
+        # An offered device that is itself on VFIO is prebound.
         return not self._is_on_vfio(handle.address)
 
     def _is_on_vfio(self, address: PciAddress) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A flavor as ``openstack flavor show -f json`` prints it."""
+"""Read a flavor as printed by ``openstack flavor show -f json``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB_PER_GIB = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Amounts:
-    """What Nova asks for with every server of a flavor.
+    """The standard resources that Nova requests for each server of a flavor.
 
     :ivar disk_gb: root, ephemeral and swap disk together, in GiB.
     """
@@ -28,16 +28,16 @@ class Amounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flavor:
-    """As far as it matters for request groups."""
+    """The parts of a flavor that matter for request groups."""
 
     properties: Mapping[str, object] = dataclasses.field(default_factory=dict)
     amounts: Amounts | None = None
 
 
 def read(printed: Any) -> Flavor:
-    """A flavor out of JSON.
+    """Read a flavor from JSON.
 
-    :param printed: None for none.
+    :param printed: parsed JSON; None for no flavor.
     :raises InvalidInput: it is no flavor.
     """
     if printed is None:
@@ -53,7 +53,7 @@ def read(printed: Any) -> Flavor:
         )
     disk = _number(printed, "disk")
     disk += _number(printed, "OS-FLV-EXT-DATA:ephemeral")
-    # In whole GiB, as Nova counts it.
+    # In whole GiB, as Nova rounds it.
     disk += -(-_number(printed, "swap") // _MIB_PER_GIB)
     return Flavor(
         properties, Amounts(_number(printed, "vcpus"), _number(printed, "ram"), disk)
@@ -61,7 +61,7 @@ def read(printed: Any) -> Flavor:
 
 
 def _number(printed: Mapping[str, object], name: str) -> int:
-    # No swap is printed as nothing at all by older clients.
+    # Older clients print nothing for no swap.
     value = printed.get(name) or 0
     if type(value) is not int:
         raise exception.InvalidInput(

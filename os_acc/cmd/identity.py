@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Act as the owner of the state directory.
+"""Switch to the owner of the state directory.
 
-What root writes there, nova-compute could not write any more.
+nova-compute could not write files that root created there.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from os_acc.store import owner_of
 
 
 def check_owner(state_path: str) -> tuple[int, int]:
-    """User and group id of whoever owns the state directory.
+    """Return the user and group id of the state directory's owner.
 
-    :raises StateUnavailable: there is no such directory.
+    :raises StateUnavailable: the directory does not exist.
     """
     if not os.path.exists(state_path):
         raise exception.StateUnavailable(
@@ -29,9 +29,9 @@ def check_owner(state_path: str) -> tuple[int, int]:
 
 
 def become_owner(state_path: str) -> None:
-    """Where this is root: be the owner from now on, with its groups.
+    """Switch from root to the owner permanently, with the owner's groups.
 
-    :raises StateUnavailable: there is no such directory.
+    :raises StateUnavailable: the directory does not exist.
     """
     if os.geteuid() != 0:
         return
@@ -42,15 +42,15 @@ def become_owner(state_path: str) -> None:
         groups = os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
     except KeyError:
         groups = [gid]
-    # The user last: nobody but root may change groups. All three ids, so
-    # that there is no way back.
+    # The user last: only root may change groups. All three ids, so that the
+    # switch is irreversible.
     os.setgroups(groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 
 
 def name_of(uid: int) -> str:
-    """A user's name, or the number where it has none."""
+    """Return a user's name, or the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

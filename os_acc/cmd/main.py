@@ -11,5 +11,5 @@ from os_acc.cmd.app import OsAcc
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``os-acc``; its exit status: 0, 1 (it failed) or 2 (wrong usage)."""
+    """Run ``os-acc``; return 0, 1 (failure) or 2 (usage error)."""
     return OsAcc().run(list(sys.argv[1:] if argv is None else argv))

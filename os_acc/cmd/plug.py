@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc plug``: what Nova does before it starts a guest, by hand."""
+"""``os-acc plug`` and ``os-acc unplug``: the steps of Nova, by hand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Unplug(base.Showing):
         return ("Consumer", "Released"), (parsed_args.uuid, len(released))
 
     def _report(self, left: Sequence[Lease]) -> None:
-        """Name each device that waits for an operator, and the way out."""
+        """Report each device that needs an operator, with the command to use."""
         for lease in left:
             if lease.state is LeaseState.QUARANTINED:
                 self.is_failed = True
@@ -118,8 +118,8 @@ class Unplug(base.Showing):
                 self.app.stderr.write(f"hint: os-acc device release {lease.address}\n")
 
     def _recorded(self, consumer: str) -> set[str]:
-        # An unplug that was begun earlier is finished as soon as there is a
-        # manager, and would not count.
+        # Read before the manager is built: it first finishes earlier unplugs, whose
+        # devices would not be counted.
         with contextlib.suppress(exception.StateUnavailable):
             found = readonly.read(self.settings.state_path, service.STORE_SECONDS)
             return {each.uuid for each in found.leases if each.consumer == consumer}

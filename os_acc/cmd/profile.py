@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc profile``: accelerators by a name, and flavors that have them."""
+"""``os-acc profile``: device profiles, and their application to flavors."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class ProfileApply(base.Showing):
 
 
 class _Text(columns.FormattableColumn[Any]):
-    """Somebody's text, which moves no cursor of a person's terminal."""
+    """Third-party text; control characters are replaced for terminals."""
 
     def human_readable(self) -> str:
         return "\n".join(map(plain, self._value.splitlines()))
@@ -169,7 +169,7 @@ class _Text(columns.FormattableColumn[Any]):
 
 
 class _ProfileGroups(columns.FormattableColumn[Any]):
-    """Groups, as lines for people and as the profile has them for programs."""
+    """Groups, as lines for people and as in the profile for programs."""
 
     def human_readable(self) -> str:
         return "\n".join(line for group in self._value for line in _lines(group))
@@ -179,7 +179,7 @@ class _ProfileGroups(columns.FormattableColumn[Any]):
 
 
 class _Properties(columns.FormattableColumn[Any]):
-    """Properties, one in a line for people."""
+    """Properties, one per line for people."""
 
     def human_readable(self) -> str:
         return "\n".join(f"{key}={value}" for key, value in self._value.items())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A bar that fills while something is fetched."""
+"""A progress bar for downloads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MIB = 1 << 20
 
 @contextlib.contextmanager
 def shown(stream: TextIO, title: str) -> Iterator[Progress | None]:
-    """Something to tell of progress; None where nobody looks.
+    """Yield a progress callback; None if the stream is no terminal.
 
-    :param stream: where the bar goes, if it is a terminal.
-    :param title: what is fetched, in words.
+    :param stream: output stream of the bar.
+    :param title: text before the bar.
     """
     if not stream.isatty():
         yield None
@@ -39,14 +39,14 @@ class _Bar:
 
     def __call__(self, done: int, size: int | None) -> None:
         text = f"{self._title} {_bar(done, size)}"
-        # A terminal is slower than a disk.
+        # Write only changes: a terminal is slower than a disk.
         if text != self._last:
             self._stream.write(f"\r{text}")
             self._stream.flush()
             self._last = text
 
     def end(self) -> None:
-        # What was in the cache has shown no bar.
+        # A cached image shows no bar.
         if self._last:
             self._stream.write("\n")
 

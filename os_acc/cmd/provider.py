@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc provider``: what Placement is told of this host."""
+"""``os-acc provider``: this host's resource providers in Placement."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ProviderSync(base.Listing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if not parsed_args.dry_run:
-            # Whoever publishes puts on record what is told.
+            # Published names are recorded in the store.
             identity.check_owner(self.settings.state_path)
         look = self.look()
         self.remark_if_none_named()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``os-acc request``: what a flavor asks for, and how Nova asks for it."""
+"""``os-acc request``: a flavor's request groups, and Nova's query for them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RequestShow(base.Showing):
         return parser
 
     def configure(self) -> None:
-        """Read no configuration: only where profiles are is of use."""
+        """Read no configuration yet; only the lookup of profiles needs it."""
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -65,7 +65,7 @@ class RequestShow(base.Showing):
             self._parser.error("give at least one of --property and --flavor-file")
         found = flavor.read(parsed_args.flavor)
         specs = {**found.properties, **given}
-        # First: what is wrong with the others may come of it.
+        # First, since ignored keys may cause later errors.
         self._tell_of_keys(specs)
         request = extra_specs.parse(self._folded(specs))
         if found.amounts is not None:
@@ -93,7 +93,7 @@ class RequestShow(base.Showing):
             self.remark(f"nobody reads {exception.show(key)}: Nova passes it over")
 
     def _folded(self, specs: Mapping[str, object]) -> object:
-        """The same with the groups of the device profile that it names."""
+        """Return the extra specs, with the groups of the device profile added."""
         if not expansion.named(specs):
             return specs
         self.os_acc.configure()
@@ -130,7 +130,7 @@ class _Groups(columns.FormattableColumn[Any]):
 
 
 class _Query(columns.FormattableColumn[Any]):
-    """A query, a line for each parameter for people."""
+    """A query, one parameter per line for people."""
 
     def human_readable(self) -> str:
         asked = [f"{name}={value}" for name, value in parse.parse_qsl(self._value)]
@@ -157,7 +157,7 @@ def _lines(group: RequestGroup) -> Iterable[str]:
 
 
 _PATH = "/allocation_candidates"
-_COLUMNS = ("Groups", "Group Policy", "Version", "Query")
+_COLUMNS = ("Groups", "Group Policy", "Microversion", "Query")
 
 _LIST_COLUMNS = ("UUID", "State", "Instance", "Profile", "Group", "Device")
 _MORE = ("Provider", "Host", "Reason")

@@ -113,13 +113,13 @@ class Topology(base.Listing):
             affinity = network_options.NetworkAffinity.load(self.os_acc.config)
             return affinity.on(topology)
         except exception.InvalidNetworkNUMAAffinity as error:
-            # All else can be drawn.
+            # The rest can still be drawn.
             self.remark(error.message)
             return topology
 
 
 class _Tree(formatters.ListFormatter):
-    """What is drawn is no list; the command draws it itself."""
+    """Formatter name of the tree, which the command draws itself."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
         pass
@@ -148,7 +148,7 @@ def _style(out: TextIO, width: int) -> text.Style:
 def _write(file: TextIO, picture: str) -> None:
     try:
         with file:
-            # What was there before is kept until there is something to write.
+            # The old contents are kept until there are new ones.
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 file.truncate()
             file.write(picture)

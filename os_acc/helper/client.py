@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The caller's side of the privileged helper.
+"""Client of the privileged helper.
 
-Turns the helper's plain answers into typed errors. How the helper is started
-and replaced is in :mod:`os_acc.helper.connection`.
+It turns the helper's plain answers into typed errors. See
+:mod:`os_acc.helper.connection` for the start and replacement of the helper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from os_acc.privsep.record import FunctionUse
 from os_acc.privsep.rootconf import LimitMode
 
 _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
-# On a host without FPGAs nobody has to allow the third.
+# A host without FPGAs need not permit the third one.
 _AT_ONCE = (privsep.base, privsep.inspect)
 
 
@@ -37,8 +37,8 @@ _helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
 
 
 def _forget_parent() -> None:
-    # A thread that the child does not have may have been about to start what
-    # the child then waits for.
+    # A thread that does not exist in the child may have been about to begin a
+    # start for which the child would wait.
     for each in _helpers:
         each.forget_starts()
 
@@ -62,7 +62,7 @@ class Helper:
         _helpers.add(self)
 
     def forget_starts(self) -> None:
-        """Know of no start of a context: in a forked child there was none."""
+        """Forget all starts of helpers: in a forked child there was none."""
         self._links = {
             context: connection.Connection(context, self._start_timeout)
             for context in _CONTEXTS
@@ -73,15 +73,16 @@ class Helper:
         deadline: float,
         contexts: Sequence[privsep.Context] = _AT_ONCE,
     ) -> None:
-        """Start these contexts, by ``time.monotonic()``'s deadline.
+        """Start these contexts.
 
+        :param deadline: on the clock of ``time.monotonic()``.
         :raises HelperUnavailable: they do not start, or not in time.
         """
         for start in [self._links[context].start() for context in contexts]:
             start.wait(deadline)
 
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
-        """Whether root's configuration limits the helper; its path; why not."""
+        """Return how root's configuration limits the helper: mode, path, reason."""
         turn = self._turn(privsep.base, deadline)
         mode, path, why = turn.ask(rootconf.standing)
         return LimitMode(mode), path, why
@@ -90,7 +91,7 @@ class Helper:
         """Bind all functions of a lease to vfio-pci.
 
         :raises DeviceClaimed: the helper has one of them taken for another lease.
-        :raises HostError: as the host refused it.
+        :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
         answers = turn.ask(
@@ -104,12 +105,12 @@ class Helper:
         _judge(lease.members, answers)
 
     def reserve(self, lease: Lease, deadline: float, *, instead_of: str = "") -> None:
-        """Record the functions of a lease as taken; their binding stays as it is.
+        """Record the functions of a lease as taken, without changing their binding.
 
-        :param instead_of: the lease to which the records belong until then, as
+        :param instead_of: the lease to which the records belong so far, as
             :meth:`recorded` lists it.
         :raises DeviceClaimed: the helper has one of them taken for another lease.
-        :raises HostError: as the host refused it.
+        :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
         answers = turn.ask(
@@ -149,9 +150,9 @@ class Helper:
     def give_back(
         self, lease: Lease, deadline: float, *, proven_free: bool = False
     ) -> None:
-        """Return all functions of a lease to what they were bound to.
+        """Restore the prior binding of all functions of a lease.
 
-        :raises HostError: as the host refused it; DeviceInUse names holders.
+        :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
         targets = tuple(
@@ -181,9 +182,9 @@ class Helper:
         _judge(lease.members, answers)
 
     def check_free(self, addresses: Sequence[PciAddress], deadline: float) -> None:
-        """Make sure that no process holds one of these functions.
+        """Check that no process holds one of these functions.
 
-        :raises DeviceInUse: someone does, or even root's eyes cannot tell.
+        :raises DeviceInUse: a process does, or even root cannot determine it.
         """
         turn = self._turn(privsep.inspect, deadline)
         outcome, number, found = turn.ask(
@@ -208,9 +209,9 @@ class Helper:
     def set_num_vfs(
         self, function: PciFunction, count: int, epoch: int, deadline: float
     ) -> None:
-        """Give a PF this many VFs.
+        """Create this many VFs on a PF.
 
-        :raises HostError: as the host refused it.
+        :raises HostError: the host refused it.
         """
         turn = self._turn(privsep.base, deadline)
         answer = turn.ask(
@@ -226,16 +227,16 @@ class Helper:
     def program(
         self, region: Region, bitstream: Bitstream, epoch: int, deadline: float
     ) -> str:
-        """Write a verified bitstream to a region, and read back what it holds.
+        """Write a verified bitstream to a region, and read the result back.
 
         The image is found in the cache by its hash, and hashed once more.
 
-        :returns: canonical UUID of the function that the region holds.
+        :returns: canonical UUID of the region's function.
         :raises NotProgrammable: the region takes no bitstreams.
         :raises ImageMismatch, ImageInvalid: nothing was written.
-        :raises ProgrammingFailed: it may hold anything, as after DeviceStuck
-            and HelperLost.
-        :raises HostError: as the host refused it; DeviceInUse names holders.
+        :raises ProgrammingFailed: the region may hold anything, as after
+            DeviceStuck and HelperLost.
+        :raises HostError: the host refused it; DeviceInUse names holders.
         """
         if region.interface_id is None:
             raise exception.NotProgrammable(f"{region} cannot be programmed")
@@ -266,14 +267,14 @@ class Helper:
         :returns: canonical UUID of the xclbin.
         :raises NotProgrammable: the region takes no bitstreams.
         :raises ImageMismatch, ImageInvalid: nothing was written.
-        :raises ProgrammingFailed: it may hold anything, as after DeviceStuck
+        :raises ProgrammingFailed: the card may hold anything, as after DeviceStuck
             and HelperLost.
-        :raises HostError: as the host refused it; DeviceInUse names holders.
+        :raises HostError: the host refused it; DeviceInUse names holders.
         """
         if region.interface_id is None:
             raise exception.NotProgrammable(f"{region} cannot be programmed")
         user = dataclasses.replace(region.card, function=region.number)
-        # xclmgmt would take the xclbin from under whoever uses it by xocl.
+        # xclmgmt would replace the xclbin even while a process uses it through xocl.
         self.check_free((user,), deadline)
         turn = self._turn(privsep.image, deadline)
         answer = turn.ask(
@@ -297,7 +298,7 @@ class Helper:
         answer: Sequence[Any],
         deadline: float,
     ) -> str:
-        """What the region holds by now, read back."""
+        """Return the contents of the region as read back, or raise the error."""
         result = CallResult(*answer)
         if result.outcome == Outcome.IN_USE:
             self.check_free((region.card,), deadline)
@@ -311,9 +312,9 @@ class Helper:
     def release_ports(
         self, card: PciFunction, count: int, epoch: int, deadline: float
     ) -> None:
-        """Take a card's first ports from the host, so that VFs get them.
+        """Detach a card's first ports from the host, for VFs to use.
 
-        :raises HostError: as the host refused it; DeviceInUse names holders.
+        :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
         answer = turn.ask(
@@ -327,9 +328,9 @@ class Helper:
         self._judge_ports(card, answer, deadline)
 
     def assign_ports(self, card: PciFunction, epoch: int, deadline: float) -> None:
-        """Give the host back all ports of a card that has no VFs.
+        """Return all ports of a card without VFs to the host.
 
-        :raises HostError: as the host refused it; DeviceInUse names holders.
+        :raises HostError: the host refused it; DeviceInUse names holders.
         """
         turn = self._turn(privsep.base, deadline)
         answer = turn.ask(
@@ -349,9 +350,9 @@ class Helper:
         _judge((card.address,), (answer,))
 
     def _turn(self, context: privsep.Context, deadline: float) -> _Turn:
-        """The helper is there, and this is the time that the kernel has.
+        """Wait for the helper; return a call with the time left for the kernel.
 
-        :raises HelperUnavailable: it does not start in time.
+        :raises HelperUnavailable: the helper does not start in time.
         :raises DeviceStuck: no time is left.
         """
         deadlines.left(deadline)
@@ -365,14 +366,14 @@ class Helper:
 class _Turn:
     """One call of the helper.
 
-    :ivar milliseconds: what the kernel gets for it; the helper has to know.
+    :ivar milliseconds: time limit for the kernel, passed to the helper.
     """
 
     link: connection.Connection
     milliseconds: int
 
     def ask(self, entrypoint: Callable[..., Any], *args: object) -> Any:
-        # The helper's own deadline comes first, so that its answer can arrive.
+        # The helper's own deadline is earlier, so that its answer can arrive.
         seconds = self.milliseconds / 1000 + deadlines.ANSWER
         return self.link.ask(entrypoint, seconds, args)
 
@@ -389,7 +390,7 @@ def _targets(lease: Lease) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...
 def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) -> None:
     results = [CallResult(*answer) for answer in answers]
     for address, result in zip(addresses, results, strict=False):
-        # What was not tried says nothing of why.
+        # A step that was not attempted does not explain the failure.
         if result.outcome not in (Outcome.OK, Outcome.UNREACHED):
             raise errors.of_answer(str(address), result)
     done = [result for result in results if result.outcome == Outcome.OK]

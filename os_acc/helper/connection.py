@@ -2,25 +2,25 @@
 
 """The connection to the helper of a privileged context.
 
-A helper is started by whoever needs it first, and in a thread that nobody has
-to wait for. It may be killed, stopped, or slow, and privsep never finds out
-about the last two: calls would time out one after the other, for ever. So
-after a call without an answer the helper is *retired*. The next call starts
-another one; what others have asked the old one before may still be answered.
-With the last of these its connection is shut down, and it ends as soon as it
-reads that. It is never signalled: it may be inside a write.
+The first caller starts a helper, in a thread for which no caller has to wait. A
+helper may be killed, stopped, or slow, and privsep detects only the first: calls
+would time out one after the other, forever. So after a call without an answer the
+helper is *retired*. The next call starts another one; the old one may still answer
+its outstanding calls. After the last of these its connection is shut down, and the
+helper ends as soon as it reads the end of the stream. It is never signalled: it may
+be inside a write.
 
-So two helpers may be at work for a while. What keeps them apart:
+Two helpers may therefore run for a while. Two mechanisms separate them:
 
-* a child of the old one that is at work holds its devices' locks: the new
+* a child of the old one that is still running holds its devices' locks: the new
   one answers "busy", and the lease waits;
-* a call that the old one has not begun yet carries an older epoch than
-  whatever was done meanwhile, and is refused; where nothing was done, its
-  lease is still the claim that it stands on, and is settled later.
+* a call that the old one has not begun yet carries an older epoch than any later
+  operation, and is refused; without a later operation, its lease still authorizes
+  it, and is settled later.
 
-A helper whose threads are all at work looks like a silent one. It loses no
-answer by being retired, and a fresh one has threads for those who wait; each
-costs somebody a whole timeout, so they are few.
+A helper whose threads are all busy looks like a silent one. Retiring it loses no
+answer, and a new one has threads for the waiting callers. Each retirement costs a
+caller a whole timeout, so it is rare.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from os_acc import deadlines, exception, privsep
 
 LOG = log.getLogger(__name__)
 
-#: Seconds after which a start that has not ended is given up, by default.
+#: Default number of seconds after which an unfinished start is given up.
 START_SECONDS = 60.0
 # The helper reads at once, however busy it is; only a stopped one lets its
-# buffer fill up. Whoever sends holds a lock that others need.
+# buffer fill up. The sender holds a lock that other threads need.
 _SEND_SECONDS = 2
 _TIMEOUT = f"{comm.PrivsepTimeout.__module__}.{comm.PrivsepTimeout.__name__}"
 
 
 class HelperRaised(Exception):
-    """What the helper's own code raised; the message is its traceback."""
+    """The helper's own code raised an exception; the message is its traceback."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PendingStart:
-    """A start that is over, or under way."""
+    """A start, finished or in progress."""
 
     over: futures.Future[None]
     until: float
 
     def wait(self, deadline: float) -> None:
-        """Wait for its end.
+        """Wait for the start to finish.
 
         :raises HelperUnavailable: the helper does not start, or not in time.
         """
@@ -75,7 +75,7 @@ class PendingStart:
             ) from error
 
     def given_up(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Return whether the start has exceeded its time."""
         return not self.over.done() and time.monotonic() >= self.until
 
 
@@ -93,7 +93,7 @@ class Connection:
         self._start: PendingStart | None = None
 
     def start(self) -> PendingStart:
-        """The start of the helper: over, under way, or begun now."""
+        """Return the helper's start: finished, in progress, or begun now."""
         with self._context.guard:
             start = self._start
             if not (
@@ -104,14 +104,14 @@ class Connection:
                 return start
             until = time.monotonic() + self._start_timeout
             start = self._start = PendingStart(futures.Future(), until)
-        # Not under the guard: a thread may take a while to start.
+        # Outside the guard: starting a thread may take a while.
         self._begin(start)
         return start
 
     def ask(
         self, entrypoint: Callable[..., Any], seconds: float, args: tuple[object, ...]
     ) -> Any:
-        """What an entry point answers.
+        """Call an entry point, and return its answer.
 
         :raises HelperLost: the helper ended, went silent, or has failed.
         """
@@ -129,7 +129,7 @@ class Connection:
                 hint="what it was asked to do may still happen; try again",
             ) from error
         except OSError as error:
-            # What was sent in part can be followed by nothing that makes sense.
+            # The stream is unusable after a partial message.
             self._retire(channel)
             _shut(channel)
             raise exception.HelperLost(
@@ -154,7 +154,7 @@ class Connection:
         with self._context.guard:
             if self._context.channel is channel:
                 self._context.channel = None
-                LOG.warning("the next call starts another %s", self._context.pypath)
+                LOG.warning("The next call starts another %s", self._context.pypath)
 
     def _begin(self, start: PendingStart) -> None:
         try:
@@ -166,7 +166,7 @@ class Connection:
         try:
             if not self._runs():
                 self._use(start, self._context.connect())
-        # ValueError: a helper_command with a quotation mark that nobody closes.
+        # ValueError: helper_command has an unclosed quotation mark.
         # RuntimeError: no more threads for privsep's own; DeviceStuck: for ours.
         except (
             exception.DeviceStuck,
@@ -200,21 +200,21 @@ class Connection:
             if start is self._start and not self._runs():
                 self._context.channel = channel
                 return
-        # Too late: another one has been started meanwhile.
+        # Too late: another helper has been started meanwhile.
         _shut(channel)
 
 
 def _call(
     entrypoint: Callable[..., Any], args: tuple[object, ...]
 ) -> tuple[object, ...]:
-    # privsep makes an entry point of a function as partial(wrapper, function).
+    # privsep wraps an entry point's function as partial(wrapper, function).
     function = getattr(entrypoint, "args", (entrypoint,))[0]
     name = f"{function.__module__}.{function.__name__}"
     return (comm.Message.CALL.value, name, args, {})
 
 
 def _answer(reply: tuple[Any, ...]) -> Any:
-    """As privsep does it, which makes exceptions of any class out of a reply."""
+    """Return a reply's value; unlike privsep, raise no exceptions by class name."""
     kind, value, *rest = reply
     if kind == comm.Message.RET.value:
         return value
@@ -233,17 +233,17 @@ def _limit_sending(channel: comm.ClientChannel) -> None:
 
 
 def _shut(channel: comm.ClientChannel) -> None:
-    """Let the helper find the end of the connection, whenever it reads."""
+    """Shut the connection down; the helper ends when it reads the end."""
     with contextlib.suppress(OSError):
         channel.writer.writesock.shutdown(socket.SHUT_RDWR)
 
 
 def _watch(channel: comm.ClientChannel) -> None:
-    """Tell those who wait for an answer that none will come any more.
+    """Fail all outstanding calls once the reader thread has ended.
 
-    privsep's reader does so at the end of the stream. A helper that is killed
-    before it has read what it was sent resets the connection instead: then
-    the reader dies without a word, and the channel still counts as running.
+    privsep's reader does so at the end of the stream. But a helper that is
+    killed before it has read its input resets the connection: the reader then
+    ends silently, and the channel still counts as running.
     """
     channel.reader_thread.join()
     with channel.lock:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Answers of the privileged helper as typed errors."""
+"""Translation of the privileged helper's answers to typed errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.region import Region
 from os_acc.privsep.outcome import CallResult, Outcome
 
-# In the words of drivers/fpga/fpga-mgr.c, status_show().
+# The texts of status_show() in drivers/fpga/fpga-mgr.c.
 _REPORTED: dict[str, type[exception.ProgrammingFailed]] = {
     "reconfig operation error": exception.ProgrammingOperationError,
     "reconfig CRC error": exception.ProgrammingCrcError,
@@ -22,7 +22,7 @@ _REPORTED: dict[str, type[exception.ProgrammingFailed]] = {
     "reconfig fifo overflow error": exception.ProgrammingFifoOverflow,
 }
 
-#: For each step that root's configuration denies.
+#: Hint for each step that root's configuration denies.
 DENIED_HINT = (
     "name the device in device_spec of /etc/os-acc/privileged.conf, as in the "
     "service's own configuration"
@@ -34,7 +34,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV})
 def refusal(
     region: Region, bitstream: Bitstream, result: CallResult
 ) -> exception.OsAccError | None:
-    """The error of a programming; None where it is as of any other step."""
+    """Return the error specific to programming; None for a general error."""
     image = bitstream.image
     if result.outcome == Outcome.DENIED:
         return exception.NotProgrammable(
@@ -101,7 +101,7 @@ def _programming_error(
 
 
 def reason(result: CallResult) -> str:
-    """Why a step was refused, for people."""
+    """Return the reason of a refusal, for operators."""
     if result.errno:
         return f"{errno.errorcode.get(result.errno, '?')}, {os.strerror(result.errno)}"
     return f"{result.outcome}, found {result.observed or 'nothing'}"
@@ -125,9 +125,9 @@ class EpochRefused(exception.OsAccError):
 
 
 class DeviceClaimed(exception.NoDeviceAvailable):
-    """The helper's own record has a function taken for another lease.
+    """The helper's own record claims a function for another lease.
 
-    :ivar lease: uuid of that lease; 'unreadable' where the record is damaged.
+    :ivar lease: uuid of that lease; 'unreadable' if the record is damaged.
     """
 
     default_hint = (
@@ -141,7 +141,7 @@ class DeviceClaimed(exception.NoDeviceAvailable):
 
 
 def of_answer(address: str, result: CallResult) -> exception.OsAccError:
-    """The error that an answer about a device stands for."""
+    """Return the error for an answer about a device."""
     text = f"{address}: {result.step or 'the step'}"
     match result.outcome:
         case Outcome.GONE:
@@ -191,8 +191,8 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 errno=result.errno,
             )
         case Outcome.NO_EFFECT if result.step == "child":
-            # It may have got anywhere; what it held is free, so going on, or
-            # back, can be tried again.
+            # The step may have been interrupted anywhere. The locks are free, so a
+            # retry or a rollback is possible.
             return exception.HelperLost(
                 f"{address}: the privileged helper's worker was killed",
                 address=address,
@@ -215,6 +215,6 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
         errno=result.errno,
     )
     if result.step == "worker":
-        # Its child could not be forked, or had no memory.
+        # The child could not be forked, or ran out of memory.
         error.set_exhausted()
     return error

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Holds the privileged helper's record of what it has taken against the store.
+"""Reconcile the privileged helper's records with the store.
 
 A function that the helper has taken without a lease here belongs to a consumer
 whose lease is lost. It is not offered until an operator adopts or releases it.
@@ -25,10 +25,10 @@ _T = TypeVar("_T")
 
 
 class Reconciler:
-    """Knows for which store the helper has been asked; thread-safe.
+    """Compares the helper's records with the store when necessary; thread-safe.
 
-    The helper is asked where the store is new to this process, where its record
-    did not agree with the store the last time, and after :meth:`doubt`.
+    The helper is queried if the store is new to this process, if its records
+    disagreed with the store the last time, and after :meth:`doubt`.
     """
 
     def __init__(self, helper: client.Helper) -> None:
@@ -36,17 +36,17 @@ class Reconciler:
         self._agreed = ""
 
     def doubt(self) -> None:
-        """Have the helper asked at the next look: it knows something else."""
+        """Query the helper the next time, because its records may have changed."""
         self._agreed = ""
 
     def claim(
         self, lease: Lease, instead_of: str, store: Store, deadline: float
     ) -> Lease:
-        """Have the helper record a new lease of a device that is taken already.
+        """Have the helper record a new lease of a device that is already taken.
 
         :param instead_of: the lease that the helper has on record for it, or ''.
-        :returns: the lease, for the store.
-        :raises DeviceClaimed: by now it is another lease.
+        :returns: the lease with its epoch, for the store.
+        :raises DeviceClaimed: another lease has claimed it meanwhile.
         """
 
         def reserve(epoch: int) -> Lease:
@@ -63,20 +63,20 @@ class Reconciler:
         store: Store,
         deadline: float,
     ) -> None:
-        """Have the helper forget functions that are not restored."""
+        """Have the helper remove records of functions that are not restored."""
         _in_time(
             lambda epoch: self._helper.forget(lease, addresses, epoch, deadline), store
         )
 
     def records(self, deadline: float) -> Mapping[PciAddress, HelperRecord]:
-        """What the helper has on record, with a lease here or without."""
+        """Return all records of the helper, with or without a lease here."""
         return {each.address: each for each in self._helper.recorded(deadline)}
 
     def standing(self, store: Store, deadline: float) -> RecordedState:
-        """The leases, and what is taken without one.
+        """Return the leases, and the functions claimed without a lease.
 
-        :raises StoreReplaced: the store was replaced in these milliseconds.
-        :raises HelperUnavailable, HelperLost: the helper does not say.
+        :raises StoreReplaced: the store was replaced during this call.
+        :raises HelperUnavailable, HelperLost: the helper does not answer.
         """
         found = store.standing()
         if found.store == self._agreed and not found.claimed:
@@ -85,13 +85,13 @@ class Reconciler:
         found = store.standing()
         claimed = _without_lease(before, found)
         if claimed:
-            # An unplug may have ended meanwhile: then the record is gone, too.
+            # An unplug may have ended meanwhile, which also removes the record.
             after = _without_lease(self._helper.recorded(deadline), found)
             claimed = dict(claimed.items() & after.items())
         if claimed != found.claimed:
             for address, lease in sorted(claimed.items()):
                 LOG.error(
-                    "%s is taken for lease %s, which is lost; it is not offered "
+                    "%s is claimed for lease %s, which is lost; it is not offered "
                     "until an operator adopts or releases it",
                     address,
                     lease,
@@ -110,7 +110,7 @@ def _without_lease(
 
 
 def _in_time(step: Callable[[int], _T], store: Store) -> _T:
-    """Take a privileged step that belongs to no recorded lease."""
+    """Run a privileged step that belongs to no recorded lease."""
     try:
         return step(store.next_epoch())
     except client.EpochRefused as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Small reads below ``/sys`` and ``/proc`` that tell missing from unreadable.
+"""Small reads below ``/sys`` and ``/proc`` that distinguish missing from unreadable.
 
-A missing attribute is an answer (None). Any other refusal of the kernel is an
-error: taking it for an absence would be guessing.
+A missing attribute is a valid result (None). Any other error of the kernel is
+raised: treating it as absence would be a guess.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from os_acc.exception import HostStepFailed, InvalidPciAddress
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
 
-# A device that is being removed answers ENODEV to a read of an open attribute.
+# The kernel answers ENODEV to a read of an open attribute of a removed device.
 _MISSING = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _ATTRIBUTE_FLAGS = _FLAGS | os.O_NOFOLLOW
-# sysfs gives a whole attribute at once, never more than a page
+# sysfs returns a whole attribute in one read, at most one page
 # (Documentation/filesystems/sysfs.rst).
 _PAGE = 4096
 _NUMBER = re.compile(r"-?[0-9]{1,19}|0x[0-9a-f]{1,16}", re.ASCII | re.IGNORECASE)
@@ -29,9 +29,9 @@ _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 
 
 def read_text(path: str, *, dir_fd: int | None = None) -> str | None:
-    """The stripped text of one sysfs attribute; None where it is missing.
+    """Return the stripped text of one sysfs attribute; None if it is missing.
 
-    :raises HostStepFailed: it is there and cannot be read.
+    :raises HostStepFailed: it exists and cannot be read.
     """
     try:
         fd = os.open(path, _ATTRIBUTE_FLAGS, dir_fd=dir_fd)
@@ -47,9 +47,9 @@ def read_text(path: str, *, dir_fd: int | None = None) -> str | None:
 
 
 def read_lines(path: str) -> list[str]:
-    """All lines of a ``/proc`` file of any length; none where it is missing.
+    """Return all lines of a ``/proc`` file of any length; none if it is missing.
 
-    :raises HostStepFailed: it is there and cannot be read.
+    :raises HostStepFailed: it exists and cannot be read.
     """
     data = bytearray()
     try:
@@ -67,9 +67,9 @@ def read_lines(path: str) -> list[str]:
 
 
 def link_target(path: str, *, dir_fd: int | None = None) -> str | None:
-    """The target of a symbolic link; None where it is missing.
+    """Return the target of a symbolic link; None if it is missing.
 
-    :raises HostStepFailed: it is there and cannot be read, or is no link.
+    :raises HostStepFailed: it exists and cannot be read, or is not a link.
     """
     try:
         return os.readlink(path, dir_fd=dir_fd)
@@ -80,18 +80,18 @@ def link_target(path: str, *, dir_fd: int | None = None) -> str | None:
 
 
 def link_name(path: str, *, dir_fd: int | None = None) -> str | None:
-    """The last component of a link's target; None where it is missing.
+    """Return the last component of a link's target; None if it is missing.
 
-    :raises HostStepFailed: it is there and cannot be read, or is no link.
+    :raises HostStepFailed: it exists and cannot be read, or is not a link.
     """
     target = link_target(path, dir_fd=dir_fd)
     return None if target is None else target.rpartition("/")[2]
 
 
 def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
-    """The PCI function to which a link leads; None where it is missing.
+    """Return the PCI function that a link points to; None if it is missing.
 
-    :raises HostStepFailed: it cannot be read or leads to something else.
+    :raises HostStepFailed: it cannot be read or points to something else.
     """
     name = link_name(path, dir_fd=dir_fd)
     if name is None:
@@ -103,9 +103,9 @@ def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
 
 
 def names(directory: str | int) -> list[str]:
-    """The sorted names in a directory (path or descriptor); none if missing.
+    """Return the sorted names in a directory (path or descriptor); none if missing.
 
-    :raises HostStepFailed: it is there and cannot be listed.
+    :raises HostStepFailed: it exists and cannot be listed.
     """
     try:
         return sorted(os.listdir(directory))
@@ -115,10 +115,10 @@ def names(directory: str | int) -> list[str]:
         raise _refused(str(directory), error) from error
 
 
-# Nodes, groups and revisions of thousands of functions, at each look.
+# Nodes, groups and revisions of thousands of functions repeat in each scan.
 @functools.lru_cache(16384)
 def number(text: str, what: str) -> int:
-    """A decimal number, or a hexadecimal one with its 0x.
+    """Parse a decimal number, or a hexadecimal one with prefix 0x.
 
     :raises HostStepFailed: the text is neither; ``what`` names its source.
     """
@@ -127,15 +127,15 @@ def number(text: str, what: str) -> int:
     return int(text, 16 if text[:2].lower() == "0x" else 10)
 
 
-# The siblings of a core are told once for each of its threads.
+# The kernel lists the siblings of a core once for each of its threads.
 @functools.lru_cache(16384)
 def number_list(text: str, what: str) -> frozenset[int]:
-    """A list of CPUs or nodes, such as ``0-3,8``; empty: of none.
+    """Parse a list of CPUs or nodes, for example ``0-3,8``; empty text: no items.
 
     Documentation/admin-guide/cputopology.rst and bitmap_print_to_pagebuf() in
     lib/bitmap.c.
 
-    :raises HostStepFailed: the text is no such list; ``what`` names its source.
+    :raises HostStepFailed: the text is not such a list; ``what`` names its source.
     """
     found: set[int] = set()
     for part in text.split(",") if text else ():
@@ -154,11 +154,11 @@ def _refused(path: str, error: OSError) -> HostStepFailed:
 
 
 def boot_id(root: str) -> str:
-    """The UUID that the kernel chose when it started.
+    """Return the UUID that the kernel generated at boot.
 
     Documentation/admin-guide/sysctl/kernel.rst, "random".
 
-    :raises HostStepFailed: it cannot be read, or is no UUID.
+    :raises HostStepFailed: it cannot be read, or is not a UUID.
     """
     path = os.path.join(root, "proc/sys/kernel/random/boot_id")
     text = read_text(path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What drivers made of the functions: the devices in ``/sys/class``."""
+"""Devices registered by drivers in ``/sys/class``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ClassDevice:
     """One device of a class.
 
     :ivar path: its directory, below the root.
-    :ivar owner: the PCI function it belongs to; None for a virtual one.
-    :ivar ancestors: the names of the devices above it, from the top.
+    :ivar owner: its PCI function; None for a virtual device.
+    :ivar ancestors: the names of its ancestors, topmost first.
     """
 
     name: str
@@ -29,9 +29,9 @@ class ClassDevice:
 
 
 def class_devices(root: str, class_name: str) -> list[ClassDevice]:
-    """The devices of one class, sorted by name; none where it is missing.
+    """Return the devices of one class, sorted by name; none if it is missing.
 
-    :raises HostStepFailed: the class is there and cannot be read.
+    :raises HostStepFailed: the class exists and cannot be read.
     """
     directory = os.path.join(root, "sys/class", class_name)
     found = []
@@ -46,7 +46,7 @@ def class_devices(root: str, class_name: str) -> list[ClassDevice]:
 
 
 def _links(directory: str) -> list[str]:
-    # A class may hold plain files, too: /sys/class/net/bonding_masters.
+    # A class may contain plain files: /sys/class/net/bonding_masters.
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_symlink())
@@ -59,9 +59,9 @@ def _links(directory: str) -> list[str]:
 
 
 def nearest_function(ancestors: Sequence[str]) -> PciAddress | None:
-    """The nearest PCI function above, of names from the top; above it are bridges."""
+    """Return the last PCI function of a path; those before it are bridges."""
     for name in reversed(ancestors):
-        # Cheaper than an exception for each of the many other names.
+        # Cheaper than an exception for each name of another form.
         if ":" in name and "." in name:
             try:
                 return PciAddress.parse(name)

@@ -3,8 +3,8 @@
 """FPGA cards on the kernel's Device Feature List driver, dfl-pci.
 
 Documentation/fpga/dfl.rst, Documentation/ABI/testing/sysfs-platform-dfl-fme,
--port, sysfs-class-fpga-manager, -region. Below the directory of the PCI
-function lies (drivers/fpga of Linux 6.1)::
+-port, sysfs-class-fpga-manager, -region. The directory of the PCI function
+contains (drivers/fpga of Linux 6.1)::
 
     fpga_region/region0/            the card; its compat_id is always missing
         dfl-fme.0/                  ports_num, dev
@@ -12,10 +12,10 @@ function lies (drivers/fpga of Linux 6.1)::
             dfl-fme-region.0/fpga_region/region1/    compat_id; one a port
         dfl-port.0/                 id, afu_id, dev
 
-The FME's children are there where the card has partial reconfiguration. A
-port that was released for a VF is no longer there; once the VF is bound to
-dfl-pci, it is below the VF's directory, with the same ``id``. Nothing that is
-read here takes the FME's lock, which a card that is being programmed holds.
+The FME has children only if the card supports partial reconfiguration. A port
+released for a VF disappears; once the VF is bound to dfl-pci, the port appears
+below the VF's directory, with the same ``id``. No read in this module takes the
+FME's lock, which is held during programming.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _VIRTFN = re.compile(r"virtfn[0-9]{1,5}", re.ASCII)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DflPort:
-    """A port: what a bitstream is written to, and a guest is given.
+    """A port: the unit of programming and of attachment to a guest.
 
-    :ivar number: its number on the card (``id``), by which it is programmed.
+    :ivar number: its number on the card (``id``), used for programming.
     :ivar name: of its device and its node below ``/dev``.
-    :ivar function: the PCI function that has it: the card, or a VF of it.
-    :ivar function_id: canonical UUID of what it holds (``afu_id``); None:
-        nothing is known, as while it is programmed, or after that has failed.
+    :ivar function: the PCI function of the port: the card, or one of its VFs.
+    :ivar function_id: canonical UUID of its current function (``afu_id``); None:
+        unknown, for example during programming or after a failed one.
     """
 
     number: int
@@ -54,17 +54,17 @@ class DflPort:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DflCard:
-    """An FPGA card, by its FPGA Management Engine.
+    """An FPGA card, represented by its FPGA Management Engine.
 
     :ivar fme: the name of its FME's device, and of the node below ``/dev``.
-    :ivar ports_num: how many ports the card has, whoever has them now.
-    :ivar ports: those that dfl-pci has, by number.
-    :ivar manager: the name of its FPGA manager; None: it has no partial
+    :ivar ports_num: the number of ports of the card, present or not.
+    :ivar ports: the ports currently bound to dfl-pci, by number.
+    :ivar manager: the name of its FPGA manager; None: no partial
         reconfiguration.
-    :ivar manager_state: what that does, in the kernel's words; '' without.
-    :ivar interface_id: canonical UUID that bitstreams for it have to be built
-        for (``compat_id``, the same for all ports: it is the manager's);
-        None: it cannot be programmed.
+    :ivar manager_state: the manager's state in the kernel's terms; '' without.
+    :ivar interface_id: canonical UUID that bitstreams must match
+        (``compat_id``, the manager's, and thus the same for all ports);
+        None: the card cannot be programmed.
     """
 
     address: PciAddress
@@ -76,16 +76,16 @@ class DflCard:
     interface_id: str | None
 
     def port(self, number: int) -> DflPort | None:
-        """The port of this number, if dfl-pci has it."""
+        """Return the port with this number, if it is bound to dfl-pci."""
         return next((port for port in self.ports if port.number == number), None)
 
 
 def read_card(root: str, address: PciAddress) -> DflCard | None:
-    """The card that is programmed through a function.
+    """Return the card that is programmed through a function.
 
-    :returns: None where dfl-pci has not made an FME of it: the function has
-        another driver or none, is a VF, or is gone.
-    :raises HostStepFailed: the kernel refuses, or says what nobody understands.
+    :returns: None without an FME of dfl-pci: the function has another driver or
+        none, is a VF, or is gone.
+    :raises HostStepFailed: the kernel reports an error or malformed data.
     """
     try:
         return _read_card(root, address)
@@ -105,7 +105,7 @@ def _read_card(root: str, address: PciAddress) -> DflCard | None:
     ports = [*_ports(place, address)]
     for vf in _vfs(place):
         ports += _ports(os.path.join(root, DEVICES, str(vf)), vf)
-    # Last: without it the FME has gone, and other absences mean nothing.
+    # Read last: if it is missing, the FME is gone and other absences are void.
     ports_num = read_text(f"{fme}/ports_num")
     if ports_num is None:
         return None
@@ -125,15 +125,15 @@ def _interface_id(fme: str) -> str | None:
         _uuid(read_text(f"{region}/compat_id"), "compat_id")
         for region in _class_devices(fme, REGION, "fpga_region")
     }
-    # All show their one manager's. Were they to differ, nothing would tell
-    # which of them is which port's.
+    # All regions show the id of their one manager. If they differed, the region
+    # of each port would be unknown.
     return found.pop() if len(found) == 1 else None
 
 
 def _ports(place: str, function: PciAddress) -> Iterator[DflPort]:
     for path in _below(place, PORT):
         own = read_text(f"{path}/id")
-        # None: it was released meanwhile.
+        # None: released in the meantime.
         if own is not None:
             yield DflPort(
                 number(own, "id"), os.path.basename(path), function, _function(path)
@@ -144,7 +144,7 @@ def _function(port: str) -> str | None:
     try:
         return _uuid(read_text(f"{port}/afu_id"), "afu_id")
     except HostStepFailed as error:
-        # afu_id_show(): the port is held in reset.
+        # EBUSY by afu_id_show(): the port is held in reset.
         if error.errno == errno.EBUSY:
             return None
         raise
@@ -159,7 +159,7 @@ def _uuid(text: str | None, what: str) -> str | None:
 
 
 def _below(place: str, pattern: re.Pattern[str]) -> Iterator[str]:
-    """The devices that dfl-pci has made of a function, by their names."""
+    """Yield the paths of devices that dfl-pci created for a function."""
     for region in names(f"{place}/fpga_region"):
         for name in names(f"{place}/fpga_region/{region}"):
             if pattern.fullmatch(name):

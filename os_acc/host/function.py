@@ -2,10 +2,10 @@
 
 """One PCI function, from ``/sys/bus/pci/devices``.
 
-Neither ``sriov_numvfs`` nor ``uevent`` is ever read: both take the device's
-lock (drivers/pci/iov.c; uevent_show() in drivers/base/core.c of many kernels
-from 6.1 to 6.14), which an unbind that waits for a guest may hold for hours.
-``modalias`` and the ``driver`` link say the same as ``uevent`` without it.
+Neither ``sriov_numvfs`` nor ``uevent`` is read: both take the device's lock
+(drivers/pci/iov.c; uevent_show() in drivers/base/core.c of many kernels from 6.1
+to 6.14), which an unbind that waits for a guest may hold for hours. ``modalias``
+and the ``driver`` link provide the same information without the lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 
 DEVICES = "sys/bus/pci/devices"
 
-# file2alias.c and pci-sysfs.c (modalias_show) agree on this form.
+# The format of file2alias.c and pci-sysfs.c (modalias_show).
 _MODALIAS = re.compile(
     r"pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})"
     r"sd0000([0-9A-F]{4})bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})",
@@ -39,13 +39,13 @@ _MODALIAS = re.compile(
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_MAY_READ = 0o004
-# Many times faster than to ask each two addresses which comes first.
+# Much faster as a sort key than comparing dataclasses.
 _PARTS = operator.attrgetter("parts")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverBinding:
-    """Which driver a function has, and which one it is told to take."""
+    """The driver of a function, and its override."""
 
     driver: str | None
     driver_override: str | None
@@ -54,9 +54,9 @@ class DriverBinding:
 def read_functions(
     root: str, unreadable: MutableMapping[str, OsAccError]
 ) -> dict[PciAddress, PciFunction]:
-    """All functions, sorted; those that cannot be read go to ``unreadable``.
+    """Return all functions, sorted; add errors of functions to ``unreadable``.
 
-    :raises HostStepFailed: not even their names can be read.
+    :raises HostStepFailed: the list of names cannot be read.
     """
     found: dict[PciAddress, PciFunction] = {}
     path = os.path.join(root, DEVICES)
@@ -78,20 +78,20 @@ def read_functions(
 
 
 def read_function(root: str, address: PciAddress) -> PciFunction | None:
-    """One function as it is now; None where there is none (any more).
+    """Return the current state of one function; None if it does not exist.
 
-    :raises HostStepFailed: the kernel refuses, or says what nobody understands.
+    :raises HostStepFailed: the kernel reports an error or malformed data.
     """
     return _read_at(os.path.join(root, DEVICES, str(address)), None, address)
 
 
 def read_binding(root: str, address: PciAddress) -> DriverBinding | None:
-    """Driver and override as they are now; None where the function is gone.
+    """Return the current driver and override; None if the function is gone.
 
-    It may block while a write to this function is stuck: before Linux 7.0 a
-    read of ``driver_override`` takes the device's lock.
+    The call may block while a write to this function is stuck: before Linux 7.0
+    a read of ``driver_override`` takes the device's lock.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     try:
         fd = _open(os.path.join(root, DEVICES, str(address)))
@@ -101,7 +101,7 @@ def read_binding(root: str, address: PciAddress) -> DriverBinding | None:
         return None
     try:
         binding = DriverBinding(link_name("driver", dir_fd=fd), _override(fd))
-        # Without this a function that went meanwhile would look unbound.
+        # Otherwise a function removed in the meantime would appear unbound.
         return None if read_text("revision", dir_fd=fd) is None else binding
     finally:
         os.close(fd)
@@ -113,7 +113,6 @@ def _addresses(directory: int) -> list[PciAddress]:
         try:
             found.append(PciAddress.parse(name))
         except InvalidPciAddress:
-            # Whatever it is, it is not a function.
             continue
     return sorted(found, key=_PARTS)
 
@@ -156,14 +155,14 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     group = link_name("iommu_group", dir_fd=fd)
     driver = link_name("driver", dir_fd=fd)
     physfn = link_address("physfn", dir_fd=fd)
-    # A VF has no VFs.
+    # VFs have no sriov_totalvfs.
     total_vfs = 0 if physfn else _number(fd, "sriov_totalvfs") or 0
     vfs = _vfs(fd) if total_vfs else ()
     reset_methods = _reset_methods(fd)
     numa_node = _number(fd, "numa_node")
     serial = _serial(fd)
-    # Every function has a revision. Read last, its absence tells that the
-    # function went away meanwhile and that other absences mean nothing.
+    # Every function has a revision. It is read last: if it is missing, the function
+    # was removed in the meantime and other absences are void.
     revision = _number(fd, "revision")
     if revision is None:
         return None
@@ -181,10 +180,10 @@ def _read(fd: int, address: PciAddress) -> PciFunction | None:
     )
 
 
-# The VFs of a card, and cards of a kind, have the same names and numbers.
+# The VFs of a card, and cards of one model, share names and numbers.
 @functools.lru_cache(1024)
 def _modalias(text: str) -> tuple[int, int, int, int, int]:
-    """Vendor, product, subsystem's two and class."""
+    """Return vendor, product, subsystem vendor and product, and class."""
     match = _MODALIAS.fullmatch(text)
     if match is None:
         raise HostStepFailed(f"modalias says {text[:80]!r}")
@@ -208,7 +207,7 @@ def _number(fd: int, name: str) -> int | None:
 
 def _override(fd: int) -> str | None:
     text = read_text("driver_override", dir_fd=fd)
-    # printf's "%s" of a null pointer: what the kernel says when none is set.
+    # The kernel prints an unset override with "%s" of a null pointer.
     return None if text in (None, "", "(null)") else text
 
 
@@ -216,7 +215,7 @@ def _reset_methods(fd: int) -> tuple[str, ...]:
     methods = read_text("reset_method", dir_fd=fd)
     if methods is not None:
         return _words(methods)
-    # Before Linux 5.15 only the existence of "reset" tells anything; it is
+    # Before Linux 5.15 only the existence of "reset" indicates support; it is
     # write-only, so it cannot be opened here.
     try:
         os.stat("reset", dir_fd=fd, follow_symlinks=False)
@@ -230,7 +229,7 @@ def _reset_methods(fd: int) -> tuple[str, ...]:
 
 
 def _vfs(fd: int) -> tuple[PciAddress, ...]:
-    """The VFs of a PF in the order of their index."""
+    """Return the VFs of a PF in the order of their index."""
     found: dict[int, PciAddress] = {}
     for name in names(fd):
         match = _VIRTFN.fullmatch(name)
@@ -242,10 +241,10 @@ def _vfs(fd: int) -> tuple[PciAddress, ...]:
 
 
 def _serial(fd: int) -> str:
-    """The Device Serial Number where Linux (6.18) lets everybody read it.
+    """Return the Device Serial Number if any user may read it (Linux 6.18).
 
-    An identity must not depend on who asks: where only root may read the
-    number, root does not take it either.
+    The identity must not depend on the reader: if only root may read the number,
+    root ignores it as well.
     """
     try:
         mode = os.stat("serial_number", dir_fd=fd, follow_symlinks=False).st_mode
@@ -260,7 +259,7 @@ def _serial(fd: int) -> str:
     try:
         return read_text("serial_number", dir_fd=fd) or ""
     except HostStepFailed as error:
-        # How serial_number_show() says that the function carries none.
+        # EIO by serial_number_show(): the function has no serial number.
         if error.errno == errno.EIO:
             return ""
         raise

@@ -13,23 +13,23 @@ from os_acc.host.attributes import names, number, read_text
 from os_acc.objects.pci import IommuGroup, PciAddress
 
 GROUPS = "sys/kernel/iommu_groups"
-# The name that drivers/vfio/group.c gives to a group without an IOMMU.
+# The group name that drivers/vfio/group.c assigns without an IOMMU.
 _NO_IOMMU = "vfio-noiommu"
 
 
 def iommu_on(root: str) -> bool:
-    """Whether the kernel isolates anything at all.
+    """Return whether the kernel has any IOMMU group.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     return bool(names(os.path.join(root, GROUPS)))
 
 
 def blocking_regions(group: IommuGroup) -> tuple[tuple[int, int, str], ...]:
-    """The reserved regions that keep a group from being given to a guest.
+    """Return the reserved regions that prevent the assignment of a group.
 
-    ``direct`` only: firmware needs these mapped one to one. What is
-    ``direct-relaxable``, ``msi`` or ``reserved`` does not stand in the way
+    Only ``direct`` does: firmware needs these regions mapped one to one. The
+    types ``direct-relaxable``, ``msi`` and ``reserved`` do not
     (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
     """
     return tuple(region for region in group.reserved if region[2] == "direct")
@@ -38,9 +38,9 @@ def blocking_regions(group: IommuGroup) -> tuple[tuple[int, int, str], ...]:
 def read_groups(
     root: str, unreadable: MutableMapping[str, OsAccError]
 ) -> dict[int, IommuGroup]:
-    """All groups by number; those that cannot be read go to ``unreadable``.
+    """Return all groups by number; add errors of groups to ``unreadable``.
 
-    :raises HostStepFailed: not even the numbers can be read.
+    :raises HostStepFailed: the list of numbers cannot be read.
     """
     groups = {}
     for name in names(os.path.join(root, GROUPS)):
@@ -55,16 +55,16 @@ def read_groups(
 
 
 def read_group(root: str, group: int) -> IommuGroup | None:
-    """One group as it is now; None where there is none (any more).
+    """Return the current state of one group; None if it does not exist.
 
-    Members that are no PCI functions are not listed; VFIO judges those.
+    Members other than PCI functions are omitted; VFIO checks those.
 
-    :raises HostStepFailed: the kernel refuses, or says what nobody understands.
+    :raises HostStepFailed: the kernel reports an error or malformed data.
     """
     path = f"{os.path.join(root, GROUPS)}/{group}"
     reserved = read_text(f"{path}/reserved_regions") or ""
     members = _members(f"{path}/devices")
-    # The kernel drops a group with its last device.
+    # The kernel removes a group with its last device.
     if not members:
         return None
     return IommuGroup(
@@ -85,7 +85,7 @@ def _members(path: str) -> tuple[PciAddress, ...]:
     return tuple(sorted(members)) if len(members) > 1 else tuple(members)
 
 
-# Most groups have the same ones, of the host's interrupt controller.
+# Most groups have the same regions, those of the host's interrupt controller.
 @functools.lru_cache(256)
 def _regions(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple(_region(line) for line in text.split("\n") if line)

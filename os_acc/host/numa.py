@@ -2,13 +2,13 @@
 
 """The host's NUMA topology, from ``/sys/devices/system/{node,cpu}``.
 
-Of a kernel without NUMA: one cell, from ``/proc/meminfo`` (proc_meminfo(5)).
+For a kernel without NUMA: one cell, from ``/proc/meminfo`` (proc_meminfo(5)).
 
 Documentation/ABI/stable/sysfs-devices-node,
 Documentation/ABI/stable/sysfs-devices-system-cpu,
 Documentation/admin-guide/cputopology.rst and
-Documentation/admin-guide/mm/hugetlbpage.rst. Where two readings are possible,
-the one of libvirt is taken: it is what Nova's scheduler knows of this host.
+Documentation/admin-guide/mm/hugetlbpage.rst. Ambiguities are resolved as in
+libvirt, the source of Nova's data on this host.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ _SMALL_PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def read_topology(root: str) -> NUMATopology:
-    """The cells of the host as they are now.
+    """Return the current cells of the host.
 
-    A kernel without NUMA has the one cell 0 that libvirt makes up
-    (virCapabilitiesHostNUMAInitFake()): all that is online, all memory, and
-    nothing known of pages and distances. There is none where not even that
-    can be said, as in a root without ``/proc``.
+    A kernel without NUMA has a single cell 0, as in libvirt
+    (virCapabilitiesHostNUMAInitFake()): all online CPUs, all memory, and no
+    pages or distances. Without that data, for example without
+    ``/proc``, there is no cell.
 
-    Of each cell all CPUs that are online may be shared, and may be a guest's
-    alone: which of them Nova uses how is said by its options. Pages are ``used``
-    that are not free, whoever has them; of small ones that is not known, as the
-    kernel keeps all sorts of things in them. What guests have is not told apart.
+    All online CPUs of a cell are listed both as shared and as dedicated: Nova's
+    options decide their use. Huge pages that are not free count as ``used``,
+    regardless of their owner; the usage of small pages is unknown, because the
+    kernel uses them for many purposes. Usage by guests is not distinguished.
 
-    What goes while it is read is left out: a CPU, a node, or the distances of
-    all cells where a node has come or gone.
+    Objects removed during the read are omitted: a CPU, a node, or the distances
+    of all cells if the set of nodes changes.
 
-    :raises HostStepFailed: something is there and cannot be read or understood.
+    :raises HostStepFailed: an existing object cannot be read or parsed.
     """
     numbers = sorted(_list(os.path.join(root, NODES, "online")))
     if not numbers:
         return NUMATopology(tuple(_without_numa(root)))
     nodes = [node for n in numbers if (node := _read_node(root, n)) is not None]
-    # Last: a CPU that has gone offline meanwhile has no topology any more.
+    # Read last: a CPU that went offline in the meantime has no topology.
     online = _list(os.path.join(root, CPUS, "online"))
     return NUMATopology(tuple(node.cell(numbers, online) for node in nodes))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Core:
-    """Hardware threads that share a core, and the package it is in."""
+    """The hardware threads of a core, and its package."""
 
     threads: frozenset[int]
     package: int
@@ -69,7 +69,7 @@ class _Core:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Node:
-    """What is said of one node, before it is known which CPUs are online."""
+    """The data of one node, before offline CPUs are removed."""
 
     number: int
     memory_kb: int
@@ -95,7 +95,7 @@ class _Node:
         )
 
     def _pages(self) -> tuple[MemoryPages, ...]:
-        """Small pages are what huge ones leave (virNumaGetPages() in libvirt)."""
+        """Count memory without huge pages as small (virNumaGetPages() in libvirt)."""
         huge_kb = sum(pages.size_kb * pages.total for pages in self.huge_pages)
         small = max(self.memory_kb - huge_kb, 0) // _SMALL_PAGE_KB
         return (MemoryPages(_SMALL_PAGE_KB, small), *self.huge_pages)
@@ -108,7 +108,7 @@ def _without_numa(root: str) -> Iterator[NUMACell]:
         return
     cores = tuple(_cores(root, _list(os.path.join(root, CPUS, "online"))))
     whole = _Node(0, _memory_kb(path, meminfo), cores, (), ())
-    # As above: a CPU that has gone offline meanwhile has no topology any more.
+    # As above: a CPU that went offline in the meantime has no topology.
     cell = whole.cell([0], _list(os.path.join(root, CPUS, "online")))
     yield dataclasses.replace(cell, mempages=())
 
@@ -118,7 +118,7 @@ def _read_node(root: str, node: int) -> _Node | None:
     cores = tuple(_cores(root, _list(f"{path}/cpulist")))
     huge_pages = _huge_pages(f"{path}/hugepages")
     distances = _distances(f"{path}/distance")
-    # Every node has one. Read last, its absence tells that the node has gone.
+    # Every node has one. It is read last: if it is missing, the node is gone.
     meminfo = read_lines(f"{path}/meminfo")
     if not meminfo:
         return None
@@ -132,8 +132,8 @@ def _cores(root: str, cpus: frozenset[int]) -> Iterator[_Core]:
         if cpu not in left:
             continue
         path = os.path.join(root, CPUS, f"cpu{cpu}", "topology")
-        # In this order: a thread that goes offline in between is a core of its
-        # own, and lends its package to no other.
+        # In this order, a thread that goes offline in between forms its own core
+        # and does not pass its package to another.
         package = _package(f"{path}/physical_package_id")
         siblings = _list(f"{path}/thread_siblings_list")
         threads = (siblings & cpus) | {cpu}
@@ -142,22 +142,22 @@ def _cores(root: str, cpus: frozenset[int]) -> Iterator[_Core]:
 
 
 def _package(path: str) -> int:
-    """Where the kernel knows of no packages (-1), all is on one.
+    """Return the package; 0 if the kernel reports none (-1).
 
-    So says virHostCPUGetSocket() in libvirt.
+    This is the rule of virHostCPUGetSocket() in libvirt.
     """
     text = read_text(path)
     return 0 if text is None else max(number(text, path), 0)
 
 
 def _distances(path: str) -> tuple[int, ...]:
-    """To each node that is online, in their order (drivers/base/node.c)."""
+    """Return the distance to each online node, in order (drivers/base/node.c)."""
     text = " ".join(read_lines(path))
     return tuple(_natural(part, path) for part in text.split())
 
 
 def _huge_pages(directory: str) -> tuple[MemoryPages, ...]:
-    """Of a node without memory there are none."""
+    """Return the huge pages of a node; a node without memory has none."""
     found = []
     for name in names(directory):
         match = _HUGE_PAGES.fullmatch(name)
@@ -165,7 +165,7 @@ def _huge_pages(directory: str) -> tuple[MemoryPages, ...]:
             continue
         total = _count(f"{directory}/{name}/nr_hugepages")
         free = _count(f"{directory}/{name}/free_hugepages")
-        # Each number is of its own moment.
+        # The two values are not read atomically.
         found.append(MemoryPages(int(match[1]), total, max(total - free, 0)))
     return tuple(sorted(found, key=lambda pages: pages.size_kb))
 
@@ -191,7 +191,7 @@ def _natural(text: str, path: str) -> int:
 
 
 def _list(path: str) -> frozenset[int]:
-    """A list of CPUs or nodes, of any length; of none where it is missing."""
-    # Longer than a page where the numbers of many CPUs alternate between nodes.
+    """Return a list of CPUs or nodes of any length; empty if it is missing."""
+    # Longer than a page if the numbers of many CPUs alternate between nodes.
     lines = read_lines(path)
     return number_list(lines[0].strip() if lines else "", path)

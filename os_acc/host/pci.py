@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The PCI functions of the host: all at once, or one again."""
+"""The PCI functions of the host: a scan of all, or a reread of one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from os_acc.objects.pci import PciAddress
 def read_parents(
     root: str, addresses: Iterable[PciAddress]
 ) -> Mapping[PciAddress, PciAddress]:
-    """What is right above each function: a bridge, or an endpoint with a bus.
+    """Return the parent of each function: a bridge, or an endpoint with a bus.
 
-    What is on a root bus has nothing above it, and what has vanished neither. A VF
-    is beside its PF, not below it (pci_iov_add_virtfn() in drivers/pci/iov.c).
+    A function on a root bus, or a removed one, has none. A VF is a sibling of its
+    PF, not a child (pci_iov_add_virtfn() in drivers/pci/iov.c).
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     found = {}
     for address in addresses:
@@ -58,10 +58,10 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 def scan(root: str) -> Host:
     """Read every PCI function, IOMMU group and PCI network interface.
 
-    What vanishes meanwhile is left out; what cannot be understood is left out
-    and told in ``Host.unreadable``, so that one bad device stops no other.
+    Objects removed during the scan are omitted. Unreadable objects are omitted and
+    reported in ``Host.unreadable``, so that a faulty device does not affect others.
 
-    :raises HostStepFailed: not even the names of the devices can be read.
+    :raises HostStepFailed: the names of the devices cannot be read.
     """
     unreadable: dict[str, OsAccError] = {}
     return Host(
@@ -73,9 +73,9 @@ def scan(root: str) -> Host:
 
 
 def has_bus(root: str, address: PciAddress) -> bool:
-    """Whether a function has a PCI bus of its own behind it, as VMD has.
+    """Return whether a function has its own PCI bus behind it, like VMD.
 
-    Its class is that of a storage controller (drivers/pci/controller/vmd.c).
+    VMD has the class of a storage controller (drivers/pci/controller/vmd.c).
     """
     return any(
         _HOST_BRIDGE.fullmatch(name)
@@ -84,11 +84,11 @@ def has_bus(root: str, address: PciAddress) -> bool:
 
 
 def mdev_types(root: str, address: PciAddress) -> frozenset[str]:
-    """The types of mediated devices that a function's driver offers now.
+    """Return the types of mediated devices that a function's driver offers.
 
     Documentation/ABI/testing/sysfs-bus-vfio-mdev.
 
-    :raises HostStepFailed: they are there and cannot be listed.
+    :raises HostStepFailed: they exist and cannot be listed.
     """
     return frozenset(
         names(os.path.join(root, DEVICES, str(address), "mdev_supported_types"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the kernel tells everybody of its devices, as it happens.
+"""Uevents of the kernel, received over netlink.
 
-Needs no privilege and no udev daemon. The kernel speaks to the network
-namespace of the host alone: in a container with one of its own nothing is
-ever heard.
+No privilege and no udev daemon is required. The kernel sends these events to the
+host's network namespace only: a container with its own namespace never receives
+any.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final
 from os_acc import exception
 from os_acc.objects.pci import PciAddress
 
-#: What can change what this host offers: its functions, what is behind an
-#: FPGA's driver, the types of mediated devices.
+#: Subsystems that affect the inventory of this host: functions, the devices of
+#: FPGA drivers, the types of mediated devices.
 _SUBSYSTEMS: Final = frozenset(
     {"pci", "dfl", "fpga_region", "fpga_manager", "mdev", "mdev_bus"}
 )
-# Of Linux' own, without a header in front.
+# The kernel's own messages, without udev's header.
 _SOURCE: Final = "kernel"
 
 
 class Recovery(enum.Enum):
-    """How far the kernel is with a PCIe error (``pci_uevent_ers()``)."""
+    """The state of a PCIe error recovery (``pci_uevent_ers()``)."""
 
     BEGUN = "BEGIN_RECOVERY"
     SUCCESSFUL = "SUCCESSFUL_RECOVERY"
@@ -39,10 +39,10 @@ class Uevent:
     """One change of one device.
 
     :ivar action: ``add``, ``remove``, ``change``, ``bind``, ``unbind`` or
-        ``move``; empty where the kernel has told more than could be heard.
-    :ivar address: of a PCI function; None: it is something else.
-    :ivar recovery: how far an error of this function is; None: this is not
-        about one.
+        ``move``; empty if events were lost because the buffer overflowed.
+    :ivar address: of a PCI function; None: another device.
+    :ivar recovery: the state of an error recovery of this function; None: the
+        event is not about one.
     """
 
     action: str
@@ -51,13 +51,13 @@ class Uevent:
 
 
 class Monitor:
-    """Hears what the kernel tells from now on.
+    """Receive uevents from the creation of the object on.
 
-    :raises HostStepFailed: there is nothing to hear it by.
+    :raises HostStepFailed: uevents are not available.
     """
 
     def __init__(self) -> None:
-        # Whoever does not listen does not pay for libudev.
+        # Imported here, so that only monitoring requires libudev.
         try:
             import pyudev
 
@@ -71,11 +71,11 @@ class Monitor:
             ) from error
 
     def poll(self, seconds: float) -> Uevent | None:
-        """The next event that matters here; None: there was none in time.
+        """Return the next relevant event; None: none arrived in time.
 
-        One that does not matter ends the wait, too.
+        An irrelevant event ends the wait, too.
 
-        :raises HostStepFailed: nothing can be heard any more.
+        :raises HostStepFailed: the connection failed.
         """
         try:
             device = self._monitor.poll(timeout=seconds)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What of the devices the host itself uses.
+"""Devices in use by the host itself.
 
-Only what an ordinary user can see: a process that has opened a block device
-without claiming it, another network or mount namespace, or a member of a ZFS
-pool is not found here.
+Only uses visible to an ordinary user are found. Not found are a process that has
+opened a block device without claiming it, another network or mount namespace, and
+a member of a ZFS pool.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from os_acc.objects.pci import PciAddress
 
 
 def judge(name: str, use: Callable[[], str | None]) -> str | None:
-    """How the host uses a device; an error is told as a use of its own.
+    """Return how the host uses a device; an error counts as a use.
 
-    One broken device must neither be taken from the host by mistake nor keep
-    all others from being judged.
+    A faulty device must neither be taken from the host by mistake nor prevent the
+    check of others.
     """
     try:
         return use()
@@ -36,8 +36,8 @@ def judge(name: str, use: Callable[[], str | None]) -> str | None:
         return f"{name} cannot be judged: {error.message}"
 
 
-# With native multipath the disk that is mounted hangs below the subsystem,
-# a virtual device; below the controller is only a hidden path to it
+# With native multipath the mounted disk is a virtual device below the subsystem;
+# the controller has only a hidden path to it
 # (drivers/nvme/host/multipath.c, nvme_mpath_set_disk_name).
 _NVME_PATH = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)", re.ASCII)
 
@@ -52,7 +52,7 @@ class _Busy:
     btrfs: frozenset[str]
 
     def use(self, device: ClassDevice) -> str | None:
-        """How the host uses this one device, partitions aside."""
+        """Return how the host uses this device, partitions aside."""
         if holders := names(f"{device.path}/holders"):
             return f"{device.name} is held by {holders[0]}"
         if device.name in self.swaps:
@@ -66,9 +66,9 @@ class _Busy:
 
 
 def block_uses(root: str) -> Iterator[tuple[PciAddress, str]]:
-    """Each use of a block device, with the function that it belongs to.
+    """Yield each use of a block device, with its PCI function.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     devices = class_devices(root, "block")
     busy = _read_busy(root)
@@ -88,7 +88,7 @@ def _owners(
 ) -> list[PciAddress]:
     if device.owner is not None:
         return [device.owner]
-    # The device itself, or the disk of which it is a partition.
+    # The device itself, or the disk of a partition.
     for name in (device.name, *device.ancestors[-1:]):
         if name in paths:
             return paths[name]
@@ -96,7 +96,7 @@ def _owners(
 
 
 def _multipath(devices: list[ClassDevice]) -> dict[str, list[PciAddress]]:
-    """The functions that lead to each multipath disk, by its name."""
+    """Return the functions that lead to each multipath disk, by its name."""
     paths: dict[str, list[PciAddress]] = {}
     for device in devices:
         match = _NVME_PATH.fullmatch(device.name)
@@ -110,14 +110,14 @@ def _read_busy(root: str) -> _Busy:
     sources: dict[str, str] = {}
     for device, source, where in _mounts(root):
         mounts.setdefault(device, where)
-        # A file system may have a device of its own, as btrfs does.
+        # A file system may have its own device number, as btrfs does.
         if source.startswith("/dev/"):
             sources.setdefault(os.path.basename(source), where)
     return _Busy(mounts, sources, _swaps(root), _btrfs(root))
 
 
 def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
-    """``major:minor`` (empty if unknown), source and place of each mount.
+    """Yield ``major:minor`` (empty if unknown), source and target of each mount.
 
     Documentation/filesystems/proc.rst, "/proc/<pid>/mountinfo".
     """
@@ -130,8 +130,8 @@ def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
                 yield number, source, where
     if lines:
         return
-    # Every process sees its root mounted: no mount at all means no /proc, and
-    # then nobody knows what is in use.
+    # Every process sees its root mounted: no mount at all means no /proc, and the
+    # uses are unknown.
     lines = read_lines(f"{proc}/mounts")
     if not lines:
         raise HostStepFailed(
@@ -151,7 +151,7 @@ def _swaps(root: str) -> frozenset[str]:
 
 
 def _btrfs(root: str) -> frozenset[str]:
-    """Every member of a mounted btrfs; mountinfo names only one of them."""
+    """Return all members of mounted btrfs; mountinfo names one per file system."""
     directory = os.path.join(root, "sys/fs/btrfs")
     return frozenset(
         member
@@ -164,9 +164,9 @@ _DISPLAY_CLASS = 0x03
 
 
 def display_uses(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
-    """Each display in use, with the function that it belongs to.
+    """Yield each display in use, with its PCI function.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     yield from _boot_displays(root, host)
     yield from _connectors(root)
@@ -186,7 +186,7 @@ def _boot_displays(root: str, host: Host) -> Iterator[tuple[PciAddress, str]]:
 
 
 def _boot_vga(path: str) -> str | None:
-    # The VGA arbiter's choice, also where no driver has taken the function.
+    # Set by the VGA arbiter, even for a function without a driver.
     if read_text(f"{path}/boot_vga") == "1":
         return "it is the display that the firmware booted with"
     return None
@@ -222,9 +222,9 @@ _IFF_UP = 0x1  # include/uapi/linux/if.h
 
 
 def network_uses(root: str) -> Iterator[tuple[PciAddress, str]]:
-    """Each interface in use, with the function that it belongs to.
+    """Yield each network interface in use, with its PCI function.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     for device in class_devices(root, "net"):
         if device.owner is not None:
@@ -251,19 +251,19 @@ def _is_up(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What the host uses, at one moment: a sentence for each function."""
+    """A snapshot of the host's uses: a sentence for each function."""
 
     by_function: Mapping[PciAddress, str]
 
     def of(self, address: PciAddress) -> str | None:
-        """What the host uses of a function; None where nothing."""
+        """Return the host's use of a function; None if unused."""
         return self.by_function.get(address)
 
 
 def read_usage(root: str, host: Host) -> Usage:
-    """Look at all functions of a scan at once.
+    """Determine the uses of all functions of a scan.
 
-    :raises HostStepFailed: the kernel refuses to say: then nobody knows.
+    :raises HostStepFailed: the kernel reports an error: the uses are unknown.
     """
     found: dict[PciAddress, str] = {}
     for uses in (
@@ -277,10 +277,10 @@ def read_usage(root: str, host: Host) -> Usage:
 
 
 def host_uses(root: str, host: Host, address: PciAddress) -> str | None:
-    """What the host uses of one function now; None where nothing.
+    """Return the host's current use of one function; None if unused.
 
-    :raises HostStepFailed: the kernel refuses to say: then nobody knows.
-    :raises DeviceNotFound: there was no such function in the scan.
+    :raises HostStepFailed: the kernel reports an error: the use is unknown.
+    :raises DeviceNotFound: the scan has no such function.
     """
     host.function(address)
     return read_usage(root, host).of(address)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What VFIO will take, and why it will not."""
+"""VFIO's conditions for a device, and its limitations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from os_acc.exception import VfioUnavailable
 from os_acc.host.attributes import read_text
 from os_acc.objects.pci import PciFunction
 
-# vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata let
-# a guest harm the host. PF and VF of QAT C3xxx, C62x and DH895xCC; DSA and
+# vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c: known errata allow
+# a guest to harm the host. PF and VF of QAT C3xxx, C62x and DH895xCC; DSA and
 # IAX of Sapphire Rapids (since Linux 6.9).
 _DENYLIST = frozenset(
     {
@@ -28,14 +28,14 @@ _DENYLIST = frozenset(
         )
     }
 )
-# Drivers that set driver_managed_dma: they do no DMA of their own, so VFIO
-# tolerates them beside a guest's device (drivers/pci/pcie/portdrv.c,
+# Drivers that set driver_managed_dma: they perform no DMA of their own, so VFIO
+# accepts them beside a guest's device (drivers/pci/pcie/portdrv.c,
 # drivers/pci/pci-stub.c).
 _TOLERATED = frozenset({"pcieport", "pci-stub"})
 
 
 def vfio_ready(root: str) -> None:
-    """Check that the vfio-pci driver is there.
+    """Check that the vfio-pci driver is available.
 
     :raises VfioUnavailable: it is not.
     """
@@ -44,19 +44,19 @@ def vfio_ready(root: str) -> None:
 
 
 def has_node(root: str, group: int) -> bool:
-    """Whether VFIO still has, or waits for, a function of an IOMMU group."""
+    """Return whether VFIO still has, or waits for, a function of an IOMMU group."""
     return os.path.exists(os.path.join(root, "dev/vfio", str(group)))
 
 
 def is_vfio_driver(driver: str | None) -> bool:
-    """Whether a driver is vfio-pci or one of its variants (mlx5_vfio_pci)."""
+    """Return whether a driver is vfio-pci or one of its variants (mlx5_vfio_pci)."""
     return driver is not None and "vfio" in driver.replace("-", "_").split("_")
 
 
 def denylisted(root: str, function: PciFunction) -> bool:
-    """Whether vfio-pci refuses this device for its errata.
+    """Return whether vfio-pci rejects this device for its errata.
 
-    :raises HostStepFailed: the kernel refuses to say how vfio-pci was loaded.
+    :raises HostStepFailed: vfio-pci's module parameter cannot be read.
     """
     identity = function.identity
     if (identity.vendor, identity.product) not in _DENYLIST:
@@ -66,10 +66,10 @@ def denylisted(root: str, function: PciFunction) -> bool:
 
 
 def leaves_group_viable(function: PciFunction) -> bool:
-    """Whether VFIO can open the IOMMU group with this member as it is.
+    """Return whether VFIO can open the IOMMU group with this member as it is.
 
-    A group can go to a guest if each member is unbound, VFIO's, or bound to a
-    driver that does no DMA (Documentation/driver-api/vfio.rst, "group
+    A group is viable if each member is unbound, bound to VFIO, or bound to a
+    driver that performs no DMA (Documentation/driver-api/vfio.rst, "group
     viability").
     """
     driver = function.driver

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The host at one moment, as one immutable value."""
+"""A snapshot of the host as one immutable value."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """What one scan found; the mappings are read-only and sorted by key.
+    """The result of one scan; the mappings are read-only and sorted by key.
 
-    :ivar netdevs: the PCI function of each network interface that has one.
-    :ivar unreadable: what was there and could not be understood, by name (a
-        PCI address or ``iommu group <n>``): left out of the rest, not fatal.
+    :ivar netdevs: the PCI function of each PCI network interface.
+    :ivar unreadable: errors of unreadable objects, by name (a PCI address or
+        ``iommu group <n>``); these objects are missing from the other mappings.
     """
 
     functions: Mapping[PciAddress, PciFunction]
@@ -26,9 +26,9 @@ class Host:
     unreadable: Mapping[str, OsAccError] = dataclasses.field(compare=False)
 
     def function(self, address: PciAddress) -> PciFunction:
-        """One function.
+        """Return one function.
 
-        :raises DeviceNotFound: there was none at this address.
+        :raises DeviceNotFound: there is none at this address.
         """
         try:
             return self.functions[address]
@@ -38,10 +38,10 @@ class Host:
             raise DeviceNotFound(f"no PCI function {address} on this host") from error
 
     def group_of(self, address: PciAddress) -> IommuGroup:
-        """The IOMMU group of one function.
+        """Return the IOMMU group of one function.
 
-        :raises DeviceNotFound: there was no function at this address.
-        :raises IommuUnavailable: it is in no group, or in an unreadable one.
+        :raises DeviceNotFound: there is no function at this address.
+        :raises IommuUnavailable: it has no group, or the group is unreadable.
         """
         number = self.function(address).iommu_group
         if number is None:

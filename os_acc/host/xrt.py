@@ -2,15 +2,15 @@
 
 """AMD/Xilinx cards on XRT's drivers, xclmgmt and xocl.
 
-What is read lies in the directories of the card's two PCI functions, and is
-readable for everybody (https://xilinx.github.io/XRT/2024.1/html/sysfs.html;
+The attributes are in the directories of the card's two PCI functions and
+readable by any user (https://xilinx.github.io/XRT/2024.1/html/sysfs.html;
 mgmt-sysfs.c and xocl_sysfs.c of XRT 2.16)::
 
     0000:3b:00.0/   driver -> xclmgmt; mgmt_pf, interface_uuids, ready,
                     dev_offline, mfg, recovery
     0000:3b:00.1/   driver -> xocl; user_pf, xclbinuuid, ready
 
-No tool is run for it: ``xbmgmt examine`` shows the same attributes
+No tool is run: ``xbmgmt examine`` shows the same attributes
 (ReportPlatform.cpp).
 """
 
@@ -27,17 +27,17 @@ from os_acc.objects import xrt
 from os_acc.objects.pci import PciAddress, PciFunction
 
 _FUNCTIONS = 8
-# PCI class of "processing accelerators", which the functions of shells have.
+# PCI class "processing accelerators", used by the functions of shells.
 _ACCELERATOR = 0x1200
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ManagementFunction:
-    """A card by its management function.
+    """A card's management function.
 
-    :ivar interface_id: canonical UUID that xclbins have to be built for; None
-        where the card takes none now.
-    :ivar why: why not.
+    :ivar interface_id: canonical UUID that xclbins must match; None if the card
+        accepts none at present.
+    :ivar why: the reason if it accepts none.
     """
 
     function: PciFunction
@@ -46,12 +46,12 @@ class ManagementFunction:
 
 
 def is_management(root: str, function: PciFunction) -> bool:
-    """Whether this is the function by which a card is programmed and flashed.
+    """Return whether a function programs and flashes a card.
 
-    Bound to xclmgmt or not: then by its place beside a user function, whose
-    device id is the next one (the tables in xocl_devices.h).
+    A function without xclmgmt is recognised by its place beside a user function,
+    whose device id is the next one (the tables in xocl_devices.h).
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     if function.identity.vendor != xrt.VENDOR or function.driver == xrt.USER_DRIVER:
         return False
@@ -66,9 +66,9 @@ def is_management(root: str, function: PciFunction) -> bool:
 
 
 def management_of(root: str, user: PciFunction) -> ManagementFunction | None:
-    """The card of a user function; None where xclmgmt has none in its slot.
+    """Return the card of a user function; None if xclmgmt has none in its slot.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     found = [
         other
@@ -79,9 +79,9 @@ def management_of(root: str, user: PciFunction) -> ManagementFunction | None:
 
 
 def read_management(root: str, address: PciAddress) -> ManagementFunction | None:
-    """A card by its management function; None where xclmgmt has none there.
+    """Return a card by its management function; None if xclmgmt has none there.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     function = read_function(root, address)
     if function is None or function.driver != xrt.MANAGEMENT_DRIVER:
@@ -93,8 +93,8 @@ def read_management(root: str, address: PciAddress) -> ManagementFunction | None
     try:
         text = read_text(f"{place}/interface_uuids")
     except HostStepFailed:
-        # EINVAL: the shell has no metadata, as old ones that are told apart
-        # by the time of their making only.
+        # EINVAL: the shell has no metadata, like old shells, which are identified
+        # only by their creation time.
         return ManagementFunction(function, None, "its shell has no interface uuid")
     found = xrt.interface_id(text) if text else None
     if found is None:
@@ -105,11 +105,11 @@ def read_management(root: str, address: PciAddress) -> ManagementFunction | None
 
 
 def read_xclbin(root: str, user: PciAddress) -> str | None:
-    """Canonical UUID of the xclbin that xocl has loaded; None: none known.
+    """Return the canonical UUID of the xclbin loaded by xocl; None: unknown.
 
-    xocl knows what it has loaded itself since it took the function.
+    xocl reports only an xclbin that it loaded itself since it was bound.
 
-    :raises HostStepFailed: the kernel refuses to say.
+    :raises HostStepFailed: the kernel reports an error.
     """
     text = read_text(os.path.join(root, DEVICES, str(user), "xclbinuuid"))
     return xrt.xclbin_id(text) if text else None
@@ -138,7 +138,7 @@ def _is_next(function: PciFunction, other: PciFunction) -> bool:
 
 
 def _beside(root: str, address: PciAddress) -> Iterator[PciFunction]:
-    """The other functions of a slot."""
+    """Yield the other functions of a slot."""
     for number in range(_FUNCTIONS):
         if number != address.function:
             place = dataclasses.replace(address, function=number)

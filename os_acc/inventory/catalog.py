@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host offers, as this process knows it and Placement is told it."""
+"""The current inventory of the host, as cached and as published in Placement."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ LOG = log.getLogger(__name__)
 
 
 class Catalog:
-    """The host is looked at here, and what is seen is kept for those who cannot wait.
+    """Scan the host, and keep the result for callers that cannot wait; thread-safe.
 
-    Thread-safe.
-
-    :ivar ours: all providers that this host ever offered, as far as it is known:
-        uuid to resource class. A device that has vanished is known for ours by it.
-    :ivar snapshots: what is offered, for those who cannot wait for sysfs.
-    :ivar memory: what Placement was told.
-    :ivar tree: who writes into Nova's provider tree.
+    :ivar ours: the resource class of every provider that this host ever offered,
+        by UUID. It identifies a provider of ours whose device has vanished.
+    :ivar snapshots: the capacity, for callers that cannot wait for sysfs.
+    :ivar memory: the names that are published in Placement.
+    :ivar tree: the writer of Nova's provider trees.
     """
 
     def __init__(
@@ -65,21 +63,22 @@ class Catalog:
         self.tree = TreeWriter(node_name, self.memory, rules.named.resource_classes)
 
     def forget_parent(self) -> None:
-        """In a forked child: wait for none of the parent's threads."""
+        """In a forked child, replace the locks that threads of the parent may hold."""
         self.snapshots.forget()
         self.tree.forget()
         self.memory.forget()
 
     def look(self, deadline: float = math.inf) -> discovery.Inventory:
-        """Return the devices that the host offers now, judged by the leases.
+        """Return the devices that the host offers now, in view of the leases.
 
-        :raises StoreReplaced: there is another store each time, until the deadline.
+        :raises StoreReplaced: the store was replaced in each attempt until the
+            deadline.
         """
         while True:
             try:
                 return self._look(deadline)
             except StoreReplaced as error:
-                LOG.debug("looks again: %s", error)
+                LOG.debug("scanning the host again: %s", error)
                 if time.monotonic() >= deadline:
                     raise
 
@@ -89,7 +88,7 @@ class Catalog:
         standing = self.reconciler.standing(store, deadline)
         stock = self._judged(standing, deadline)
         if stock.has_unknown:
-            # What was leased while the host was read looks like nobody's.
+            # A device that was leased during the scan looks unknown.
             before, standing = standing, self.reconciler.standing(store, deadline)
             if standing.store != before.store:
                 raise StoreReplaced("the store was replaced while the host was read")
@@ -128,15 +127,15 @@ class Catalog:
             raise
 
     def recount(self, deadline: float) -> exception.StateUnavailable | None:
-        """Let the snapshot know which leases there are after a failure.
+        """Update the leases of the snapshot after a failure.
 
-        What keeps it from that is returned: the failure is more important.
+        An error is returned, not raised: it must not hide that failure.
         """
         began = self.snapshots.begin()
         try:
             standing = self._store.until(deadline).standing()
         except exception.StateUnavailable as error:
-            LOG.warning("the leases are counted later: %s", error)
+            LOG.warning("cannot read the leases, will retry: %s", error)
             self.snapshots.expire()
             return error
         self.snapshots.note(began, standing)
@@ -145,13 +144,13 @@ class Catalog:
     def count_released(
         self, before: Iterable[Lease], failed: bool, deadline: float
     ) -> exception.StateUnavailable | None:
-        """Let the snapshot know what a release has changed.
+        """Update the snapshot after a release.
 
-        A unit counts the same whether it is leased or free. It does not where
-        its release fails, or has failed before, or its device has vanished.
+        A unit counts the same whether it is leased or free, unless its release
+        fails, or failed before, or its device has vanished.
 
-        :param before: the leases, as they were before the release.
-        :returns: what keeps the leases from being counted.
+        :param before: the leases before the release.
+        :returns: the error that prevented the update.
         """
         leases = tuple(before)
         why = None
@@ -168,9 +167,10 @@ class Catalog:
     def _remember(
         self, stock: discovery.Inventory, standing: RecordedState, store: Store
     ) -> None:
-        """Know every provider again whose device has vanished: it is ours."""
+        """Record the providers, so that they are known after their devices vanish."""
         recorded = store.providers()
-        # Another process may have found some, and a tree or Placement others.
+        # self.ours may have providers of a tree or of Placement, recorded those of
+        # other processes.
         known = {**self.ours, **recorded, **stock.classes}
         new = dict(known.items() - recorded.items())
         if (
@@ -179,27 +179,27 @@ class Catalog:
             or not stock.plugins.items() <= standing.plugins.items()
         ):
             store.remember_providers(new, stock.places, stock.plugins)
-        # In place: two threads that find a new card each keep both.
+        # In place: two threads that each find a new card must both keep it.
         self.ours.update(known)
         self.memory.tell(stock.providers.values(), store)
 
     def publish_regions(self, deadline: float) -> None:
-        """Let the snapshot know what regions hold: it is among their traits."""
+        """Update the region traits of the snapshot."""
         try:
             self.look(deadline)
         except exception.OsAccError as error:
-            LOG.warning("what regions hold is told later: %s", error)
+            LOG.warning("cannot update the region traits, will retry: %s", error)
             self.snapshots.expire()
 
     def check_ours(self, providers: Iterable[str], deadline: float) -> None:
-        """Hold providers against all that this host ever offered.
+        """Check that providers belong to this host.
 
-        :raises ProviderNotFound: one is none of them.
+        :raises ProviderNotFound: one of them was never offered.
         """
         providers = set(providers)
         if providers <= self.ours.keys():
             return
-        # What this process has not seen yet may be ours as well.
+        # Another process may have found the provider.
         self.look(deadline)
         for uuid in sorted(providers - self.ours.keys()):
             raise exception.ProviderNotFound(
@@ -215,9 +215,9 @@ class Catalog:
         asked: sync.Publisher,
         deadline: float,
     ) -> TraitView:
-        """What there is to know of traits; Placement is asked where that decides.
+        """Return the known traits; those in Placement are read if they matter.
 
-        :raises PlacementError: it does not answer.
+        :raises PlacementError: Placement does not answer.
         """
         known = TraitView(
             own={each.uuid: each.device.traits for each in stock.providers.values()},
@@ -232,7 +232,7 @@ class Catalog:
         try:
             told = asked.traits(unheard, deadline)
         except exception.PlacementNotConfigured as error:
-            LOG.debug("which traits others have set is not known: %s", error)
+            LOG.debug("cannot read the traits that others set: %s", error)
             return known
         return dataclasses.replace(known, heard={**known.heard, **told})
 
@@ -240,7 +240,7 @@ class Catalog:
         """See :func:`os_acc.update_provider_tree`."""
         newest = self.snapshots.newest()
         recognized = self.tree.write(provider_tree, nodename, newest, self.ours)
-        # On record with the next look: whoever asks here does not wait for it.
+        # The next scan records them; Nova does not wait for the store.
         self.ours.update(recognized)
 
     def publish(self, to: sync.Publisher) -> sync.SyncResult:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host offers at this moment, and what it does not and why."""
+"""Discovery of the devices that the host offers, and of the rejected ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOG = log.getLogger(__name__)
 
 _CUSTOM = re.compile("CUSTOM_.")
 
-# A plugin only reads, and discovery is part of each plug.
+# A plugin only reads, and discovery is part of every plug.
 _DISCOVER_SECONDS = 10.0
 
 _MAYBE_UNKNOWN = frozenset({RejectReason.UNKNOWN_STATE, RejectReason.NOT_ISOLATED})
@@ -48,13 +48,13 @@ _MAYBE_UNKNOWN = frozenset({RejectReason.UNKNOWN_STATE, RejectReason.NOT_ISOLATE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inventory:
-    """One look at the host.
+    """The result of a scan of the host.
 
-    :ivar set_aside: the plugins that failed to say what they know.
-    :ivar places: what the providers, and those of cards, are named after.
-    :ivar standing: the leases that this was judged against. A choice among the
-        providers uses them, too.
-    :ivar prebound: functions that are on vfio-pci without us, says the operator.
+    :ivar set_aside: the plugins whose discovery failed.
+    :ivar places: the devices and cards that providers are named after.
+    :ivar standing: the leases that the scan was checked against; device
+        selection uses them, too.
+    :ivar prebound: functions that the operator declared to be on vfio-pci.
     """
 
     host: Host
@@ -69,28 +69,28 @@ class Inventory:
 
     @property
     def classes(self) -> Mapping[str, str]:
-        """The resource class of each provider, by its uuid."""
+        """The resource class of each provider, by UUID."""
         return {
             uuid: each.device.resource_class for uuid, each in self.providers.items()
         }
 
     @property
     def plugins(self) -> Mapping[str, str]:
-        """The plugin of each provider, by its uuid."""
+        """The plugin of each provider, by UUID."""
         return {uuid: each.device.plugin for uuid, each in self.providers.items()}
 
     @property
     def has_unknown(self) -> bool:
-        """Whether something may be prepared for a guest, and leased to none.
+        """Whether a device may be prepared for a guest without a lease.
 
-        Of a device that is not isolated this may be what is in its way.
+        It may also be the reason why another device is not isolated.
         """
         return any(each.reason in _MAYBE_UNKNOWN for each in self.refused)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperatorRules:
-    """What the operator said of devices, here and in Nova's options."""
+    """The operator's configuration of devices, in our options and in Nova's."""
 
     named: device_spec.DeviceSpec
     nova: device_spec.DeviceSpec
@@ -100,13 +100,13 @@ class OperatorRules:
 
 
 class RejectionLog:
-    """Writes to the log what is not offered, and each thing once."""
+    """Logs rejected devices and failed plugins, each once."""
 
     def __init__(self) -> None:
         self._texts: frozenset[str] = frozenset()
 
     def tell(self, stock: Inventory) -> None:
-        """Log what has become so since the last time."""
+        """Log the rejections that are new since the last call."""
         now = [
             f"{each.address} is named in [os_acc] device_spec but not offered: {each}"
             for each in stock.refused
@@ -130,12 +130,11 @@ def discover(
     host: Host | None = None,
     faults: Mapping[PciAddress, str] = MappingProxyType({}),
 ) -> Inventory:
-    """Scan the host, judge what is named, and let the plugins choose.
+    """Scan the host, check the named devices, and run the plugins.
 
-    :param standing: the leases by which functions are judged.
-    :param host: what a scan has found already.
-    :param faults: functions of which the kernel has said that they are out of
-        order, and how.
+    :param standing: the leases, which decide on the state of functions.
+    :param host: the result of an earlier scan.
+    :param faults: faults that the kernel has reported, by function.
     :raises HostStepFailed: the host cannot be read at all.
     :raises DeviceStuck: the deadline has passed.
     """
@@ -199,7 +198,7 @@ def _with_faults(device: Device, faults: Mapping[PciAddress, str]) -> Device:
 
 
 def _with_fault(handle: Handle, faults: Mapping[PciAddress, str]) -> Handle:
-    """Out of order with any function that a guest would get along with it."""
+    """Return the handle, marked faulty if any function of its group is."""
     found = [f"{each} {faults[each]}" for each in handle.members if each in faults]
     if not found:
         return handle
@@ -220,7 +219,7 @@ def _match(spec: device_spec.DeviceSpec, host: Host) -> dict[PciAddress, DeviceT
 def _with_policies(
     named: Mapping[PciAddress, DeviceTags], aliases: Mapping[PciAddress, DeviceTags]
 ) -> dict[PciAddress, DeviceTags]:
-    """What Nova's alias says of NUMA comes before what we are told ourselves."""
+    """Return the device tags; a NUMA policy of Nova's alias takes precedence."""
     return {
         address: (
             dataclasses.replace(tags, numa_policy=aliases[address].numa_policy)
@@ -239,7 +238,7 @@ def _claims(
     taken: set[PciAddress] = set()
     for address in sorted(evidence.named):
         if address in taken:
-            # Its group goes to a guest under another function's name.
+            # It was claimed as a member of another function's group.
             continue
         verdict = eligibility.judge(evidence, address)
         if isinstance(verdict, RejectedDevice):
@@ -260,7 +259,7 @@ def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> NamedFunc
 def _still_there(
     places: Mapping[str, ProviderOrigin], host: Host
 ) -> dict[str, PciAddress]:
-    """The functions after which a provider on record is named, by its uuid."""
+    """Return the functions that recorded providers are named after, by UUID."""
     return {
         uuid: place.address
         for uuid, place in places.items()
@@ -272,7 +271,7 @@ def _still_there(
 def _last_offered(
     plugins: Mapping[str, str], there: Mapping[str, PciAddress]
 ) -> dict[PciAddress, set[str]]:
-    """The plugins that are on record as having offered what is in a place."""
+    """Return the plugins that are recorded for each function."""
     found: dict[PciAddress, set[str]] = {}
     for uuid, name in plugins.items():
         if uuid in there:
@@ -296,14 +295,14 @@ def _claim(
 
 
 def _parent(host: Host, function: PciFunction) -> PciFunction:
-    # In a guest a VF has no PF to be seen.
+    # In a guest, the PF of a VF is not visible.
     return host.functions.get(function.physfn or function.address, function)
 
 
 def _recorded(
     root: str, standing: RecordedState, plugin: str
 ) -> Mapping[PciAddress, Region]:
-    """The regions of a plugin's functions that are leased: nobody sees those."""
+    """Return the regions of a plugin's leased functions, which no scan can read."""
     this_boot = attributes.boot_id(root)
     return MappingProxyType(
         {
@@ -316,7 +315,7 @@ def _recorded(
 
 
 def _in_boot(programming: Programming, boot_id: str) -> Region:
-    """The region as it was, if that was in this boot: a boot may empty it."""
+    """Return the region, without its function after a reboot, which may empty it."""
     if programming.boot_id == boot_id:
         return programming.region
     return dataclasses.replace(programming.region, function_id=None)
@@ -356,7 +355,7 @@ def _discover(
         gone = {handle.address for device in found for handle in device.handles}
         gone.update(each.address for each in not_offered)
         left = tuple(claim for claim in left if claim.function.address not in gone)
-    # What no plugin took: the reason may be one that failed.
+    # Claims that no plugin took; a plugin that failed may be the reason.
     detail = "; ".join(each.reason for each in aside)
     reason = RejectReason.PLUGIN_FAILED if aside else RejectReason.NO_PLUGIN
     refused += [
@@ -371,9 +370,10 @@ def _keep(
     offered: Mapping[PciAddress, Collection[str]],
     refused: list[RejectedDevice],
 ) -> tuple[UsableFunction, ...]:
-    """Refuse to the others what an idle plugin has offered; return the rest.
+    """Reject functions that an idle plugin has offered; return the others.
 
-    A guest would get it under another class, without what that plugin prepares.
+    Else another plugin would offer them under another class, without the
+    preparation of the idle one.
     """
     left: list[UsableFunction] = []
     for claim in claims:
@@ -390,9 +390,9 @@ def _keep(
 def _take(
     plugin: base.PluginBase, candidates: base.Candidates
 ) -> tuple[list[Device], list[RejectedDevice]]:
-    """What a plugin takes of the claims: only that, and each once.
+    """Return a plugin's devices, after a check that it offers each claim once.
 
-    :raises ValueError: it offers what it must not.
+    :raises ValueError: the plugin offers a device that is no claim.
     """
     free = {claim.handle() for claim in candidates.claims}
     places = {handle.address for handle in free}
@@ -408,7 +408,7 @@ def _take(
         if any(device.address == other.address for other in devices):
             raise ValueError(f"{device.address} is two devices: give one all handles")
         for handle in device.handles:
-            # Of a candidate nothing may be changed, but what its plugin knows.
+            # A plugin may not change a handle, except for its fault.
             healthy = dataclasses.replace(handle, fault="")
             if healthy not in free:
                 raise ValueError(
@@ -431,7 +431,7 @@ def _check(plugin: base.PluginBase, device: object) -> None:
     for name in (device.resource_class, *device.traits):
         if not PLACEMENT_NAME.fullmatch(name):
             raise ValueError(f"{device.address} has {name!r}, no name for Placement")
-    # Placement would refuse it, and Nova's update of the whole node with it.
+    # Placement would reject it, and Nova's update of the whole node would fail.
     for name in _unheard_of(device):
         raise ValueError(
             f"{device.address} has {name!r}, neither standard nor CUSTOM_ something"
@@ -449,9 +449,9 @@ def _unheard_of(device: Device) -> Iterator[str]:
 
 
 def _places(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
-    """Where something is that can be known by a serial number, offered or not."""
+    """Yield the origins of functions with a serial number, and of the devices."""
     for function in host.functions.values():
-        # VFs may have the serial number of their PF.
+        # VFs may report the serial number of their PF.
         if function.identity.serial and function.physfn is None:
             yield naming.place(function.identity, function.address)
     for device in devices:

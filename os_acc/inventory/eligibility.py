@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May a device that the operator named be given to a guest?
+"""Rules of eligibility: may a device that the operator named be given to a guest?
 
-Each rule answers with the reason why not, or with nothing. What a lease
-already holds is judged by the rules that a lease cannot change.
+Each rule returns the reason of a rejection, or None. A leased device is checked only
+against rules that its lease cannot affect.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostEvidence:
-    """All that the rules look at.
+    """The facts that the rules check.
 
     :ivar named: the functions that ``[os_acc] device_spec`` names.
-    :ivar nova: the functions that Nova's own options name as well.
-    :ivar nova_mdev_types: what Nova takes of every function that offers it.
-    :ivar leased: the functions that a lease holds.
-    :ivar taken: those, and what damaged records of leases claim.
-    :ivar in_parts: the PFs of which VFs are leased, each with one that is.
-    :ivar claimed: the functions that the privileged helper has taken for leases
-        that are not recorded, with their uuids.
+    :ivar nova: the functions that Nova's options also name.
+    :ivar nova_mdev_types: the mdev types that Nova claims on every function.
+    :ivar leased: the functions of the leases.
+    :ivar taken: the leased functions, and those in damaged lease records.
+    :ivar in_parts: one leased VF of each PF that has any.
+    :ivar claimed: the lease UUIDs of functions that the privileged helper took for
+        leases which are not recorded.
     """
 
     root: str
@@ -48,7 +48,7 @@ class HostEvidence:
 def judge(
     evidence: HostEvidence, address: PciAddress
 ) -> RejectedDevice | tuple[PciAddress, ...]:
-    """The members of a usable device's group, or why it is not usable."""
+    """Return the members of a usable device's group, or the rejection."""
     function = evidence.host.function(address)
     for rule in _RULES:
         refused = rule(evidence, function)
@@ -64,7 +64,7 @@ def _no(
 
 
 def _bridge(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | None:
-    # To list a directory is dear, and a VF never has a bus behind it.
+    # Listing a directory is expensive, and a VF never has a bus behind it.
     if function.is_bridge or (
         function.physfn is None and pci.has_bus(evidence.root, function.address)
     ):
@@ -97,7 +97,7 @@ def _is_novas(evidence: HostEvidence, address: PciAddress) -> bool:
 
 
 def _offered_to_nova(evidence: HostEvidence, address: PciAddress) -> list[str]:
-    """The types of mediated devices that Nova takes wherever it finds them."""
+    """Return the device's mdev types that Nova claims on every function."""
     if not evidence.nova_mdev_types:
         return []
     return sorted(evidence.nova_mdev_types & pci.mdev_types(evidence.root, address))
@@ -152,7 +152,7 @@ def _unknown(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | 
 def _is_unknown(
     evidence: HostEvidence, function: PciFunction, tags: DeviceTags
 ) -> bool:
-    """Whether somebody else has prepared a function for a guest."""
+    """Return whether a function may be prepared for a guest, but not by a lease."""
     if function.address in evidence.leased:
         return False
     if function.address in evidence.claimed:
@@ -163,11 +163,11 @@ def _is_unknown(
 
 
 def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
-    """Whether an unbind from vfio-pci waits for the guest that holds it.
+    """Return whether an unbind from vfio-pci waits for a guest.
 
-    The link to the driver goes at the beginning, the group's node at the end
-    (drivers/base/dd.c, drivers/vfio/vfio_main.c). Until then a read of
-    ``driver_override`` would wait as well.
+    The kernel removes the link to the driver first, and the node of the group
+    last (drivers/base/dd.c, drivers/vfio/vfio_main.c). In between, a read of
+    ``driver_override`` would block as well.
     """
     number = function.iommu_group
     if number is None or not vfio.has_node(evidence.root, number):
@@ -179,10 +179,10 @@ def _is_leaving(evidence: HostEvidence, function: PciFunction) -> bool:
 def _otherwise_leased(
     evidence: HostEvidence, function: PciFunction
 ) -> RejectedDevice | None:
-    """A card goes to guests as a whole or in VFs, and stays so while one has it.
+    """Reject a VF of a leased PF, and a PF with leased VFs.
 
-    VFs come and go at the hands of others, also while a guest has their PF, and
-    with a lease that outlives them.
+    Others may create and remove VFs at any time, also while a guest has the PF; a
+    lease may outlive its VF.
     """
     if function.address in evidence.leased:
         return None
@@ -205,7 +205,7 @@ def _isolated(evidence: HostEvidence, function: PciFunction) -> RejectedDevice |
 def _in_the_way(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
-    """Which other function keeps the group from a guest, and why."""
+    """Return the function that prevents the group's assignment, and the reason."""
     if not _goes_along(evidence, function, other) and not _is_novas(
         evidence, other.address
     ):
@@ -219,9 +219,9 @@ def _in_the_way(
 def _kept(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> str | None:
-    """Why a sibling cannot be taken along."""
+    """Return the reason why a sibling cannot be assigned with the function."""
     if _is_novas(evidence, other.address):
-        # Unbound or not: it is Nova's to bind whenever it likes.
+        # Bound or not, Nova may bind it at any time.
         return RejectReason.NOVA_CLAIMS.value
     if pci.has_bus(evidence.root, other.address):
         return RejectReason.BRIDGE.value
@@ -251,7 +251,7 @@ _RULES: tuple[Callable[[HostEvidence, PciFunction], RejectedDevice | None], ...]
 
 
 def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction, ...]:
-    """The rest of the group, but for bridges: VFIO leaves those alone."""
+    """Return the rest of the group without bridges, which VFIO ignores."""
     group = evidence.host.group_of(function.address)
     found = (
         evidence.host.functions.get(address)
@@ -264,10 +264,10 @@ def _others(evidence: HostEvidence, function: PciFunction) -> tuple[PciFunction,
 def _goes_along(
     evidence: HostEvidence, function: PciFunction, other: PciFunction
 ) -> bool:
-    """Whether a sibling is taken too: a function of the same card, or named.
+    """Return whether a sibling is assigned too: it is named, or of the same card.
 
-    The operator who names a graphics card means its audio function as well.
-    What Nova claims stays Nova's, wherever it sits.
+    An operator who names a graphics card means its audio function as well. A
+    function that Nova claims is never included.
     """
     return not _is_novas(evidence, other.address) and (
         other.address in evidence.named or other.address.same_slot(function.address)

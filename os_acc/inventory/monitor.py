@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Looks at the host again when the kernel says that something has changed.
+"""Monitor of kernel events, which scans the host again after changes.
 
-A thread of the service that called ``initialize()``, and no more than that:
-what it sees is what Placement is told next. A plug looks for itself.
+A thread of the service that called ``initialize()``. Its scans update only the
+published inventory; a plug scans the host itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from os_acc.objects.pci import PciAddress
 
 LOG = log.getLogger(__name__)
 
-#: Seconds without an event after which a change is over: 64 VFs, or a card
-#: that is plugged in, come as hundreds of events.
+#: Seconds without an event until a change counts as complete: 64 VFs, or the
+#: hotplug of a card, cause hundreds of events.
 QUIET: Final = 0.5
-#: Seconds after which it is looked at the host although it does not rest.
+#: Seconds until a scan starts although events keep coming.
 RESTLESS: Final = 5.0
-#: Seconds that a thread needs at most to see that it is to end.
+#: Longest time in seconds that the thread takes to notice its end.
 _STEP: Final = 1.0
 _FAULTS: Final = {
     Recovery.BEGUN: "is recovering from a PCIe error",
@@ -37,16 +37,16 @@ _FAULTS: Final = {
 
 
 class UeventListener(Protocol):
-    """What is asked of :class:`os_acc.host.uevents.Monitor`."""
+    """The interface of :class:`os_acc.host.uevents.Monitor`."""
 
     def poll(self, seconds: float) -> Uevent | None:
-        """The next event; None: there was none."""
+        """Return the next event, or None after the timeout."""
 
 
 class FaultTracker:
-    """What the kernel has said of functions that are out of order.
+    """Faults of functions that the kernel has reported.
 
-    Known for as long as the process lives: the kernel says it once.
+    They are kept for the lifetime of the process: the kernel reports them once.
     """
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class FaultTracker:
 
     @property
     def faults(self) -> Mapping[PciAddress, str]:
-        """What is out of order, and how."""
+        """The fault of each faulty function."""
         return self._faults
 
     def note(self, event: Uevent) -> None:
-        """Keep what an event says. One thread notes, any thread reads."""
+        """Record an event. Only one thread may call this; any thread may read."""
         if not event.action:
             self._doubt()
         if event.address is None:
@@ -66,30 +66,30 @@ class FaultTracker:
         if event.recovery is not None:
             fault = _FAULTS.get(event.recovery)
         elif event.action in ("add", "remove"):
-            # Another device than the one that was there.
+            # Another device has taken its place, or none.
             fault = None
         else:
             return
         if fault is not None:
-            LOG.warning("%s %s: it is given to nobody", event.address, fault)
+            LOG.warning("%s %s: it is not offered", event.address, fault)
         elif event.address in self._faults:
-            LOG.info("%s is in order again", event.address)
+            LOG.info("%s has recovered", event.address)
         others = {k: v for k, v in self._faults.items() if k != event.address}
         if fault is not None:
             others[event.address] = fault
         self._faults = MappingProxyType(others)
 
     def _doubt(self) -> None:
-        """Some events were lost: a recovery that is told of as begun may be over.
+        """Clear recoveries in progress, whose end may be among the lost events.
 
-        It takes seconds. One that fails yet is told of again.
+        A recovery takes seconds, and the kernel reports one that fails.
         """
         begun = _FAULTS[Recovery.BEGUN]
         for address, fault in self._faults.items():
             if fault == begun:
                 LOG.warning(
-                    "%s was recovering from a PCIe error when events of the kernel "
-                    "were lost: it is given out again",
+                    "%s was recovering from a PCIe error when kernel events were "
+                    "lost: it is offered again",
                     address,
                 )
         self._faults = MappingProxyType(
@@ -98,12 +98,12 @@ class FaultTracker:
 
 
 class HostMonitor:
-    """The thread.
+    """The monitor thread.
 
-    :param health: what it keeps up to date.
-    :param look: looks at the host; raises nothing.
-    :param fall_back: seconds after which it looks although nothing was heard.
-    :param listen: begins to hear the kernel.
+    :param health: the fault tracker to update.
+    :param look: scans the host; raises nothing.
+    :param fall_back: seconds between two scans without an event.
+    :param listen: opens the listener to kernel events.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class HostMonitor:
         self._thread: futures.Future[None] | None = None
 
     def start(self) -> None:
-        """Begin; what has changed before is not seen.
+        """Start the thread; earlier changes are not detected.
 
-        Without the kernel's events, or without a thread, there is a line in
-        the log: a host can be served all the same.
+        Failures to receive events or to start a thread are logged: the host can be
+        served without a monitor.
         """
         try:
             listener: UeventListener | None = self._listen()
@@ -134,12 +134,12 @@ class HostMonitor:
         try:
             self._thread = deadlines.begin(self._watch, listener)
         except exception.DeviceStuck as error:
-            LOG.warning("nothing watches the host: %s", error)
+            LOG.warning("cannot monitor the host: %s", error)
 
     def stop(self, seconds: float = 0.0) -> bool:
-        """Let the thread end; whether it has in so many seconds.
+        """Stop the thread, and return whether it ended within the timeout.
 
-        It may hang in a look, which is why nobody has to wait.
+        It may hang in a scan, for which the caller need not wait.
         """
         self._ending.set()
         return self._thread is None or bool(futures.wait([self._thread], seconds).done)
@@ -149,18 +149,18 @@ class HostMonitor:
             try:
                 changed = self._changed(listener)
             except exception.HostStepFailed as error:
-                LOG.warning("%s; from now on it is looked at now and then", error)
+                LOG.warning("%s; the host will be scanned periodically", error)
                 listener = None
             except Exception:
-                # Nobody reads what would end this thread.
-                LOG.exception("an event of the kernel's is not understood")
+                # The thread must survive: its future is never read.
+                LOG.exception("cannot process a kernel event")
                 listener = None
             else:
                 if changed and not self._ending.is_set():
                     self._look()
 
     def _changed(self, listener: UeventListener | None) -> bool:
-        """Wait for a change and its end; false: it is time to end."""
+        """Wait until a change is complete; return False to end the thread."""
         due = time.monotonic() + self._fall_back
         while (left := due - time.monotonic()) > 0:
             if self._ending.is_set():
@@ -176,7 +176,7 @@ class HostMonitor:
         return True
 
     def _heard(self, listener: UeventListener | None, seconds: float) -> bool:
-        """Whether something has changed; waits no longer than that."""
+        """Return whether an event arrived within the timeout."""
         if listener is None:
             self._ending.wait(seconds)
             return False

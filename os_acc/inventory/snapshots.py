@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The newest that is known of the host, for callers that cannot wait.
+"""The latest capacity of the host, for callers that cannot wait.
 
-Nova asks for it in every claim, under a lock of its own. So it is kept in
-memory, and looking at the host again is left to a thread.
+Nova reads it in every claim, under a lock of its own. It is therefore kept in
+memory, and a thread refreshes it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from os_acc.placement.capacity import Capacity, capacities
 
 LOG = log.getLogger(__name__)
 
-#: Seconds after which whoever asks begins a new look. Nova's own cycle, as it
-#: is by default (``[DEFAULT] update_resources_interval``).
+#: Seconds until a read starts a new scan. The default of Nova's own cycle
+#: (``[DEFAULT] update_resources_interval``).
 MAX_AGE = 60.0
 
 
 class Snapshots:
-    """Keeps what was seen last, of the host and of the leases.
+    """The latest scan of the host, and the latest leases.
 
-    What is noted is put in order by when its reading began: a slow look that
-    ends late never replaces what a later one has seen.
+    Results are ordered by the start of their reading: a slow scan does not
+    replace the result of one that started later.
 
-    :param look: looks at the host, and notes what it sees here.
+    :param look: scans the host, and calls :meth:`note`.
     """
 
     def __init__(self, look: Callable[[], object]) -> None:
@@ -46,13 +46,13 @@ class Snapshots:
         self.forget()
 
     def forget(self) -> None:
-        """Know of no look that is under way: in a forked child there is none."""
-        # Neither is ever waited for by whoever asks.
+        """Replace the locks; in a forked child no scan is running."""
+        # A reader never waits for either lock.
         self._guard = threading.Lock()
         self._looking = threading.Lock()
 
     def begin(self) -> int:
-        """The number of a reading that begins now."""
+        """Return the number of a reading that starts now."""
         return next(self._numbers)
 
     def note(
@@ -61,10 +61,10 @@ class Snapshots:
         standing: RecordedState,
         offered: Collection[Provider] | None = None,
     ) -> None:
-        """Keep what was read, unless newer is known.
+        """Keep a result, unless a newer one is known.
 
-        :param began: from :meth:`begin`.
-        :param offered: None where only the store was read.
+        :param began: the number from :meth:`begin`.
+        :param offered: None if only the store was read.
         """
         with self._guard:
             if began > self._standing[0]:
@@ -75,11 +75,11 @@ class Snapshots:
             self._newest = capacities(self._offered[1], self._standing[1])
 
     def expire(self) -> None:
-        """Let whoever asks next begin a new look."""
+        """Make the next read start a scan."""
         self._due = 0.0
 
     def offers(self, leases: Collection[Lease]) -> bool:
-        """Whether the devices of these leases were there when last looked at."""
+        """Return whether the last scan found all devices of the leases."""
         there = {
             address
             for provider in self._offered[1]
@@ -89,30 +89,29 @@ class Snapshots:
         return all(there.issuperset(lease.members) for lease in leases)
 
     def newest(self) -> tuple[Capacity, ...]:
-        """What was seen last; a new look begins if that is too long ago."""
+        """Return the latest capacity; start a scan if it is outdated."""
         if time.monotonic() >= self._due:
             self._begin_look()
         return self._newest
 
     def _begin_look(self) -> None:
         if not self._looking.acquire(blocking=False):
-            # One that hangs stays the only one.
+            # A scan that hangs is not started a second time.
             return
         self._due = time.monotonic() + MAX_AGE
         try:
             deadlines.begin(self._look_once)
         except exception.DeviceStuck as error:
             self._looking.release()
-            LOG.warning("no thread can look at the host: %s", error)
+            LOG.warning("cannot start a thread to scan the host: %s", error)
 
     def refresh(self) -> None:
-        """Look now, in a thread that nobody waits for: a failure is logged."""
+        """Scan the host; the detached thread has no caller, so failures are logged."""
         try:
             self._look()
         except Exception as error:
             LOG.warning(
-                "the host cannot be looked at, Placement is told what was seen "
-                "before: %s",
+                "cannot scan the host, the previous inventory remains published: %s",
                 error,
                 exc_info=not isinstance(error, exception.OsAccError),
             )

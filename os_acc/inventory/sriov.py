@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Make the virtual functions that ``[os_acc] device_spec`` asks for."""
+"""Creation of the virtual functions that ``[os_acc] device_spec`` requests."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ def make(
     helper: client.Helper,
     deadline: float,
 ) -> None:
-    """Give each named PF the VFs of its ``num_vfs``; one that fails is logged.
+    """Create the VFs of each named PF with ``num_vfs``; failures are logged.
 
-    A PF that Nova's own options claim is left to Nova, and one that is leased
-    as a whole to whoever has it.
+    A PF that Nova's options claim, or that is leased as a whole, is skipped.
 
-    A PF that has VFs already keeps them: the kernel only goes through zero
-    to another number, and that takes them out of guests. The helper is asked
-    all the same, because it may have been killed at the last step.
+    A PF that has VFs keeps them: the kernel changes a number of VFs only through
+    zero, which would take them from guests. The helper is called nevertheless,
+    because it may have been killed before the last step.
     """
     if not rules.named.wants_vfs:
         return
@@ -44,20 +43,21 @@ def make(
         if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
             continue
         if _is_novas(root, rules, host, function):
-            LOG.error("%s gets no VFs: Nova claims it", function.address)
+            LOG.error("cannot create VFs of %s: Nova claims it", function.address)
             continue
         try:
             with locks.hold([device_lock(function.address)], deadline):
                 recorded = store.until(deadline)
                 if function.address in recorded.standing().taken:
                     LOG.warning(
-                        "%s gets no VFs: it is leased as a whole", function.address
+                        "cannot create VFs of %s: it is leased as a whole",
+                        function.address,
                     )
                     continue
                 _make_one(function, tags.num_vfs, recorded, helper, deadline)
         except exception.OsAccError as error:
             told = "; ".join((str(error), *getattr(error, "__notes__", ())))
-            LOG.error("%s keeps its VFs as they are: %s", function.address, told)
+            LOG.error("cannot create the VFs of %s: %s", function.address, told)
 
 
 def _is_novas(
@@ -86,7 +86,7 @@ def _make_one(
     try:
         _set(function, count, store.next_epoch(), helper, deadline)
     except client.EpochRefused as error:
-        # A store that was lost had counted further, or the clock was ahead.
+        # The epoch in the store is too old: the store was lost, or the clock was ahead.
         _set(function, count, store.next_epoch(error.accepted), helper, deadline)
 
 
@@ -100,7 +100,7 @@ def _set(
     if function.driver != dfl.DRIVER or function.vfs:
         helper.set_num_vfs(function, count, epoch, deadline)
         return
-    # The driver makes a VF for each port that the host has let go.
+    # The driver creates a VF for each port that the host has released.
     helper.release_ports(function, count, epoch, deadline)
     try:
         helper.set_num_vfs(function, count, epoch, deadline)

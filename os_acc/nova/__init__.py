@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Nova loads of os_acc; the only room that imports Nova."""
+"""Modules that Nova loads; the only package that imports Nova."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""os_acc's keys, for Nova to judge when a flavor is made.
+"""Nova's validators of os_acc's extra specs.
 
 Nova's API loads this module by its entry point in the group
-``nova.api.extra_spec_validators``, and asks it from microversion 2.86 on. So
-a misspelt key is refused when the flavor is made, and not when the first
-server is. ``nova.api.validation.extra_specs.base`` has the contract.
+``nova.api.extra_spec_validators``, and validates extra specs from microversion 2.86
+on: it rejects a misspelt key when the flavor is created, not when the first server
+is. The interface is ``nova.api.validation.extra_specs.base``.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from os_acc.objects.request import NUMBERED_SUFFIX
 from os_acc.scheduling import accel_keys
 
 _GROUP: Final = {"name": "group", "pattern": f"({NUMBERED_SUFFIX})?"}
-# Of several lines, too: what has none of the names below is ours to refuse.
+# Newlines included: a key with no known name must reach this validator.
 _ANYTHING: Final = {"name": "key", "pattern": r"[\s\S]*"}
 _DESCRIPTIONS: Final = {
-    "bitstream_id": "the id of the image",
+    "bitstream_id": "the ID of the image",
     "bitstream_name": "the name of the image",
-    "function_id": "the id of the function of the image",
-    "function_name": "the name of the function of the image",
-    "numa_policy": "how near to the server's memory its accelerators have to be",
-    "attach_target": "who is to have the accelerators",
+    "function_id": "the ID of the image's function",
+    "function_name": "the name of the image's function",
+    "numa_policy": "the NUMA affinity between the accelerators and the server",
+    "attach_target": "the consumer of the accelerators",
 }
 
 
 class AccelKeyValidator(base.ExtraSpecValidator):  # type: ignore[misc]
-    """Keys of one form, judged by the rules that a plug judges them by."""
+    """Validator of keys of one form, with the rules of a plug."""
 
     def validate(self, name: str, value: str) -> None:
-        """Judge a key and its value.
+        """Validate a key and its value.
 
-        :raises nova.exception.ValidationError: os_acc would refuse them.
+        :raises nova.exception.ValidationError: os_acc would reject them.
         """
         try:
             accel_keys.check(name, value)
@@ -50,7 +50,7 @@ class AccelKeyValidator(base.ExtraSpecValidator):  # type: ignore[misc]
 
 
 def register() -> list[AccelKeyValidator]:
-    """Every key that os_acc reads, and last what is like them and no key."""
+    """Return validators of all keys; the last ones reject unknown keys."""
     return [*_known(), *_of_the_specification(), *_unknown()]
 
 
@@ -78,12 +78,12 @@ def _of_the_specification() -> Iterator[AccelKeyValidator]:
 
 
 def _unknown() -> Iterator[AccelKeyValidator]:
-    # Nova itself would refuse these, but with no hint, and would take every
-    # namespace that begins like one of ours for ours: 'accelerator:size'.
+    # Nova would also reject these, but without a hint; and it would match
+    # foreign namespaces with one of our prefixes: 'accelerator:size'.
     for namespace in accel_keys.NAMESPACES:
         yield AccelKeyValidator(
             name=f"{namespace}{{group}}:{{key}}",
-            description="No key of os_acc.",
+            description="Not a key of os_acc.",
             value={"type": str},
             parameters=[_GROUP, _ANYTHING],
         )

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""NUMA affinity: which devices a policy allows, and where a guest fits.
+"""NUMA affinity: the devices that a policy allows, and the fit of a guest.
 
-Nothing here reads the host; its topology is a value. A virt driver or a filter
-of the scheduler asks :func:`fit_to_host` which of a host's cells carry a guest
-together with its networks and its devices, and why others do not
-(:func:`lacking` says that of networks and devices, cell by cell), or
-:func:`fit_as_nova` what Nova 34 itself will say. The values that a
-:class:`Question` is made of are here and in :mod:`os_acc.objects.numa`.
+Nothing here reads the host; its topology is a value. :func:`fit_to_host` returns
+the host cells that can carry a guest with its networks and devices, and the
+reasons against the other cells (:func:`lacking` returns the networks and devices
+that each cell lacks). :func:`fit_as_nova` returns the answer of Nova 34. Callers
+are virt drivers and scheduler filters. The values of a :class:`Question` are
+defined here and in :mod:`os_acc.objects.numa`.
 """
 
 from __future__ import annotations

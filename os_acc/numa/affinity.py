@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How near a device is to a guest, and which policy allows that.
+"""Affinity of devices to a guest, and the affinities that each policy allows.
 
 The policies are Nova's (``nova/pci/stats.py``, ``_filter_pools_for_numa_cells``):
-where a device serves a guest under a policy here, it serves it there.
+a policy allows the same devices here and there.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GuestCells:
-    """Where a guest is: the host's cells that its own are on.
+    """The host cells that carry a guest.
 
-    :ivar cells: ids of host cells, in the order of the guest's own; empty
-        where it has none, and may be anywhere.
+    :ivar cells: ids of host cells, in the order of the guest's cells; empty for a
+        guest without NUMA topology, which may run on any cell.
     """
 
     topology: NUMATopology
     cells: tuple[int, ...] = ()
 
     def affinity(self, node: int | None) -> Affinity:
-        """How a device of that node stands to this guest."""
+        """Return the affinity of a device on this node to the guest."""
         if not self.cells or node in self.cells:
             return Affinity.LOCAL
         if node is None:
@@ -37,13 +37,13 @@ class GuestCells:
         return Affinity.REMOTE
 
     def distance(self, node: int | None) -> int:
-        """From a device's node to the nearest of the guest's cells; 0: unknown."""
+        """Return the distance from a node to the nearest guest cell; 0: unknown."""
         if node is None or not self.cells:
             return 0
         return min(self.topology.distance(cell, node) for cell in self.cells)
 
     def nearest(self, node: int | None) -> tuple[int, ...]:
-        """Those of the guest's cells that no other is nearer than."""
+        """Return the guest's cells with the smallest distance to a node."""
         if node is None:
             return self.cells
         least = self.distance(node)
@@ -52,9 +52,9 @@ class GuestCells:
         )
 
     def _socket_neighbours(self) -> Collection[int]:
-        """The cells on a socket of the guest's.
+        """Return the cells that share a socket with the guest.
 
-        Nova knows none as soon as one cell of the host has no socket of its own.
+        Nova returns none if any cell of the host lacks a socket.
         """
         if any(cell.socket is None for cell in self.topology.cells):
             return ()
@@ -71,5 +71,5 @@ _ALLOWED = {
 
 
 def allows(policy: NUMAPolicy, affinity: Affinity) -> bool:
-    """Whether a guest may have a device that stands so to it."""
+    """Return whether a policy allows a device of this affinity."""
     return affinity in _ALLOWED[policy]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A flow of least cost through a small network, in whole numbers.
+"""Minimum-cost flow in a small network, in integers.
 
-Successive shortest paths, each found by Bellman's and Ford's algorithm with a
-queue, so that what goes back along an edge may have a negative cost. The same
-edges, added in the same order, have the same answer.
+The algorithm is successive shortest paths; each path is found by Bellman-Ford
+with a queue, so that residual edges may have negative costs. The result is
+deterministic: it depends only on the edges and their order.
 
 Ahuja, Magnanti and Orlin, "Network Flows", 1993, section 9.7.
 """
@@ -15,24 +15,24 @@ from collections import deque
 
 
 class Flow:
-    """Edges with a capacity, and what flows along them.
+    """A network of edges with capacities, and the flow along them.
 
-    :param nodes: how many there are; they are numbered from 0.
+    :param nodes: the number of nodes; they are numbered from 0.
     """
 
     def __init__(self, nodes: int) -> None:
         self._out: list[list[int]] = [[] for _ in range(nodes)]
-        # An edge and its way back are neighbours: 2n and 2n + 1.
+        # Edge 2n and its residual edge 2n + 1 are neighbours.
         self._target: list[int] = []
         self._room: list[int] = []
         self._cost: list[int] = []
         self._priced = False
 
     def add(self, source: int, target: int, capacity: int, cost: int = 0) -> int:
-        """Add an edge; its number, by which :meth:`used` is asked.
+        """Add an edge and return its number, the argument of :meth:`used`.
 
-        :param capacity: how many units it can carry; 0 or more.
-        :param cost: of each of them; 0 or more.
+        :param capacity: the units that it can carry; 0 or more.
+        :param cost: the cost of each unit; 0 or more.
         """
         self._priced |= cost > 0
         edge = len(self._target)
@@ -47,11 +47,11 @@ class Flow:
         return edge
 
     def run(self, source: int, sink: int, wanted: int) -> tuple[int, int]:
-        """Send as many units as can be sent, and no more than are wanted.
+        """Send as many units as possible, at most ``wanted``.
 
-        It may be called again, and then sends more; edges may be added before.
+        A further call sends more; edges may be added in between.
 
-        :returns: how many were sent, and the least that so many cost.
+        :returns: the units sent, and their minimum cost.
         """
         sent = total = 0
         while sent < wanted and (path := self._cheapest(source, sink)):
@@ -64,16 +64,16 @@ class Flow:
         return sent, total
 
     def used(self, edge: int) -> int:
-        """How many units flow along an edge."""
+        """Return the number of units that flow along an edge."""
         return self._room[edge ^ 1]
 
     def reached(self, start: int, *without: int) -> frozenset[int]:
-        """The nodes that more could still be sent to from one of them.
+        """Return the nodes that further units could reach from ``start``.
 
-        Where a run has sent less than was wanted, the edges that leave those
+        After a run that sent less than requested, the edges that leave the nodes
         reached from its source are full: a minimum cut.
 
-        :param without: nodes that are not passed.
+        :param without: nodes that are not entered.
         """
         found, todo = {start}, [start]
         while todo:
@@ -85,10 +85,10 @@ class Flow:
         return frozenset(found)
 
     def _cheapest(self, source: int, sink: int) -> list[int]:
-        """The edges of the cheapest way there is room on; none if there is none."""
+        """Return the edges of the cheapest path with capacity left; none: empty."""
         least, last = {source: 0}, dict[int, int]()
         waiting, queued = deque([source]), {source}
-        # Where nothing has a price, the first way is as good as any.
+        # Without costs, the first path found is a cheapest one.
         while waiting and (self._priced or sink not in last):
             queued.discard(node := waiting.popleft())
             for edge in self._out[node]:

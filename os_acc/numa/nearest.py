@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices for a guest's requests: as near as there are, spread over its cells.
+"""Assign the nearest devices to a guest's requests, evenly over its cells.
 
-All requests are served together, so that one which would take anything does
-not take what another needs. Of all ways to serve them one with the smallest
-sum is taken: of tiers (:data:`ORDER`) first, then of the firmware's distances,
-then the one that shares the devices out most evenly among the guest's cells.
+All requests are served together, so that an undemanding request does not take
+the only device of another. The assignment minimises the sum of tiers
+(:data:`ORDER`), then the sum of the firmware's distances, then the unevenness of
+devices among the guest's cells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from os_acc.numa.affinity import GuestCells
 from os_acc.numa.flow import Flow
 from os_acc.objects.numa import Affinity
 
-#: The best first. Nova, too, takes a device of an unknown node before one of
+#: Best first. Nova, too, prefers a device of an unknown node to a device of
 #: another cell (``nova/pci/stats.py``).
 ORDER: Final = (
     Affinity.LOCAL,
@@ -30,9 +30,9 @@ ORDER: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EqualDevices:
-    """Devices that are all the same to a guest.
+    """Devices that are interchangeable for a guest.
 
-    :ivar node: their NUMA node; None: the kernel does not know it.
+    :ivar node: their NUMA node; None: unknown to the kernel.
     """
 
     node: int | None
@@ -41,9 +41,9 @@ class EqualDevices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupDemand:
-    """What one group wants.
+    """The demand of one group.
 
-    :ivar shelves: those that may serve it, by their places in the sequence.
+    :ivar shelves: indexes of the device sets that may serve it.
     """
 
     amount: int
@@ -53,10 +53,10 @@ class GroupDemand:
 def divide(
     demands: Sequence[GroupDemand], shelves: Sequence[EqualDevices], guest: GuestCells
 ) -> tuple[tuple[int, ...], ...]:
-    """How many devices of each shelf each demand gets.
+    """Return the number of devices that each demand gets from each device set.
 
-    The same input gives the same answer. Where not all can be served, as many
-    devices as possible are handed out.
+    The result is deterministic. If the demands exceed the devices, as many
+    devices as possible are assigned.
     """
     total = sum(demand.amount for demand in demands)
     cells = guest.cells or (None,)
@@ -93,7 +93,7 @@ def divide(
 
 
 def _costs(shelves: Sequence[EqualDevices], guest: GuestCells, total: int) -> list[int]:
-    """One number for tier and distance, above all that evenness can cost."""
+    """Return costs in which tier and distance outweigh any unevenness."""
     distances = [guest.distance(shelf.node) for shelf in shelves]
     uneven = total * total + 1
     far = uneven * (total * max(distances, default=0) + 1)

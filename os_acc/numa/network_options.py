@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which NUMA nodes the networks of this host leave it by: what Nova is told.
+"""Options for the NUMA nodes of the host's networks.
 
-The options are those of the specification of NUMA-aware virtual switches, and
-Nova's (``nova/conf/neutron.py``). Nova registers ``[neutron] physnets`` when it
-is imported and the others when its compute service starts, which may be before
-or after this library is made ready.
+The options are those of the specification of NUMA-aware virtual switches and of
+Nova (``nova/conf/neutron.py``). Nova registers ``[neutron] physnets`` on import
+and the others when its compute service starts, which may be before or after the
+initialization of this library.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PHYSNET: Final = "neutron_physnet_"
 
 
 class _NovasListOpt(cfg.ListOpt):
-    """Nova's option of the same name and type, whatever the help of either.
+    """An option equal to Nova's option of the same name, type and default.
 
-    oslo.config takes an option for registered if it is equal to the one that
-    is, and refuses it otherwise: os_acc would keep nova-compute from starting,
-    or the other way round.
+    oslo.config accepts a second registration only of an equal option. Without
+    this class, a different help text would keep nova-compute from starting, or
+    os_acc from initializing.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -52,9 +52,9 @@ class _NovasListOpt(cfg.ListOpt):
 PHYSNETS: Final = _NovasListOpt(
     "physnets",
     default=[],
-    help="The physical networks whose NUMA nodes are known on this host. Each of "
-    "them needs a section [neutron_physnet_<its name>]; any other network may leave "
-    "the host anywhere. This is Nova's option.",
+    help="The physical networks with known NUMA nodes on this host. Each requires a "
+    "section [neutron_physnet_<its name>]. Any other network has no NUMA affinity. "
+    "This is Nova's option.",
 )
 
 
@@ -63,23 +63,23 @@ def _numa_nodes(text: str) -> _NovasListOpt:
 
 
 NUMA_NODES: Final = _numa_nodes(
-    "The NUMA nodes of the network interfaces by which this physical network leaves "
-    "the host: several, where interfaces of several are bonded. Given and empty: it "
-    "may leave the host anywhere. This is Nova's option; Nova takes no empty value.",
+    "The NUMA nodes of the network interfaces that connect this physical network: "
+    "several if the interfaces of a bond are on several nodes. An explicit empty "
+    "value: no NUMA affinity. This is Nova's option; Nova rejects an empty value.",
 )
 TUNNEL_NODES: Final = _numa_nodes(
-    "The NUMA nodes of the network interfaces by which all tunnelled networks (GRE, "
-    "VXLAN, Geneve) leave the host. Empty: anywhere. This is Nova's option.",
+    "The NUMA nodes of the network interfaces that carry all tunnelled networks (GRE, "
+    "VXLAN, Geneve). Empty: no NUMA affinity. This is Nova's option.",
 )
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options, of all physical networks that are listed.
+    """Register the options, including one section for each listed physical network.
 
-    A second time changes nothing, and neither does Nova before or after.
+    The function is idempotent, and Nova may register its options before or after.
 
     :raises InvalidNetworkNUMAAffinity: the physical networks cannot be read, or
-        somebody has registered an option of that name that is no such list.
+        an option of the same name and another type is registered.
     """
     _register(conf, NEUTRON, PHYSNETS)
     _register(conf, TUNNEL, TUNNEL_NODES)
@@ -99,7 +99,7 @@ def _register(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
 
 
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
-    """For oslo-config-generator."""
+    """Return the options for oslo-config-generator."""
     physnet = cfg.OptGroup(
         f"{_PHYSNET}<name>",
         title="One physical network",
@@ -115,10 +115,10 @@ def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NetworkAffinity:
-    """What the options say.
+    """The values of the options.
 
-    :ivar physnets: the nodes of each physical network that has any.
-    :ivar tunnel: the nodes of all tunnelled networks; empty: anywhere.
+    :ivar physnets: the nodes of each physical network that has NUMA affinity.
+    :ivar tunnel: the nodes of all tunnelled networks; empty: any node.
     """
 
     physnets: tuple[tuple[str, frozenset[int]], ...] = ()
@@ -126,10 +126,10 @@ class NetworkAffinity:
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
-        """Read the options, and register them first.
+        """Register and read the options.
 
-        :raises InvalidNetworkNUMAAffinity: a value is malformed or there twice,
-            or a physical network is listed whose nodes are not told.
+        :raises InvalidNetworkNUMAAffinity: a value is malformed or duplicate, or
+            a listed physical network has no ``numa_nodes``.
         """
         register(conf)
         listed = _values(conf, NEUTRON, PHYSNETS.name)
@@ -143,12 +143,12 @@ class NetworkAffinity:
         return cls(tuple(each for each in nodes if each[1]), tunnel)
 
     def on(self, host: NUMATopology) -> NUMATopology:
-        """The cells of a host with the networks that leave it there.
+        """Return the host's topology with the networks of each cell.
 
-        Where no cells are known nothing is near or far, and nothing is refused,
+        A host without known cells is returned unchanged and nothing is rejected,
         as in Nova.
 
-        :raises InvalidNetworkNUMAAffinity: a node is none of the host's.
+        :raises InvalidNetworkNUMAAffinity: a node does not exist on the host.
         """
         if not host.cells:
             return host
@@ -168,7 +168,7 @@ class NetworkAffinity:
 
 
 def idle_sections(conf: cfg.ConfigOpts) -> tuple[str, ...]:
-    """Sections of physical networks that are not listed: nobody reads them."""
+    """Return the sections of unlisted physical networks, which have no effect."""
     used = {_PHYSNET + name for name in conf[NEUTRON].physnets}
     return tuple(
         section
@@ -196,7 +196,7 @@ def _is_given(conf: cfg.ConfigOpts, group: str) -> bool:
 
 def _nodes(conf: cfg.ConfigOpts, group: str) -> frozenset[int]:
     values = _values(conf, group, NUMA_NODES.name)
-    # So oslo.config reads what is between two commas.
+    # oslo.config reads an empty item between two commas as None.
     if None in values:
         raise InvalidNetworkNUMAAffinity(
             f"[{group}] numa_nodes is {exception.show(values)}: one number is missing",
@@ -208,7 +208,7 @@ def _nodes(conf: cfg.ConfigOpts, group: str) -> frozenset[int]:
 def _values(conf: cfg.ConfigOpts, group: str, name: str) -> list[Any]:
     try:
         values: list[Any] = conf[group][name]
-    # Besides wrong types: a "$name" that stands for no other option.
+    # Covers wrong types and a "$name" reference to an unknown option.
     except cfg.Error as error:
         raise InvalidNetworkNUMAAffinity(
             f"[{group}] {name} cannot be read: {error}",

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who says which NUMA policy, and who of them is heard.
+"""Sources of NUMA policies and their precedence.
 
-Nova hears the port before flavor and image, and these before the alias: the
-nearer to the one device, the more it counts. os_acc's own places are put in
-between by the same rule: port, request group, flavor or image, the alias of
-Nova's that names the device, the tag in ``[os_acc] device_spec``; where nobody
-says anything, ``legacy``.
+In Nova, the port takes precedence over flavor and image, and these over the
+alias: the more specific source wins. os_acc inserts its own sources by the same
+rule: port, request group, flavor or image, the Nova alias of the device, the tag
+in ``[os_acc] device_spec``, and ``legacy`` as the default.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ DEFAULT: Final = NUMAPolicy.LEGACY
 
 
 def parse(value: object, where: str) -> NUMAPolicy:
-    """A policy by its name.
+    """Return the policy of this name.
 
-    :param where: what to name in the error.
-    :raises InvalidNUMAPolicy: there is none of that name.
+    :param where: the source of the value, for the error message.
+    :raises InvalidNUMAPolicy: no policy has this name.
     """
     try:
         return NUMAPolicy(value)
@@ -45,10 +44,10 @@ def parse(value: object, where: str) -> NUMAPolicy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policies:
-    """What a request says, apart from its groups.
+    """The policies of a request, apart from those of its groups.
 
-    :ivar ports: by the suffix of the group that a port has for itself.
-    :ivar guest: for all devices of the guest; None: nothing.
+    :ivar ports: policies of ports, by the suffix of the port's request group.
+    :ivar guest: the policy for all devices of the guest; None: not set.
     """
 
     ports: Mapping[str, NUMAPolicy] = dataclasses.field(
@@ -58,11 +57,11 @@ class Policies:
 
     @classmethod
     def of(cls, instance: InstanceInfo, flavor: object) -> Self:
-        """Read what instance and flavor say.
+        """Read the policies of instance and flavor.
 
-        :param flavor: its ``hw:pci_numa_affinity_policy``, as it was given.
-        :raises InvalidNUMAPolicy: one is no policy; flavor and image
-            contradict each other, which Nova refuses as well.
+        :param flavor: the value of its ``hw:pci_numa_affinity_policy``.
+        :raises InvalidNUMAPolicy: a value is no policy; flavor and image
+            disagree, which Nova rejects as well.
         """
         found = [
             parse(value, where)
@@ -85,11 +84,11 @@ class Policies:
         return cls(MappingProxyType(ports), found[0] if found else None)
 
     def check(self, groups: Collection[str]) -> None:
-        """Hold the ports' groups against those that there are.
+        """Check that each port policy belongs to a group served by this host.
 
-        :param groups: the suffixes of those that this host serves.
-        :raises InvalidNUMAPolicy: a port has none of them for itself; what it
-            asks for would be lost.
+        :param groups: the suffixes of the groups that this host serves.
+        :raises InvalidNUMAPolicy: a port's group is not among them, and its
+            policy would be lost.
         """
         for suffix in self.ports:
             if suffix not in groups:
@@ -100,13 +99,13 @@ class Policies:
                 )
 
     def asked(self, wanted: GroupAllocation) -> NUMAPolicy | None:
-        """What a group is to be served under; None: as the device has it."""
+        """Return the policy requested for a group; None: the device's applies."""
         return self.ports.get(wanted.group_suffix) or wanted.numa_policy or self.guest
 
     def effective(self, wanted: GroupAllocation, handle: Handle) -> NUMAPolicy:
-        """What decides whether a device may serve a group."""
+        """Return the policy that decides whether a device may serve a group."""
         return self.asked(wanted) or handle.numa_policy or DEFAULT
 
 
-#: Of a request that says nothing.
+#: The policies of a request that sets none.
 NOTHING_SAID: Final = Policies()

@@ -16,9 +16,10 @@ from os_acc.objects.lease import Lease, LeaseState
 
 
 class RequestState(enum.Enum):
-    """How far a request is, in Cyborg's words.
+    """The state of a request, in Cyborg's terms.
 
-    Those with a lease are what the lease is; the others are recorded.
+    A request with a lease derives its state from the lease; otherwise its state
+    is recorded.
     """
 
     INITIAL = "Initial"
@@ -30,7 +31,7 @@ class RequestState(enum.Enum):
     DELETING = "Deleting"
 
 
-#: What the lease of a request says of its state.
+#: The state of a request by that of its lease.
 OF_LEASE: Final[Mapping[LeaseState, RequestState]] = MappingProxyType(
     {
         LeaseState.PREPARING: RequestState.BIND_STARTED,
@@ -39,24 +40,23 @@ OF_LEASE: Final[Mapping[LeaseState, RequestState]] = MappingProxyType(
         LeaseState.QUARANTINED: RequestState.UNBIND_FAILED,
     }
 )
-#: After which nothing more happens by itself: Nova asks for these with
-#: ``bind_state=resolved``.
+#: Final states: Nova queries requests in these with ``bind_state=resolved``.
 RESOLVED: Final = frozenset(
     {RequestState.BOUND, RequestState.BIND_FAILED, RequestState.DELETING}
 )
 
 
 class RequestAction(enum.Enum):
-    """What can be asked for with a request."""
+    """An action on a request."""
 
     BIND = "bind"
     UNBIND = "unbind"
     DELETE = "delete"
 
 
-#: In which states what may be asked for. A request that failed to be bound is
-#: unbound before it is bound again, as in Cyborg: somebody has to have seen
-#: that. One that is bound is unbound before it is deleted.
+#: The states in which each action is allowed. As in Cyborg, a request that failed
+#: to bind must be unbound before it is bound again, so that the failure is
+#: acknowledged. A bound request must be unbound before it is deleted.
 LEGAL: Final[Mapping[RequestAction, frozenset[RequestState]]] = MappingProxyType(
     {
         RequestAction.BIND: frozenset({RequestState.INITIAL, RequestState.UNBOUND}),
@@ -68,13 +68,13 @@ LEGAL: Final[Mapping[RequestAction, frozenset[RequestState]]] = MappingProxyType
 )
 
 
-#: What a binding names, in Nova's words.
+#: The fields of a binding, in Nova's terms.
 BINDING: Final = ("hostname", "device_rp_uuid", "instance_uuid")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestBinding:
-    """To what a request is bound: Nova's three words.
+    """The target of a bound request, in Nova's terms.
 
     :ivar hostname: the compute node.
     :ivar device_rp_uuid: the resource provider.
@@ -87,10 +87,10 @@ class RequestBinding:
 
     @classmethod
     def from_api(cls, uuid: object, given: object) -> Self:
-        """Check a binding that somebody passes.
+        """Validate a binding passed by a caller.
 
-        :param uuid: of the request, for an error's message.
-        :raises InvalidInput: it is none.
+        :param uuid: of the request, for the error message.
+        :raises InvalidInput: the binding is invalid.
         """
         if not isinstance(given, Mapping) or set(given) != set(BINDING):
             raise exception.InvalidInput(
@@ -109,7 +109,7 @@ class RequestBinding:
         )
 
     def is_same(self, other: RequestBinding) -> bool:
-        """Whether it is the other one, whatever either calls this host."""
+        """Return whether both bindings are equal apart from the host name."""
         return dataclasses.replace(self, hostname=other.hostname) == other
 
 
@@ -117,15 +117,15 @@ class RequestBinding:
 class AcceleratorRequest:
     """A request for one accelerator.
 
-    :ivar profile: the name of the profile that it was made of; '' where a plug
-        has made it, of a flavor that names none.
-    :ivar group: the index of its group there; None: it has no profile.
-    :ivar properties: what the group asked for then; the profile may have been
-        changed since. Of what a plug has made that is not known.
+    :ivar profile: the name of its device profile; '' for a request created by a
+        plug from a flavor without profile.
+    :ivar group: the index of its group in the profile; None: no profile.
+    :ivar properties: the properties of the group at creation; the profile may
+        have changed since. Empty for a request created by a plug.
     :ivar recorded: its state while there is no lease.
-    :ivar binding: to what it is, or was last, bound; None: never.
-    :ivar reason: why it could not be bound, or empty.
-    :ivar lease: what it has; None while it has nothing.
+    :ivar binding: its current or last binding; None: never bound.
+    :ivar reason: why binding failed, or empty.
+    :ivar lease: its lease; None without one.
     """
 
     uuid: str
@@ -139,33 +139,33 @@ class AcceleratorRequest:
 
     @property
     def instance(self) -> str | None:
-        """The uuid of whose it is, or was last; None: nobody's ever."""
+        """The uuid of its current or last instance; None: never bound."""
         return self.binding.instance_uuid if self.binding else None
 
     @property
     def state(self) -> RequestState:
-        """How far it is."""
+        """The current state."""
         return OF_LEASE[self.lease.state] if self.lease else self.recorded
 
     @property
     def is_made(self) -> bool:
-        """Whether it was made of a profile, and is more than a lease."""
+        """Whether it was created from a profile, not just derived from a lease."""
         return bool(self.properties)
 
     @property
     def is_resolved(self) -> bool:
-        """Whether nothing more happens to it by itself."""
+        """Whether its state is final."""
         return self.state in RESOLVED
 
     def allows(self, action: RequestAction) -> bool:
-        """Whether this may be asked for now."""
+        """Return whether an action is allowed in the current state."""
         return self.state in LEGAL[action]
 
 
 def uuid_from_api(given: object) -> str:
-    """A uuid in its canonical form.
+    """Return a uuid in its canonical form.
 
-    :raises InvalidInput: it is none.
+    :raises InvalidInput: the value is not a uuid.
     """
     found = canonical_uuid(given)
     if found is None:
@@ -174,9 +174,9 @@ def uuid_from_api(given: object) -> str:
 
 
 def uuids_from_api(given: object) -> frozenset[str]:
-    """Those of several requests.
+    """Return the uuids of several requests in canonical form.
 
-    :raises InvalidInput: that is no list of uuids, or an empty one.
+    :raises InvalidInput: the value is not a list of uuids, or is empty.
     """
     if not isinstance(given, list | tuple | set | frozenset) or not given:
         raise exception.InvalidInput(

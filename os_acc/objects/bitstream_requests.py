@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a request asks a region to be programmed with, read from text."""
+"""Parse requests for bitstreams from text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from os_acc import exception
 from os_acc.objects.image import BitstreamRequest
 from os_acc.objects.instance import canonical_uuid
 
-#: The ways to ask, as keys of a flavor and as properties of an image.
+#: The fields of a request, as keys of a flavor and as properties of an image.
 NAMES: Final = tuple(field.name for field in dataclasses.fields(BitstreamRequest))
 
-# What Glance stores in a property.
+# The limit of Glance for the value of a property.
 _LONGEST = 255
 _FUNCTION_TRAIT = re.compile(r"CUSTOM_FPGA_[A-Z0-9]+_FUNCTION_([0-9A-F_]{32,36})")
 _CYBORGS_TRAIT = re.compile(r"CUSTOM_FPGA_FUNCTION_ID_[A-Z0-9]+_([0-9A-F_]{32,36})")
@@ -26,12 +26,12 @@ _REGION_TRAIT = re.compile(
 
 
 def read(name: str, text: str) -> BitstreamRequest:
-    """One way to ask for a bitstream.
+    """Parse one field of a bitstream request.
 
     :param name: one of :data:`NAMES`.
     :param text: an image's uuid; an image's name; a function's uuid, its
         trait, or another id that images carry; a function's name.
-    :raises InvalidInput: the text is none of that.
+    :raises InvalidInput: the text is not valid for the field.
     """
     if not text or len(text) > _LONGEST or not text.isprintable():
         raise exception.InvalidInput(
@@ -46,19 +46,19 @@ def read(name: str, text: str) -> BitstreamRequest:
 
 
 def function_id(text: str) -> str:
-    """The canonical form of a function's id: a uuid where it is one."""
+    """Return the canonical form of a function's id: a uuid if it is one."""
     match = _FUNCTION_TRAIT.fullmatch(text) or _CYBORGS_TRAIT.fullmatch(text)
     plain = match.group(1).replace("_", "") if match else text
     return canonical_uuid(plain) or text
 
 
 def names_function(trait: str) -> bool:
-    """Whether a trait is that of a region which holds a certain function."""
+    """Return whether a trait names the function that a region holds."""
     return bool(_FUNCTION_TRAIT.fullmatch(trait) or _CYBORGS_TRAIT.fullmatch(trait))
 
 
 def names_region(trait: str) -> bool:
-    """Whether a trait is that of a region which takes certain bitstreams."""
+    """Return whether a trait names a region by its accepted bitstreams."""
     return _REGION_TRAIT.fullmatch(trait) is not None
 
 

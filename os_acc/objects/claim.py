@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A function that the operator has named, and what goes with it."""
+"""A function selected by the operator, and its tags."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from os_acc.objects.pci import PciAddress, PciFunction
 class DeviceTags:
     """The tags of one value of ``[os_acc] device_spec``.
 
-    :ivar resource_class: Placement's name; None leaves it to the plugin.
-    :ivar traits: to be added to those that the plugin finds.
-    :ivar num_vfs: how many VFs to create on a PF; None: leave them alone.
-    :ivar prebound: the device is expected on vfio-pci already.
+    :ivar resource_class: Placement's name; None: chosen by the plugin.
+    :ivar traits: added to the traits found by the plugin.
+    :ivar num_vfs: the number of VFs to create on a PF; None: unchanged.
+    :ivar prebound: the device is expected to be bound to vfio-pci already.
     :ivar allow_no_reset: offer the device although it cannot be reset.
-    :ivar numa_policy: how near to a guest it has to be, where the guest does
-        not say.
+    :ivar numa_policy: the NUMA policy if the guest requests none.
     """
 
     resource_class: str | None = None
@@ -34,9 +33,9 @@ class DeviceTags:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamedFunction:
-    """A function that the operator has named, whether it is usable or not.
+    """A function selected by the operator, usable or not.
 
-    :ivar parent: the PF where the function is a VF, else the function.
+    :ivar parent: the PF of a VF, otherwise the function itself.
     """
 
     function: PciFunction
@@ -48,8 +47,8 @@ class NamedFunction:
 class UsableFunction:
     """A usable function, with the rest of its IOMMU group.
 
-    :ivar parent: the PF where the function is a VF, else the function.
-    :ivar members: all functions that go to vfio-pci together, sorted.
+    :ivar parent: the PF of a VF, otherwise the function itself.
+    :ivar members: all functions that are bound to vfio-pci together, sorted.
     """
 
     function: PciFunction
@@ -59,7 +58,7 @@ class UsableFunction:
     iommu_group: int
 
     def handle(self) -> Handle:
-        """The accelerator that a guest gets of this claim."""
+        """Return the accelerator of this claim, as attached to a guest."""
         return Handle(
             address=self.function.address,
             members=self.members,

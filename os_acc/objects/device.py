@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices as os_acc offers them, and why it does not offer others."""
+"""Devices offered by os_acc, and reasons for rejecting others."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from os_acc.objects.region import Region
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Handle:
-    """What one accelerator is for a guest.
+    """One accelerator as attached to a guest.
 
-    ``address`` is the function that the guest is given; ``members`` are all
-    functions that go to vfio-pci with it because the IOMMU cannot tell them
-    apart (sorted, ``address`` among them; bridges are not).
+    ``address`` is the function attached to the guest; ``members`` are all
+    functions bound to vfio-pci with it because the IOMMU cannot isolate them
+    from each other (sorted, including ``address``, without bridges).
 
-    :ivar numa_policy: how near to its guest it has to be, where the guest does
-        not say; None: as Nova's ``legacy`` has it.
-    :ivar fault: why nobody is to be given it for as long as it is so; empty
-        while it is healthy. What is out of order stays in the inventory, as
-        reserved.
+    :ivar numa_policy: the NUMA policy if the guest requests none; None: Nova's
+        ``legacy``.
+    :ivar fault: why it must not be attached at present; empty while healthy. A
+        faulty accelerator stays in the inventory, as reserved.
     """
 
     address: PciAddress
@@ -37,11 +36,11 @@ class Handle:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator card or function, as its plugin describes it.
+    """One accelerator card or function, as described by its plugin.
 
     ``resource_class`` and ``traits`` are Placement's names; the number of
     handles is the capacity. ``region`` is the FPGA region behind all of them;
-    its traits are added by the library.
+    the library adds its traits.
     """
 
     plugin: str
@@ -56,7 +55,7 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CardProvider:
-    """The provider above those of a card's regions; it has nothing itself."""
+    """The parent provider of a card's regions; it has no inventory."""
 
     uuid: str
     name: str
@@ -64,9 +63,9 @@ class CardProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """A device under the name by which Placement knows it.
+    """A device with its resource provider in Placement.
 
-    :ivar card: what it stands below; None: the compute node itself.
+    :ivar card: the parent provider; None: the compute node itself.
     """
 
     uuid: str
@@ -76,7 +75,7 @@ class Provider:
 
 
 class RejectReason(enum.Enum):
-    """Why a device that the operator named is not offered."""
+    """The reason why a device selected by the operator is not offered."""
 
     BRIDGE = "a bridge"
     HOST_USES = "used by the host"
@@ -102,7 +101,7 @@ class RejectReason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RejectedDevice:
-    """A device that is not offered, and why."""
+    """A device that is not offered, and the reason."""
 
     address: PciAddress
     reason: RejectReason

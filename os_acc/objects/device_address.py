@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The three ways to say where a device is: glob, regex, network interface."""
+"""The three forms of a device's address: glob, regex, network interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANY: Final = "*"
 
 
 def hexadecimal(what: str, text: str, limit: int) -> int | None:
-    """Read a field that is a hexadecimal number, or ``*`` (None) for any.
+    """Parse a hexadecimal field; return None for the wildcard ``*``.
 
     :raises InvalidDeviceSpec: it is neither, or above its limit.
     """
@@ -47,7 +47,7 @@ def _fields(address: PciAddress) -> tuple[str, str, str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Glob:
-    """An address whose fields may each be None: any."""
+    """An address pattern; a field that is None matches any value."""
 
     domain: int | None = None
     bus: int | None = None
@@ -62,7 +62,7 @@ class Glob:
         )
 
     def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:
-        """The address, where this names exactly one."""
+        """Return the address if the pattern names exactly one."""
         if (
             self.domain is None
             or self.bus is None
@@ -77,8 +77,8 @@ class Glob:
 class Regex:
     """A regular expression for each field, in the order of an address.
 
-    As in Nova they are matched against lower-case, zero-padded fields with
-    ``re.match``: anchored at the start only, so that bus ``3`` matches ``3b``.
+    As in Nova, they are matched against lower-case, zero-padded fields with
+    ``re.match``, which is anchored at the start only: bus ``3`` matches ``3b``.
     """
 
     patterns: tuple[re.Pattern[str], ...]
@@ -88,7 +88,7 @@ class Regex:
         return all(pattern.match(field) for pattern, field in pairs)
 
     def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:
-        """The address, where the patterns are the fields of exactly one."""
+        """Return the address if the patterns are the literal fields of one."""
         domain, bus, slot, function = (pattern.pattern for pattern in self.patterns)
         text = f"{domain}:{bus}:{slot}.{function}"
         try:
@@ -100,9 +100,9 @@ class Regex:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Netdev:
-    """The PCI function behind a network interface, by its name.
+    """The PCI function behind a network interface, by the interface's name.
 
-    It matches nothing by itself: :meth:`single` says which function it is.
+    It matches no address; :meth:`single` returns the function.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Netdev:
         return False
 
     def single(self, netdevs: Mapping[str, PciAddress]) -> PciAddress | None:
-        """The function, where the host has such an interface."""
+        """Return the function if the host has the interface."""
         return netdevs.get(self.name)
 
 
@@ -119,11 +119,11 @@ Place: TypeAlias = Glob | Regex | Netdev
 
 
 def parse_glob(text: str) -> Glob:
-    """Read ``[[[domain:]bus:]slot][.function]``; blank or ``*`` is any.
+    """Parse ``[[[domain:]bus:]slot][.function]``; blank or ``*`` matches any.
 
     Fields are counted from the right: ``3b:02`` is a bus and a slot.
 
-    :raises InvalidDeviceSpec: too many fields, or one is malformed.
+    :raises InvalidDeviceSpec: too many fields, or a malformed field.
     """
     place, _dot, function = text.partition(".")
     fields = place.split(":")
@@ -143,9 +143,9 @@ def parse_glob(text: str) -> Glob:
 
 
 def parse_regex(fields: Mapping[str, Any]) -> Regex:
-    """Read a regular expression for each field; a missing one is any.
+    """Parse a regular expression for each field; a missing field matches any.
 
-    :raises InvalidDeviceSpec: a field that is no regular expression.
+    :raises InvalidDeviceSpec: a field is not a regular expression.
     """
     return Regex(tuple(_pattern(name, fields.get(name, ".*")) for name in LIMITS))
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which devices the operator gave to os_acc, and which to Nova.
+"""Devices assigned by the operator to os_acc and to Nova.
 
 The syntax of ``[os_acc] device_spec`` is that of Nova's ``[pci] device_spec``
-(``nova/pci/devspec.py``), with tags of our own. Nova takes every key that it
-does not know for a tag, so that a misspelt one matches every device; here an
-unknown key is an error.
+(``nova/pci/devspec.py``), with tags of os_acc. Nova treats every unknown key as
+a tag, so a misspelt selector matches every device; here an unknown key is an
+error.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ TAG_NAMES: Final = frozenset(field.name for field in dataclasses.fields(DeviceTa
 
 
 def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
-    """Read the tags; other keys are left alone.
+    """Parse the tags; ignore other keys.
 
-    Names are normalised as Nova's ``pci_placement_translator`` does: upper
-    case, with the prefix ``CUSTOM_`` unless they are standard; blanks around
-    a trait do not count. Booleans may be text, as Nova's tags are.
+    Names are normalised as in Nova's ``pci_placement_translator``: upper case,
+    with the prefix ``CUSTOM_`` unless they are standard; whitespace around a
+    trait is ignored. Booleans may be text, like Nova's tags.
 
-    :raises InvalidDeviceSpec: a tag has a value that it cannot have.
+    :raises InvalidDeviceSpec: a tag has an invalid value.
     """
     return DeviceTags(
         resource_class=_resource_class(spec) if "resource_class" in spec else None,
@@ -140,13 +140,13 @@ def _boolean(tag: str, value: object) -> bool:
     )
 
 
-#: Nova cannot match a device in a domain above this.
+#: Nova cannot match a device in a higher domain.
 NOVA_HIGHEST_DOMAIN: Final = 0xFFFF
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSpecEntry:
-    """One specification; ``vendor`` and ``product`` None mean any."""
+    """One specification; ``vendor`` and ``product`` None match any."""
 
     vendor: int | None
     product: int | None
@@ -159,10 +159,10 @@ class DeviceSpecEntry:
         netdevs: Mapping[str, PciAddress],
         functions: Mapping[PciAddress, PciFunction],
     ) -> bool:
-        """Whether this names the function, directly or through its PF.
+        """Return whether the entry matches the function, directly or by its PF.
 
         Vendor and product are always those of the function itself. An entry
-        that names a single address names its VFs as well if it is a PF.
+        for the single address of a PF also matches the PF's VFs.
         """
         identity = function.identity
         if self.vendor not in (None, identity.vendor):
@@ -183,9 +183,9 @@ class DeviceSpecEntry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """Specifications in the order in which they were given.
+    """Specifications in the given order.
 
-    :ivar highest_domain: functions in a PCI domain above it never match.
+    :ivar highest_domain: functions in a higher PCI domain never match.
     """
 
     entries: tuple[DeviceSpecEntry, ...] = ()
@@ -193,18 +193,18 @@ class DeviceSpec:
 
     @property
     def wants_vfs(self) -> bool:
-        """Whether any entry asks for VFs to be made."""
+        """Whether any entry requests the creation of VFs."""
         return any(entry.tags.num_vfs is not None for entry in self.entries)
 
     @property
     def interfaces(self) -> frozenset[str]:
-        """Return the network interfaces that entries name."""
+        """The network interfaces named by entries."""
         places = (entry.place for entry in self.entries)
         return frozenset(each.name for each in places if isinstance(each, Netdev))
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        """Those that entries give devices."""
+        """The resource classes that entries assign."""
         found = (entry.tags.resource_class for entry in self.entries)
         return frozenset(each for each in found if each)
 
@@ -214,10 +214,9 @@ class DeviceSpec:
         netdevs: Mapping[str, PciAddress],
         functions: Mapping[PciAddress, PciFunction],
     ) -> DeviceTags | None:
-        """The tags of the first entry that names the function, or None.
+        """Return the tags of the first entry that matches the function, or None.
 
-        A VF has no VFs of its own: ``num_vfs`` is None for it even where the
-        entry that names it has one.
+        ``num_vfs`` is always None for a VF, which cannot have VFs.
 
         :param netdevs: the PCI function behind each network interface.
         :param functions: all PCI functions of the host.
@@ -246,13 +245,13 @@ _NOVAS_TAGS: Final = frozenset(
 
 
 def parse(values: Sequence[str]) -> DeviceSpec:
-    """Read the option's values, each a JSON object or a list of them.
+    """Parse the option's values, each a JSON object or a list of objects.
 
     Selectors are ``vendor_id``, ``product_id``, and ``address`` (text: glob;
-    object: regular expressions, see :class:`.address.Regex`) or ``devname``;
+    object: regular expressions, see :class:`.device_address.Regex`) or ``devname``;
     tags are those of :class:`.DeviceTags`.
 
-    :raises InvalidDeviceSpec: a value cannot be understood completely.
+    :raises InvalidDeviceSpec: a value is not completely understood.
     """
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise exception.InvalidDeviceSpec(
@@ -264,7 +263,7 @@ def parse(values: Sequence[str]) -> DeviceSpec:
 
 
 def objects_of(value: object, pairs_hook: Any = dict) -> list[dict[str, Any]]:
-    """The JSON objects in one value of the option.
+    """Return the JSON objects in one value of the option.
 
     :raises InvalidDeviceSpec: neither an object nor a list of objects.
     """
@@ -291,9 +290,9 @@ def objects_of(value: object, pairs_hook: Any = dict) -> list[dict[str, Any]]:
 
 
 def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
-    """Read the selectors as Nova does.
+    """Parse the selectors as Nova does.
 
-    :raises InvalidDeviceSpec: where Nova would refuse them.
+    :raises InvalidDeviceSpec: Nova would reject them.
     """
     vendor = _identifier(spec, "vendor_id")
     product = _identifier(spec, "product_id")
@@ -378,11 +377,11 @@ LOG = logging.getLogger(__name__)
 
 
 def nova_claims(device_spec_values: Sequence[str]) -> DeviceSpec:
-    """Read Nova's ``[pci] device_spec`` to see which devices are Nova's.
+    """Parse Nova's ``[pci] device_spec`` to find the devices that Nova claims.
 
-    Unknown keys are tags, as they are to Nova. What Nova itself would refuse
-    is ignored with a warning: it claims nothing. Domains above FFFF never
-    match, since Nova cannot express them.
+    Unknown keys are tags, as in Nova. A value that Nova would reject claims
+    nothing and is ignored with a warning. Domains above FFFF never match, since
+    Nova does not support them.
     """
     entries = [
         entry for value in device_spec_values for entry in _readable_entries(value)
@@ -391,10 +390,10 @@ def nova_claims(device_spec_values: Sequence[str]) -> DeviceSpec:
 
 
 def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
-    """The NUMA policies in Nova's ``[pci] alias``, by the devices that it names.
+    """Return the NUMA policies in Nova's ``[pci] alias``, by device.
 
-    Of two for one device the first is heard. An alias that names no product,
-    and what Nova itself would refuse, says nothing of a device.
+    The first policy for a device applies. Aliases without a product, and values
+    that Nova would reject, are skipped.
     """
     entries = []
     for value in alias_values:
@@ -408,7 +407,7 @@ def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
                 if {"vendor_id", "product_id", "numa_policy"} <= spec.keys()
             ]
         except exception.InvalidDeviceSpec as error:
-            LOG.warning("A value of Nova's [pci] alias is ignored: %s", error)
+            LOG.warning("Ignoring an invalid value of Nova's [pci] alias: %s", error)
     return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
 
 
@@ -416,20 +415,22 @@ def _readable_entries(value: object) -> Iterator[DeviceSpecEntry]:
     try:
         specs = objects_of(value)
     except exception.InvalidDeviceSpec as error:
-        LOG.warning("A value of Nova's [pci] device_spec is ignored: %s", error)
+        LOG.warning("Ignoring an invalid value of Nova's [pci] device_spec: %s", error)
         return
     for spec in specs:
         try:
             yield entry_of(spec, DeviceTags())
         except exception.InvalidDeviceSpec as error:
-            LOG.warning("A part of Nova's [pci] device_spec is ignored: %s", error)
+            LOG.warning(
+                "Ignoring an invalid part of Nova's [pci] device_spec: %s", error
+            )
 
 
 def nova_mdev_addresses(values: Sequence[str]) -> frozenset[PciAddress]:
-    """The PCI functions in Nova's ``[mdev_*] device_addresses``.
+    """Return the PCI functions in Nova's ``[mdev_*] device_addresses``.
 
-    Other parents of mediated devices (``mtty_mtty``) are no PCI functions
-    and left out.
+    Other parents of mediated devices (``mtty_mtty``) are not PCI functions and
+    are omitted.
     """
     addresses = set()
     for value in values:

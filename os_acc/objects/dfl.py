@@ -20,7 +20,7 @@ _PRODUCTS: Final = frozenset(
         *((0x8086, 0x0B2B), (0x8086, 0x0B2C), (0x1C2C, 0x1000), (0x1C2C, 0x1001)),
     }
 )
-# Of these the subsystem tells: their ids say no more than that they are DFL's.
+# Generic ids of DFL devices: the subsystem id selects the product.
 _GENERIC: Final = frozenset({(0x8086, 0xBCCE), (0x8086, 0xBCCF)})
 _GENERIC_SUBSYSTEMS: Final = frozenset(
     {(0x8086, 0x138D), (0x8086, 0x1770), (0x8086, 0x1771), (0x8086, 0x17D4)}
@@ -32,12 +32,12 @@ MANAGER: Final = re.compile(r"dfl-fme-mgr\.[0-9]{1,9}", re.ASCII)
 REGION: Final = re.compile(r"dfl-fme-region\.[0-9]{1,9}", re.ASCII)
 
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# What is read from a card that does not answer, or says nothing.
+# Read from a card that does not answer, or that has no id.
 _NOBODY = frozenset({"0" * 32, "f" * 32})
 
 
 def is_product(identity: PciIdentity) -> bool:
-    """Whether the kernel's driver takes such a function without being told."""
+    """Return whether the kernel's driver has the function in its id table."""
     product = (identity.vendor, identity.product)
     subsystem = (identity.subsystem_vendor, identity.subsystem_product)
     return product in _PRODUCTS or (
@@ -46,12 +46,12 @@ def is_product(identity: PciIdentity) -> bool:
 
 
 def is_id(text: str) -> bool:
-    """Whether sysfs can show this as an id, be it that of nothing."""
+    """Return whether text has the form of an id in sysfs, valid or not."""
     return _ID.fullmatch(text) is not None
 
 
 def canonical(text: str) -> str | None:
-    """An id of sysfs as canonical UUID; None where it is none, or nobody's."""
+    """Return an id of sysfs as canonical UUID; None if it is invalid or unset."""
     if text in _NOBODY or not is_id(text):
         return None
     return str(uuid.UUID(hex=text))

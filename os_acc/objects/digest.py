@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Digests of images, by which the files in the cache are named."""
+"""Digests of images, which name the files in the cache."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Self
 from os_acc import exception
 from os_acc.objects.image import Image
 
-#: Hexadecimal digits of each algorithm that is trusted. MD5 and SHA-1 are
-#: not: two images can be made that have the same one.
+#: Hexadecimal digits of each trusted algorithm. MD5 and SHA-1 are excluded:
+#: collisions are feasible.
 LENGTHS = {
     "blake2b": 128,
     "blake2s": 64,
@@ -30,9 +30,9 @@ _FILE_NAME = re.compile(r"([a-z0-9_]+)-([0-9a-f]+)", re.ASCII)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Digest:
-    """What an image's bytes have to hash to.
+    """The expected hash of an image's data.
 
-    :ivar algorithm: one of :data:`LENGTHS`, as :func:`hashlib.new` takes it.
+    :ivar algorithm: one of :data:`LENGTHS`, valid for :func:`hashlib.new`.
     :ivar value: hexadecimal, lower case.
     """
 
@@ -41,9 +41,9 @@ class Digest:
 
     @classmethod
     def of(cls, image: Image) -> Self:
-        """The digest of an image (Glance's ``os_hash_algo``, ``os_hash_value``).
+        """Return the digest of an image (Glance's ``os_hash_algo``, ``os_hash_value``).
 
-        :raises ImageInvalid: it has none, or none that proves anything.
+        :raises ImageInvalid: it is missing, malformed or of an untrusted algorithm.
         """
         algorithm, value = image.hash_algo, image.hash_value
         if not algorithm or not value:
@@ -69,7 +69,7 @@ class Digest:
 
     @classmethod
     def of_file_name(cls, name: str) -> Self | None:
-        """The digest by which a file is named; None if it is by none."""
+        """Return the digest in a file's name; None if there is none."""
         found = _FILE_NAME.fullmatch(name)
         if found is None:
             return None
@@ -84,7 +84,7 @@ class Digest:
         return f"{self.algorithm}-{self.value}"
 
     def new(self) -> hashlib._Hash:
-        """A fresh hash of this algorithm."""
+        """Return a new hash object of this algorithm."""
         return hashlib.new(self.algorithm)
 
     def __str__(self) -> str:

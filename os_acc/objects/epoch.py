@@ -2,9 +2,9 @@
 
 """Epochs: the numbers that order the privileged calls for one device.
 
-An epoch is about the time of day in microseconds. The helper refuses a call
-whose epoch is below one that it has seen, and one whose epoch is far above:
-it would outrank every call to come.
+An epoch is approximately the time of day in microseconds. The helper rejects a
+call whose epoch is below the highest recorded one. It also rejects an epoch far
+in the future, which would block all later calls.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LIMIT: Final = 2**63 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AcceptedEpochs:
-    """The epochs that a call may carry.
+    """The range of epochs that a call may carry.
 
-    :ivar seen: the lowest one: the highest that was recorded so far.
-    :ivar limit: the highest one.
+    :ivar seen: the lowest accepted epoch: the highest recorded so far.
+    :ivar limit: the highest accepted epoch.
     """
 
     seen: int
@@ -31,11 +31,11 @@ class AcceptedEpochs:
 
     @classmethod
     def at(cls, seen: int, clock: int) -> Self:
-        """Those that are accepted at a time of day, in microseconds."""
+        """Return the range at a time of day in microseconds."""
         return cls(seen, min(max(seen, clock) + DAY, LIMIT))
 
     def nearest(self, epoch: int) -> int:
-        """An epoch above all that were seen: this one, where it is accepted."""
+        """Return this epoch if it is in range, otherwise one above ``seen``."""
         if self.seen < epoch <= self.limit:
             return epoch
         start = self.seen if epoch <= self.seen else max(self.seen, self.limit - DAY)

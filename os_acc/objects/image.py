@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Bitstream images, and what requests and regions ask of them."""
+"""Bitstream images, and the requests for them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Image:
 
     See the Image service API v2, "Show image".
 
-    :ivar size: bytes; None where the source does not know.
-    :ivar hash_algo: as :func:`hashlib.new` takes it; '' where there is none.
-    :ivar hash_value: hexadecimal, lower case; '' where there is none.
-    :ivar properties: everything beyond Glance's own fields, read only.
+    :ivar size: bytes; None if unknown to the source.
+    :ivar hash_algo: valid for :func:`hashlib.new`; '' if there is none.
+    :ivar hash_value: hexadecimal, lower case; '' if there is none.
+    :ivar properties: all properties beyond Glance's own fields, read-only.
     """
 
     id: str
@@ -41,14 +41,14 @@ class Image:
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class BitstreamRequest:
-    """Which bitstream a request group asks for: one that has all that is set.
+    """The bitstream that a request group requests: one that matches all set fields.
 
     A flavor sets one of the four, a VM's own image one or several.
 
     :ivar bitstream_id: the id of an image.
     :ivar bitstream_name: the name of an image.
-    :ivar function_id: canonical UUID, or other text, of what it implements.
-    :ivar function_name: the name of what it implements.
+    :ivar function_id: canonical UUID, or other text, of the function.
+    :ivar function_name: the name of the function.
     """
 
     bitstream_id: str = ""
@@ -65,10 +65,10 @@ class BitstreamRequest:
 
 
 class ImageFormat(enum.Enum):
-    """What the file of a bitstream is.
+    """The format of a bitstream's file.
 
     GBS: Intel's Green Bitstream of OPAE; XCLBIN: AMD/Xilinx' axlf container;
-    RAW: anything else, which is written as it is.
+    RAW: any other, written unchanged.
     """
 
     GBS = "gbs"
@@ -78,14 +78,14 @@ class ImageFormat(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Header:
-    """What the beginning of a bitstream's file says.
+    """The header of a bitstream's file.
 
-    :ivar payload_offset: bytes before what the hardware is given.
-    :ivar payload_size: bytes that the hardware is given.
-    :ivar interface_id: canonical UUID of the regions that it is built for;
-        None where the format does not say.
-    :ivar function_ids: canonical UUIDs of what it implements, where the
-        format says.
+    :ivar payload_offset: bytes before the payload for the hardware.
+    :ivar payload_size: bytes of the payload for the hardware.
+    :ivar interface_id: canonical UUID of the compatible regions; None if the
+        format does not specify it.
+    :ivar function_ids: canonical UUIDs of the implemented functions, if the
+        format specifies them.
     """
 
     format: ImageFormat
@@ -99,8 +99,8 @@ class Header:
 class Bitstream:
     """A verified image in the cache.
 
-    :ivar path: its file; whoever programs it finds it by the hash, not by
-        this.
+    :ivar path: its file. The programming side looks it up by hash, not by this
+        path.
     :ivar size: bytes of the file.
     """
 

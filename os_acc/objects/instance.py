@@ -11,12 +11,12 @@ from typing import Any, Final, Self
 
 from os_acc import exception
 
-#: The property by which an image asks for a policy for all its PCI devices.
+#: The image property with the NUMA policy for all PCI devices.
 IMAGE_NUMA_POLICY: Final = "hw_pci_numa_affinity_policy"
 
 
 def canonical_uuid(value: object) -> str | None:
-    """The lower-case, hyphenated form; None where it is not a UUID."""
+    """Return the lower-case, hyphenated form; None if it is not a UUID."""
     if not isinstance(value, str) or len(value) not in (32, 36):
         return None
     try:
@@ -28,9 +28,9 @@ def canonical_uuid(value: object) -> str | None:
 
 
 def consumer_uuid(value: object) -> str:
-    """The uuid of an instance or a migration, in its canonical form.
+    """Return the uuid of an instance or a migration, in its canonical form.
 
-    :raises InvalidInput: it is none.
+    :raises InvalidInput: the value is not a uuid.
     """
     consumer = canonical_uuid(value)
     if consumer is None:
@@ -43,14 +43,14 @@ def consumer_uuid(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """What os_acc needs to know of an instance; only ``uuid`` is required.
+    """The properties of an instance that os_acc uses; only ``uuid`` is required.
 
-    :ivar numa_cells: the host's NUMA cells that the guest's are on, in the
-        guest's order; empty: it may be anywhere.
-    :ivar image_numa_policy: ``hw_pci_numa_affinity_policy`` of its image, as
-        it was given.
-    :ivar port_numa_policies: (suffix of a request group, policy of the port
-        that the group is for), as they were given.
+    :ivar numa_cells: the host's NUMA cells of the guest's cells, in the guest's
+        order; empty: any cell.
+    :ivar image_numa_policy: ``hw_pci_numa_affinity_policy`` of its image, not
+        validated.
+    :ivar port_numa_policies: (suffix of a request group, policy of the group's
+        port), not validated.
     """
 
     uuid: str
@@ -63,9 +63,9 @@ class InstanceInfo:
 
     @classmethod
     def from_api(cls, instance_info: object) -> Self:
-        """Check the mapping that Nova passes.
+        """Validate the mapping that Nova passes.
 
-        Keys that os_acc does not know are Nova's business and ignored.
+        Unknown keys are ignored.
 
         :raises InvalidInstanceInfo: not a mapping, no uuid, or a wrong type.
         """

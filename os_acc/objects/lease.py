@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who holds what: the record that survives every crash."""
+"""Leases: the crash-safe record of which consumer holds which accelerator."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from os_acc.objects.request import AttachTarget
 
 
 class LeaseState(enum.Enum):
-    """How far a lease is.
+    """The state of a lease.
 
-    PREPARING is the intent: written before the host is touched, rolled back
-    when its writer is gone. RELEASING rolls forward: after a failure that
-    can pass, the release is retried. QUARANTINED waits for an operator.
+    PREPARING records the intent before the host is modified; it is rolled back
+    once its writer is gone. RELEASING rolls forward: after a transient
+    failure the release is retried. QUARANTINED waits for an operator.
     """
 
     PREPARING = "preparing"
@@ -32,7 +32,7 @@ class LeaseState(enum.Enum):
 
 
 class Owner(enum.Enum):
-    """On whose behalf a lease was made."""
+    """The origin of a lease."""
 
     NOVA = "nova"
     COMMAND = "command"
@@ -40,7 +40,7 @@ class Owner(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PriorBinding:
-    """How a function was bound before os_acc touched it; None: not at all."""
+    """The binding of a function before os_acc changed it; None: unbound."""
 
     address: PciAddress
     identity: PciIdentity
@@ -50,12 +50,12 @@ class PriorBinding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HelperRecord:
-    """One function that the privileged helper has on its own record as taken.
+    """One function on the privileged helper's own record.
 
-    :ivar lease: uuid of the lease; 'unreadable' where the record is damaged.
-    :ivar is_the_guests: whether it was taken for a guest, and not for the host.
-    :ivar driver: the driver that it had before; None for none.
-    :ivar driver_override: the override that it had before; None for none.
+    :ivar lease: uuid of the lease; 'unreadable' if the record is damaged.
+    :ivar is_the_guests: whether it was taken for a guest, not for the host.
+    :ivar driver: its previous driver; None for none.
+    :ivar driver_override: its previous override; None for none.
     """
 
     address: PciAddress
@@ -68,36 +68,37 @@ class HelperRecord:
     def of(
         cls, parts: Sequence[int], lease: str, use: str, driver: str, override: str
     ) -> Self:
-        """One line of the helper's list."""
+        """Parse one line of the helper's list."""
         place, guest = PciAddress(*parts), use == "guest"
         return cls(place, lease, guest, driver or None, override or None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lease:
-    """One accelerator in the hands of one consumer.
+    """One accelerator held by one consumer.
 
     :ivar uuid: of the accelerator request; the entry that plug returns.
-    :ivar consumer: the instance, or the migration while it is parked there.
-    :ivar group: suffix of the request group it answers.
+    :ivar consumer: the instance, or the migration while parked there.
+    :ivar group: suffix of the request group that it serves.
     :ivar provider: uuid of the resource provider.
     :ivar plugin: the plugin that offered the device.
-    :ivar address: the function that the guest is given.
-    :ivar prior: what to restore, for each member of the IOMMU group.
-    :ivar request: digest of the whole request, the same for all its leases.
-    :ivar request_size: how many leases answer that request; 0: not known.
+    :ivar address: the function attached to the guest.
+    :ivar prior: the binding to restore, for each member of the IOMMU group.
+    :ivar request: fingerprint of the whole request, shared by all its leases.
+    :ivar request_size: the number of leases of that request; 0: unknown.
     :ivar boot_id: the boot in which ``prior`` was read.
     :ivar epoch: number of the store's write that last changed this lease;
-        the helper refuses a call that carries a lower one than it has seen.
+        the helper rejects a call with a lower one than it has seen.
     :ivar reason: why its release failed, or empty.
-    :ivar programming: what its FPGA region has to hold; None: it has none.
-    :ivar attach_target: who has it: only what is the guest's is on vfio-pci.
-    :ivar affinity: how it stood to the guest when it was chosen; None where
-        nobody said which cells the guest is in.
-    :ivar physfns: the PFs of those of its functions that are VFs. Only the
-        record knows them where the VFs have gone.
-    :ivar profile: the name of the device profile that the group is of; '' where
-        it is the flavor's own, or nobody said.
+    :ivar programming: the required contents of its FPGA region; None: no region.
+    :ivar attach_target: the user of the accelerator: only a guest's is bound to
+        vfio-pci.
+    :ivar affinity: its affinity to the guest at selection; None if the guest's
+        cells were unknown.
+    :ivar physfns: the PFs of its VFs. After the VFs are removed only this record
+        knows them.
+    :ivar profile: the name of the device profile of its group; '' for a group of
+        the flavor itself, or if unknown.
     """
 
     uuid: str
@@ -127,23 +128,23 @@ class Lease:
 
     @property
     def is_the_guests(self) -> bool:
-        """Whether the guest itself has it, by VFIO."""
+        """Whether the guest itself uses it, through VFIO."""
         return self.attach_target is AttachTarget.VM
 
     @property
     def members(self) -> tuple[PciAddress, ...]:
-        """Every function that this lease takes from the host."""
+        """All functions that this lease takes from the host."""
         return tuple(prior.address for prior in self.prior)
 
     def stands_on(self, region: Region) -> bool:
-        """Whether its guest has a function of this region."""
+        """Return whether its guest has a function of this region."""
         return (
             self.programming is not None and self.programming.region.key == region.key
         )
 
     @property
     def guest_writable(self) -> Region | None:
-        """The region that its guest can program itself, as the host does."""
+        """The region that its guest can program itself, as the host can."""
         if self.programming is None or not self.is_the_guests:
             return None
         region = self.programming.region
@@ -153,12 +154,12 @@ class Lease:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether an operation on it has begun and not ended."""
+        """Whether an operation on it has started and not finished."""
         return self.state in (LeaseState.PREPARING, LeaseState.RELEASING)
 
     @property
     def has_failed_release(self) -> bool:
-        """Whether its consumer has left, and the host has not got the device back."""
+        """Whether its consumer is gone but the device is not restored."""
         return self.state is LeaseState.QUARANTINED or (
             self.is_unfinished and bool(self.reason)
         )
@@ -175,15 +176,15 @@ class Lease:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedState:
-    """All that is recorded at one moment.
+    """A snapshot of all records.
 
-    :ivar unreadable: functions that damaged records of leases claim.
-    :ivar unknown_regions: of which nobody knows what they hold.
-    :ivar places: of all providers that were ever offered, by uuid.
-    :ivar plugins: that offered each of them last, by uuid.
-    :ivar store: the identity of the store that says so.
+    :ivar unreadable: functions claimed by damaged records of leases.
+    :ivar unknown_regions: regions whose contents are unverified.
+    :ivar places: the origins of all providers ever offered, by uuid.
+    :ivar plugins: the plugin that last offered each provider, by uuid.
+    :ivar store: the identity of the store.
     :ivar claimed: functions that the privileged helper has taken for leases
-        that are not recorded, with their uuids.
+        without a record, with the uuids of these leases.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -202,17 +203,17 @@ class RecordedState:
 
     @property
     def taken(self) -> frozenset[PciAddress]:
-        """Every function that is not free."""
+        """All functions that are not free."""
         return self.leased.union(self.unreadable, self.claimed)
 
     @property
     def leased(self) -> frozenset[PciAddress]:
-        """Every function that a lease takes from the host."""
+        """All functions that leases take from the host."""
         return frozenset(each for lease in self.leases for each in lease.members)
 
     @property
     def leased_in_parts(self) -> Mapping[PciAddress, PciAddress]:
-        """The PFs of which VFs are leased, each with one that is."""
+        """The PFs with leased VFs, each with one such VF."""
         return MappingProxyType(
             {physfn: lease.address for lease in self.leases for physfn in lease.physfns}
         )

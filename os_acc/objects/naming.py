@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What our providers are called in Placement, and that they are ours.
+"""Names of os_acc's providers in Placement, and their recognition.
 
-A provider's uuid is made of its name, and this of the compute node's name and
-the device's key: both are the same again after the loss of the store, and
-nobody else's provider has the two. Only where a serial number is not its card's own,
-or cards and VFs come and go, the record decides who is called what.
+A provider's uuid is derived from its name, and its name from the compute node's
+name and the device's key. Both are reproducible after the loss of the store, and
+no other provider has both. The record decides only if a serial number is not
+unique to its card, or if cards and VFs come and go.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import Final, TypeAlias
 
 from os_acc.objects.pci import PciAddress, PciIdentity
 
-# Makes a name of that of the node and a key.
+# Builds a name from the node's name and a key.
 _Kind: TypeAlias = Callable[[str, str], str]
 
-# Of all providers of os_acc.
+# The namespace of os_acc's provider uuids.
 _PROVIDERS: Final = uuid.UUID("8f0f2f5e-0c5c-5d1e-9c3b-3f1c6f4f8a11")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProviderOrigin:
-    """The function that a provider is named after.
+    """The function that gives a provider its name.
 
-    :ivar key: of that function, by its serial number where it has one.
+    :ivar key: of that function, based on its serial number if it has one.
     """
 
     address: PciAddress
     key: str
 
     def is_of(self, identity: PciIdentity, address: PciAddress) -> bool:
-        """Whether it may be that of this function.
+        """Return whether it may be the origin of this function's provider.
 
-        A serial number that could not be read, then or now, says nothing.
+        A serial number that could not be read, then or now, is ignored.
         """
         if self.address != address:
             return False
@@ -47,17 +47,17 @@ class ProviderOrigin:
         return self.key in (key(identity, address), key_of_place(identity, address))
 
 
-#: Of no provider at all.
+#: No origins.
 NOWHERE: Final[Mapping[str, ProviderOrigin]] = MappingProxyType({})
 
 
 def place(identity: PciIdentity, address: PciAddress) -> ProviderOrigin:
-    """Where a provider is that is named after this function."""
+    """Return the origin of a provider named after this function."""
     return ProviderOrigin(address, key(identity, address))
 
 
 def key(identity: PciIdentity, address: PciAddress) -> str:
-    """A name for a card or function that survives a reboot: serial or place.
+    """Return a key of a card or function that survives a reboot: serial or place.
 
     The functions of one card share its serial number.
     """
@@ -68,17 +68,17 @@ def key(identity: PciIdentity, address: PciAddress) -> str:
 
 
 def key_of_place(identity: PciIdentity, address: PciAddress) -> str:
-    """Its name by the place alone, for a serial number that is not its own."""
+    """Return a key by place alone, for a serial number that is not unique."""
     return _key(identity, str(address))
 
 
 def of_device(node_name: str, device_key: str) -> str:
-    """What the provider of a device is called."""
+    """Return the name of a device's provider."""
     return f"{_begin(node_name)}{device_key}"
 
 
 def of_card(node_name: str, card_key: str) -> str:
-    """What the provider of a card with regions is called.
+    """Return the name of the provider of a card with regions.
 
     Its only region may have the card's own key.
     """
@@ -86,21 +86,22 @@ def of_card(node_name: str, card_key: str) -> str:
 
 
 def uuid_of(name: str) -> str:
-    """The uuid of the provider with a name."""
+    """Return the uuid of the provider with this name."""
     return str(uuid.uuid5(_PROVIDERS, name))
 
 
 class ProviderNames:
-    """Gives the providers of a node their names, the same as before.
+    """Assign the providers of a node their names, consistently over time.
 
-    Cards whose serial number nobody has programmed all have the same. They are
-    named by their places then; but who was named by it while there was no other
-    stays so, and who had to be named by its place does, too: also where its own
-    serial number could not be read then. One that cannot be read now is that on
-    record, unless a card elsewhere shows it and has to be named by it.
+    Cards without a programmed serial number share one serial number and are named
+    by place. A provider keeps its name on record: one named by serial number
+    while that was unique, and one named by place, even if its serial number could
+    not be read at that time. A serial number that cannot be read now is taken
+    from the record, unless another card shows it and has to be named by it.
 
-    :param places: of the providers on record, by uuid.
-    :param there: of everything that may have a serial number.
+    :param places: the origins of the providers on record, by uuid.
+    :param there: the origins of all present functions that may have a serial
+        number.
     """
 
     def __init__(
@@ -122,17 +123,18 @@ class ProviderNames:
 
     @property
     def given(self) -> Mapping[str, ProviderOrigin]:
-        """What the providers that have a name now are named after, by uuid.
+        """The origins of the providers named so far, by uuid.
 
-        One on record in whose place another card has shown its serial number has
-        that card's key: it is not to be taken for this one again.
+        If another card has shown its serial number in the place of a provider on
+        record, that provider gets the other card's key, so that the two are not
+        confused again.
         """
         return MappingProxyType(self._left | self._given)
 
     def give(
         self, of: _Kind, identity: PciIdentity, address: PciAddress
     ) -> tuple[str, str]:
-        """The uuid and the name of what is named after a function.
+        """Return the uuid and the name of a function's provider.
 
         :param of: :func:`of_device` or :func:`of_card`.
         """
@@ -155,7 +157,7 @@ class ProviderNames:
     def _last(
         self, of: _Kind, identity: PciIdentity, here: ProviderOrigin
     ) -> ProviderOrigin:
-        """What is on record of a function whose serial number cannot be read."""
+        """Return the recorded origin of a function with an unreadable serial."""
         by_place = self._recorded(of, here.key, here.address)
         if by_place == here:
             return here
@@ -167,9 +169,9 @@ class ProviderNames:
     def _is_elsewhere(
         self, of: _Kind, identity: PciIdentity, was: ProviderOrigin
     ) -> bool:
-        """Whether a card elsewhere has to be named by a serial number on record."""
+        """Return whether another card must be named by a recorded serial number."""
         there = self._there.get(was.key, set()) - {was.address}
-        # Of several, none is.
+        # A serial number of several cards identifies none of them.
         return len(there) == 1 and not any(
             self._is_by_place(of, identity, ProviderOrigin(each, was.key))
             for each in there
@@ -178,7 +180,7 @@ class ProviderNames:
     def _by_serial(
         self, of: _Kind, identity: PciIdentity, address: PciAddress
     ) -> Iterator[tuple[str, ProviderOrigin]]:
-        """The providers on record in a place that are named by a serial number."""
+        """Yield the providers on record at a place that are named by serial number."""
         unreadable = dataclasses.replace(identity, serial="")
         for provider in self._at.get(address, ()):
             was = self._places[provider]
@@ -192,7 +194,7 @@ class ProviderNames:
     def _is_by_place(
         self, of: _Kind, identity: PciIdentity, here: ProviderOrigin
     ) -> bool:
-        """Whether what is in a place is on record as named by it."""
+        """Return whether the record names the function at a place by its place."""
         by_place = key_of_place(identity, here.address)
         recorded = self._recorded(of, by_place, here.address)
         return recorded is not None and recorded.key in (here.key, by_place)
@@ -205,7 +207,7 @@ class ProviderNames:
 
 
 def is_ours(node_name: str, name: str, provider_uuid: str) -> bool:
-    """Whether os_acc has made a provider, on a node of this name."""
+    """Return whether os_acc created a provider, on a node of this name."""
     return name.startswith(_begin(node_name)) and uuid_of(name) == provider_uuid
 
 

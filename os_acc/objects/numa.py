@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""NUMA: what a host has in each of its cells, and what a guest wants there.
+"""NUMA: the resources of a host's cells, and the requirements of a guest's.
 
 The names are those of the specification of NUMA-aware virtual switches and of
-Nova's ``objects/numa.py`` and ``objects/instance_numa.py``; a *cell* is what the
-kernel calls a node. Sizes of memory are in MiB and those of pages in KiB, as
-they are in Nova's objects.
+Nova's ``objects/numa.py`` and ``objects/instance_numa.py``; a *cell* is a NUMA
+node of the kernel. Memory sizes are in MiB and page sizes in KiB, as in Nova's
+objects.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Final
 
 #: Distance of a cell from itself, in ACPI's System Locality Information Table.
 LOCAL_DISTANCE: Final = 10
-#: Distance of another cell where the firmware has no table.
+#: Distance of another cell if the firmware has no table.
 REMOTE_DISTANCE: Final = 20
 
 
 class NUMAPolicy(enum.Enum):
-    """How near to its memory a guest's device has to be.
+    """The required affinity of a guest's devices to its memory.
 
-    Nova's names (``hw:pci_numa_affinity_policy``), from the strictest.
+    Nova's names (``hw:pci_numa_affinity_policy``), strictest first.
     """
 
     #: In one of the guest's cells.
     REQUIRED = "required"
     #: On the socket of one of the guest's cells.
     SOCKET = "socket"
-    #: In one of the guest's cells, or in none that the kernel knows.
+    #: In one of the guest's cells, or in no known cell.
     LEGACY = "legacy"
-    #: Anywhere, as near as there is one.
+    #: Anywhere, the nearest first.
     PREFERRED = "preferred"
 
 
 class Affinity(enum.Enum):
-    """How a device stands to the cells of a guest, from the best."""
+    """The affinity of a device to the cells of a guest, best first."""
 
     LOCAL = "local"
-    #: The kernel does not know of any cell (``numa_node`` -1).
+    #: The kernel reports no node (``numa_node`` -1).
     UNKNOWN = "unknown"
     SAME_SOCKET = "same socket"
     REMOTE = "remote"
 
 
 class CPUPolicy(enum.Enum):
-    """``hw:cpu_policy``: whether a guest's CPUs have the host's to themselves."""
+    """``hw:cpu_policy``: whether host CPUs are dedicated to the guest's CPUs."""
 
     SHARED = "shared"
     DEDICATED = "dedicated"
@@ -55,7 +55,7 @@ class CPUPolicy(enum.Enum):
 
 
 class CPUThreadPolicy(enum.Enum):
-    """``hw:cpu_thread_policy``: what shares a core with a dedicated CPU."""
+    """``hw:cpu_thread_policy``: the sharing of a core with a dedicated CPU."""
 
     PREFER = "prefer"
     REQUIRE = "require"
@@ -63,7 +63,7 @@ class CPUThreadPolicy(enum.Enum):
 
 
 class PageSize(enum.IntEnum):
-    """The values of ``hw:mem_page_size`` that are no size; Nova's numbers."""
+    """The symbolic values of ``hw:mem_page_size``; Nova's numbers."""
 
     SMALL = -1
     LARGE = -2
@@ -74,8 +74,8 @@ class PageSize(enum.IntEnum):
 class NUMANetworkInfo:
     """The networks whose traffic leaves the host in one cell.
 
-    :ivar physnets: physical networks: flat ones and VLANs.
-    :ivar tunneled: whether GRE and VXLAN leave it there.
+    :ivar physnets: physical networks, used by flat networks and VLANs.
+    :ivar tunneled: whether GRE and VXLAN traffic leaves the host there.
     """
 
     physnets: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class NUMANetworkInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstanceNUMANetworks:
-    """The networks that a guest asks for, in the same terms."""
+    """The networks that a guest requires, in the same terms."""
 
     physnets: frozenset[str] = frozenset()
     tunneled: bool = False
@@ -101,7 +101,7 @@ class MemoryPages:
 
     @property
     def free(self) -> int:
-        """How many nobody has."""
+        """The number of free pages."""
         return self.total - self.used - self.reserved
 
 
@@ -111,15 +111,15 @@ class NUMACell:
 
     :ivar id: the number of the kernel's node.
     :ivar cpuset: host CPUs that guests share.
-    :ivar pcpuset: host CPUs that a guest can have to itself.
-    :ivar memory: in MiB, used or not.
-    :ivar siblings: the hardware threads of each core, of those CPUs.
-    :ivar mempages: by ascending size; empty where nothing is known of them.
-    :ivar socket: None where its CPUs are on several, or it has none.
-    :ivar distances: to every cell of the host, (cell, distance), by ACPI's table.
-    :ivar cpu_usage: how many guests' CPUs share ``cpuset``.
+    :ivar pcpuset: host CPUs available as dedicated CPUs.
+    :ivar memory: in MiB, total.
+    :ivar siblings: the hardware threads of each core, among those CPUs.
+    :ivar mempages: by ascending size; empty if unknown.
+    :ivar socket: None if its CPUs are on several sockets, or it has none.
+    :ivar distances: (cell, distance) for every cell of the host, by ACPI's table.
+    :ivar cpu_usage: the number of guest CPUs that share ``cpuset``.
     :ivar memory_usage: in MiB.
-    :ivar pinned_cpus: those of ``pcpuset`` that a guest has.
+    :ivar pinned_cpus: the CPUs of ``pcpuset`` in use by a guest.
     """
 
     id: int
@@ -137,12 +137,12 @@ class NUMACell:
 
     @property
     def free_pcpus(self) -> frozenset[int]:
-        """The host CPUs that a guest could still have to itself."""
+        """The host CPUs that can still be dedicated."""
         return self.pcpuset - self.pinned_cpus
 
     @property
     def available_memory(self) -> int:
-        """In MiB."""
+        """Free memory in MiB."""
         return self.memory - self.memory_usage
 
 
@@ -153,11 +153,11 @@ class NUMATopology:
     cells: tuple[NUMACell, ...] = ()
 
     def cell(self, number: int) -> NUMACell | None:
-        """The cell with that id."""
+        """Return the cell with this id."""
         return next((each for each in self.cells if each.id == number), None)
 
     def distance(self, one: int, other: int) -> int:
-        """From a cell to another, as the firmware says or as it is by default."""
+        """Return the distance between two cells, from the firmware or the default."""
         near = self.cell(one)
         told = dict(near.distances).get(other) if near else None
         if told is not None:
@@ -169,10 +169,10 @@ class NUMATopology:
 class InstanceNUMACell:
     """One cell of a guest.
 
-    :ivar cpuset: its CPUs that share the host's.
-    :ivar pcpuset: its CPUs that have one of the host's to themselves.
+    :ivar cpuset: its CPUs that share host CPUs.
+    :ivar pcpuset: its CPUs with dedicated host CPUs.
     :ivar memory: in MiB.
-    :ivar pagesize: in KiB, or one of :class:`PageSize`; None: any will do.
+    :ivar pagesize: in KiB, or one of :class:`PageSize`; None: any.
     """
 
     cpuset: frozenset[int] = frozenset()
@@ -187,8 +187,8 @@ class InstanceNUMACell:
 class InstanceNUMATopology:
     """The guest's cells, in the guest's order.
 
-    :ivar emulator_threads_isolated: whether the emulator has a host CPU to
-        itself, in the cell of the guest's first.
+    :ivar emulator_threads_isolated: whether the emulator has a dedicated host
+        CPU, in the cell of the guest's first cell.
     """
 
     cells: tuple[InstanceNUMACell, ...] = ()
@@ -197,7 +197,7 @@ class InstanceNUMATopology:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NUMALimits:
-    """How much a cell may be asked for beyond what it has, as ratios."""
+    """The overcommit ratios of a cell."""
 
     cpu_allocation_ratio: float = 1.0
     ram_allocation_ratio: float = 1.0

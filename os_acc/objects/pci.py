@@ -12,7 +12,7 @@ from typing import Self, final
 
 from os_acc import exception
 
-# More functions than any host has: a scan finds again what the last one made.
+# More than the functions of any host, so that a scan reuses the last one's values.
 _KEPT = 16384
 # The domain is up to 32 bits wide: VMD puts its devices into domains above
 # FFFF (Documentation/ABI/testing/sysfs-bus-pci, drivers/pci/controller/vmd.c).
@@ -32,7 +32,7 @@ def _is_within(value: object, limit: int) -> bool:
 @final
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class PciAddress:
-    """Where a PCI function is: domain, bus, slot (device), function.
+    """The address of a PCI function: domain, bus, slot (device), function.
 
     :raises InvalidPciAddress: a part is out of its range.
     """
@@ -52,7 +52,7 @@ class PciAddress:
 
     @staticmethod
     def parse(text: str) -> PciAddress:
-        """Read ``dddd:bb:ss.f``; the domain may have up to eight digits.
+        """Parse ``dddd:bb:ss.f``; the domain may have up to eight digits.
 
         :raises InvalidPciAddress: the text is not such an address.
         """
@@ -67,11 +67,11 @@ class PciAddress:
 
     @property
     def parts(self) -> tuple[int, int, int, int]:
-        """The four numbers, as the privileged helper takes them."""
+        """The four numbers, in the helper's format."""
         return (self.domain, self.bus, self.slot, self.function)
 
     def same_slot(self, other: PciAddress) -> bool:
-        """Whether both are functions of one multi-function device."""
+        """Return whether both are functions of one multi-function device."""
         return self.parts[:3] == other.parts[:3]
 
 
@@ -87,10 +87,10 @@ def _parse(text: str) -> PciAddress:
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class PciIdentity:
-    """Which device it is, wherever it is plugged in.
+    """The identity of a device, independent of its slot.
 
-    The address alone does not identify a card: another one may sit there
-    after a reboot. ``serial`` is empty where nothing readable carries one.
+    The address alone does not identify a card: after a reboot, another card may
+    have it. ``serial`` is empty if no readable attribute provides it.
     """
 
     vendor: int
@@ -109,17 +109,17 @@ class PciIdentity:
         return f"{text}:{self.serial}" if self.serial else text
 
     def may_be(self, other: Self) -> bool:
-        """Whether both may be those of one device.
+        """Return whether both may belong to one device.
 
-        A serial number that could not be read says nothing: which it is depends
-        on the kernel, and on who may read it.
+        An unreadable serial number matches any: whether it can be read depends on
+        the kernel and on the reader's privileges.
         """
         serials = {self.serial, other.serial} - {""}
         return self.numbers == other.numbers and len(serials) <= 1
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int]:
-        """The five numbers, as the privileged helper takes them."""
+        """The five numbers, in the helper's format."""
         return (
             self.vendor,
             self.product,
@@ -130,7 +130,7 @@ class PciIdentity:
 
 
 class PciRole(enum.Enum):
-    """What a function is in SR-IOV's terms."""
+    """The role of a function in SR-IOV."""
 
     PLAIN = "plain"
     PF = "PF"
@@ -139,12 +139,12 @@ class PciRole(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One PCI function as sysfs shows it at one moment.
+    """A snapshot of one PCI function in sysfs.
 
-    ``numa_node`` is None where the kernel says -1 (unknown, never node 0);
-    ``class_code`` has 24 bits. What takes the device's lock to be read
-    (``driver_override``, ``sriov_numvfs``) is not in it: a stuck write may
-    hold that lock for hours.
+    ``numa_node`` is None if the kernel reports -1 (unknown, never node 0);
+    ``class_code`` has 24 bits. Attributes whose read takes the device's lock
+    (``driver_override``, ``sriov_numvfs``) are excluded: a stuck write may hold
+    that lock for hours.
     """
 
     address: PciAddress
@@ -166,7 +166,7 @@ class PciFunction:
 
     @property
     def is_bridge(self) -> bool:
-        """PCI class 06: host, PCI and other bridges; no guest gets them."""
+        """Whether it has PCI class 06: host, PCI and other bridges, never attached."""
         return self.class_code >> 16 == 0x06
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Device profiles: accelerators by a name, as Cyborg's API has them."""
+"""Device profiles: named sets of accelerators, as in Cyborg's API."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Final
 
 from os_acc.objects.request import RequestGroup
 
-#: What Nova calls the n-th group of a profile in a request to Placement
+#: The prefix of Nova's name for the n-th group of a profile in a request to Placement
 #: (``get_device_profile_group_requester_id()`` in nova/accelerator/cyborg.py).
 REQUESTER: Final = "device_profile_"
 _SUFFIX: Final = re.compile(rf"{REQUESTER}(0|[1-9][0-9]{{0,8}})")
 
 
 def index_of(suffix: str) -> int | None:
-    """Which group of a profile Nova calls so; None: it is no such name."""
+    """Return the index of the group with Nova's name; None: no such name."""
     found = _SUFFIX.fullmatch(suffix)
     return int(found[1]) if found else None
 
 
 def suffix_of(index: int) -> str:
-    """What Nova calls a group, by its place in the profile."""
+    """Return Nova's name for a group, by its index in the profile."""
     return f"{REQUESTER}{index}"
 
 
@@ -32,10 +32,10 @@ def suffix_of(index: int) -> str:
 class ProfileGroup:
     """One request group of a profile.
 
-    :ivar index: its place in the profile, from 0: accelerator requests and
-        Nova know it by that.
-    :ivar properties: as the profile has them, in its order.
-    :ivar request: what they mean, with the suffix that Nova gives the group.
+    :ivar index: its index in the profile, from 0; accelerator requests and Nova
+        identify the group by it.
+    :ivar properties: as in the profile, in its order.
+    :ivar request: the parsed properties, with Nova's suffix for the group.
     """
 
     index: int
@@ -44,19 +44,19 @@ class ProfileGroup:
 
     @property
     def suffix(self) -> str:
-        """What Nova calls the group, and what allocations are mapped by."""
+        """Nova's name for the group, used in mappings of allocations."""
         return suffix_of(self.index)
 
     @property
     def accelerators(self) -> int:
-        """How many accelerators it asks for."""
+        """The number of accelerators that it requests."""
         return sum(amount for _name, amount in self.request.resources)
 
     def extra_specs(self, suffix: str, namespace: str) -> Iterator[tuple[str, str]]:
-        """The group as extra specs of a flavor.
+        """Yield the group as extra specs of a flavor.
 
-        :param suffix: that the group has there.
-        :param namespace: for what the profile has below ``accel:``.
+        :param suffix: the suffix of the group in the flavor.
+        :param namespace: replaces the profile's namespace ``accel:``.
         """
         for key, value in self.properties:
             kind, _, name = key.partition(":")
@@ -78,5 +78,5 @@ class DeviceProfile:
 
     @property
     def accelerators(self) -> int:
-        """How many accelerator requests are made of it: N groups of M each."""
+        """The number of accelerator requests created from it: N groups of M each."""
         return sum(group.accelerators for group in self.groups)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Placement was told under our name, so that it can be taken back."""
+"""Names published to Placement by os_acc, recorded so that they can be withdrawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, Self
 
 
 class NameKind(enum.Enum):
-    """What a name of Placement's is the name of."""
+    """The kind of a name in Placement."""
 
     RESOURCE_CLASS = "resource class"
     TRAIT = "trait"
@@ -27,7 +27,7 @@ class PlacementName:
 
     @property
     def is_custom(self) -> bool:
-        """Whether Placement knows it only once somebody has made it."""
+        """Whether it is custom and has to be created in Placement."""
         return self.text.startswith("CUSTOM_")
 
     def __str__(self) -> str:
@@ -35,24 +35,24 @@ class PlacementName:
 
 
 def classes(texts: Iterable[str]) -> frozenset[PlacementName]:
-    """The names of resource classes."""
+    """Return the names of resource classes."""
     return frozenset(PlacementName(NameKind.RESOURCE_CLASS, each) for each in texts)
 
 
 def traits(texts: Iterable[str]) -> frozenset[PlacementName]:
-    """The names of traits."""
+    """Return the names of traits."""
     return frozenset(PlacementName(NameKind.TRAIT, each) for each in texts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PublishedNames:
-    """What of Placement's is ours.
+    """The names in Placement that os_acc owns.
 
-    :ivar given: what each provider was given, by its uuid. What else it has
-        is somebody else's.
-    :ivar made: the names that were not there before.
-    :ivar kept: when Placement last refused to delete one of these, because
-        others use it, in seconds since 1970.
+    :ivar given: the names assigned to each provider, by its uuid. All others on
+        the provider belong to other services.
+    :ivar made: the names that os_acc created.
+    :ivar kept: when Placement last refused to delete one of these names because
+        it is in use, in seconds since 1970.
     """
 
     given: Mapping[str, frozenset[PlacementName]] = dataclasses.field(
@@ -70,7 +70,7 @@ class PublishedNames:
         made: frozenset[PlacementName] = frozenset(),
         kept: Mapping[PlacementName, int] = MappingProxyType({}),
     ) -> Self:
-        """Of mappings that nobody changes; what was given nothing is left out."""
+        """Build a value from mappings, made immutable, without empty entries."""
         some = {each: names for each, names in given.items() if names}
         return cls(MappingProxyType(some), made, MappingProxyType({**kept}))
 
@@ -93,15 +93,15 @@ class PublishedNames:
         )
 
     def of(self, provider: str) -> frozenset[PlacementName]:
-        """What a provider was given."""
+        """Return the names assigned to a provider."""
         return self.given.get(provider, frozenset())
 
     def texts(self, provider: str, kind: NameKind) -> frozenset[str]:
-        """The traits, or the classes, that a provider was given."""
+        """Return the traits, or the classes, assigned to a provider."""
         return frozenset(name.text for name in self.of(provider) if name.kind is kind)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """(provider, kind, name) of everything given."""
+        """Yield (provider, kind, name) of each assigned name."""
         for provider, names in self.given.items():
             yield from ((provider, name.kind.value, name.text) for name in names)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The parts of FPGAs that are programmed as one."""
+"""FPGA regions: the units of partial reconfiguration."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from os_acc.objects.pci import PciAddress, PciIdentity
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """A part of an FPGA which is programmed without disturbing the others.
+    """A part of an FPGA that can be programmed without affecting the others.
 
     :ivar card: the function through which the host programs it.
     :ivar identity: of that function.
-    :ivar number: which region of the card it is (DFL: the number of its port;
-        XRT: that of the user function in the card's slot).
-    :ivar interface_id: canonical UUID of what a bitstream for it has to be
-        built for (DFL: ``compat_id``; XRT: ``interface_uuids``); None: it
-        cannot be programmed.
-    :ivar function_id: canonical UUID of what it holds (DFL: ``afu_id``; XRT:
-        ``xclbinuuid``), or of one of several functions; None: nothing is known
-        of it.
-    :ivar functions: the PCI functions by which guests reach it, where these
-        are several, whoever has them. Each then may be of another function of
+    :ivar number: the number of the region on the card (DFL: the number of its
+        port; XRT: that of the user function in the card's slot).
+    :ivar interface_id: canonical UUID of the interface that a bitstream must
+        match (DFL: ``compat_id``; XRT: ``interface_uuids``); None: it cannot be
+        programmed.
+    :ivar function_id: canonical UUID of its current function (DFL: ``afu_id``;
+        XRT: ``xclbinuuid``), or of one of several functions; None: unknown.
+    :ivar functions: the PCI functions through which guests access it, if there
+        are several, attached or not. Each may then be a different function of
         the one bitstream.
     """
 
@@ -40,10 +39,10 @@ class Region:
 
     @property
     def key(self) -> str:
-        """Its name in the store: that of its place.
+        """Its name in the store, derived from its place.
 
-        Cards whose serial number nobody has programmed all have the same. One
-        that is moved has been without power, and holds nothing of before.
+        Serial numbers are not suitable: cards without a programmed one share the
+        same. A card that is moved loses power and thus its contents.
         """
         product = f"{self.identity.vendor:04x}_{self.identity.product:04x}"
         return f"{product}_{self.card}_{self.number}"
@@ -54,18 +53,18 @@ class Region:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Programming:
-    """What the region behind a lease has to hold for as long as it lasts.
+    """The required contents of a lease's region for the lifetime of the lease.
 
-    :ivar region: as it was when the lease was made ready.
-    :ivar function_id: canonical UUID of what its hardware has to say; None:
-        anything, since nobody has named it.
-    :ivar image_id: of the image that it is programmed with; '' where the
-        guest takes what it finds.
-    :ivar hash_algo: of that image, as :class:`os_acc.objects.image.Image`
-        has it: another file under the same id is another bitstream.
+    :ivar region: its state when the lease was prepared.
+    :ivar function_id: canonical UUID that the hardware must report; None: any,
+        since none is specified.
+    :ivar image_id: of the image that it is programmed with; '' if the guest uses
+        the current contents.
+    :ivar hash_algo: of that image, as in :class:`os_acc.objects.image.Image`:
+        another file under the same id is another bitstream.
     :ivar hash_value: hexadecimal.
-    :ivar is_exact: whether it has to be that image, and not just the function.
-    :ivar boot_id: the boot in which the region was read, and found right.
+    :ivar is_exact: whether that image is required, not just the function.
+    :ivar boot_id: the boot in which the region was read and verified.
     """
 
     region: Region
@@ -78,25 +77,25 @@ class Programming:
 
     @property
     def is_bound(self) -> bool:
-        """Whether its guest may not find just anything."""
+        """Whether it restricts the contents."""
         return self.function_id is not None or bool(self.image_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnverifiedRegions:
-    """Of which regions it is not known what they hold, and what is of others.
+    """Regions whose contents are unverified, and the verified contents of others.
 
-    A region is *in* this where a programming of it has begun and not been
-    proved: it may be half-way between two functions, and goes to nobody as it
+    A region is *in* this object if its programming has started and was not
+    verified: its contents may be incomplete, and it must not be attached as it
     is.
 
     :ivar keys: of those regions.
-    :ivar guest_writable: keys of those that a guest could program itself since they
-        were last proved. They hold a function, of whose making nobody knows.
-    :ivar contents: by keys of regions, what they were last proved to hold, in
-        the words of whoever has proved it.
-    :ivar proved: None: the others are not in this. Otherwise what was recorded
-        is damaged, so that every region is but those that were proved since.
+    :ivar guest_writable: keys of regions that a guest could program itself since
+        they were last verified. They hold a function of unknown origin.
+    :ivar contents: by keys of regions, the contents last verified, in the
+        verifier's notation.
+    :ivar proved: None: all other regions are verified. Otherwise the record is
+        damaged, and every region is unverified except those verified since.
     """
 
     keys: frozenset[str] = frozenset()
@@ -111,14 +110,14 @@ class UnverifiedRegions:
             return True
         if self.proved is None or region.key in self.proved | self.guest_writable:
             return False
-        # What cannot be programmed has not been left half-way.
+        # A region that cannot be programmed cannot be half programmed.
         return region.interface_id is not None
 
     def __bool__(self) -> bool:
         return bool(self.keys) or self.proved is not None
 
     def believes(self, region: Region) -> bool:
-        """Whether what the hardware says of a region can be taken for the truth."""
+        """Return whether the region's contents reported by hardware are reliable."""
         return region not in self and region.key not in self.guest_writable
 
 

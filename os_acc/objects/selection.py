@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the scheduler selected: providers, or a whole allocation request."""
+"""The scheduler's selection: one provider, or a whole allocation request."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from os_acc.objects.request import AttachTarget
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SingleProvider:
-    """One provider for the whole request: the specification's form."""
+    """One provider for the whole request: the form of the specification."""
 
     uuid: str
 
     @property
     def is_unmapped(self) -> bool:
-        """Whether nobody says which provider is for which group."""
+        """Whether the assignment of providers to groups is missing."""
         return False
 
 
@@ -34,8 +34,8 @@ class Allocations:
 
     :ivar entries: (provider, ((resource class, amount), ...)), all sorted.
     :ivar mappings: (suffix of the request group, (provider, ...)), all
-        sorted; None where the caller has none, as Nova compute has none for
-        the groups of a flavor.
+        sorted; None if the caller has none: Nova compute has no mappings for the
+        groups of a flavor.
     """
 
     entries: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
@@ -43,7 +43,7 @@ class Allocations:
 
     @property
     def is_unmapped(self) -> bool:
-        """Whether nobody says which provider is for which group."""
+        """Whether the assignment of providers to groups is missing."""
         return self.mappings is None
 
 
@@ -52,19 +52,18 @@ Selection: TypeAlias = SingleProvider | Allocations
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class GroupAllocation:
-    """What one request group gets from one provider of ours.
+    """The allocation of one request group on one provider of this host.
 
-    ``amount`` counts accelerators; ``wish`` is what they are to be
-    programmed with, ``attach_target`` who is to have them, ``required`` the
-    traits by which their FPGA region is named, and what it holds,
-    ``numa_policy`` what its group says of NUMA.
+    ``amount`` counts accelerators; ``wish`` is their bitstream request,
+    ``attach_target`` their user, ``required`` the traits that select their FPGA
+    region and its function, ``numa_policy`` the NUMA policy of the group.
     """
 
     group_suffix: str
     provider_uuid: str
     resource_class: str
     amount: int
-    # No two of a request agree in group and provider, so these order nothing.
+    # Group and provider are unique in a request, so these never affect the order.
     wish: BitstreamRequest | None = None
     attach_target: AttachTarget = AttachTarget.VM
     required: tuple[str, ...] = ()
@@ -72,7 +71,7 @@ class GroupAllocation:
 
 
 def fingerprint(wanted: Sequence[GroupAllocation], *, found: bool = False) -> str:
-    """Return a digest that identifies a request, whatever devices serve it.
+    """Return a digest that identifies a request, independent of its devices.
 
     :param found: the request came without mappings; the provider of each group was
         computed.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What XRT's drivers say of a card, as values.
+"""Attributes of XRT's drivers, as values.
 
-AMD/Xilinx' XRT, src/runtime_src/core/pcie/driver/linux/xocl: a card is two
-PCI functions of one slot. The management function (driver xclmgmt) programs
-the card, resets it and writes its flash; the user function (driver xocl) has
-what the loaded xclbin implements.
+AMD/Xilinx' XRT, src/runtime_src/core/pcie/driver/linux/xocl: a card has two PCI
+functions in one slot. The management function (driver xclmgmt) programs and
+resets the card and writes its flash; the user function (driver xocl) provides
+the loaded xclbin.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _ID = re.compile(
 
 
 def interface_id(text: str) -> str | None:
-    """What xclbins have to be built for, by xclmgmt's ``interface_uuids``.
+    """Return the interface required of xclbins, from xclmgmt's ``interface_uuids``.
 
-    A line for the base of the card's shell comes first, then those of all that
-    is loaded, the base's among them again (interface_uuids_show() in
-    mgmt-sysfs.c). In a shell of two stages xclbins are built for the second.
+    The first line is the base of the card's shell; then follow all loaded stages,
+    the base among them again (interface_uuids_show() in mgmt-sysfs.c). For a
+    shell of two stages, xclbins are built for the second.
 
-    :returns: canonical UUID; None where the text is anything else.
+    :returns: canonical UUID; None for any other text.
     """
     found = _ids(text)
     if found is None:
@@ -41,12 +41,12 @@ def interface_id(text: str) -> str | None:
 
 
 def xclbin_id(text: str) -> str | None:
-    """Which xclbin xocl has loaded, by its ``xclbinuuid``.
+    """Return the xclbin loaded by xocl, from its ``xclbinuuid``.
 
-    A line for each slot (xclbinuuid_show() in xocl_sysfs.c); a guest is given
-    cards of one slot only.
+    There is one line for each slot (xclbinuuid_show() in xocl_sysfs.c); only
+    cards with one slot are attached to guests.
 
-    :returns: canonical UUID; None: none, several, or something else.
+    :returns: canonical UUID; None: none, several, or other text.
     """
     found = _ids(text) or ()
     loaded = [each for each in found if uuid.UUID(each).int]

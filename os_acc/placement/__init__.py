@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host's accelerators are in Placement."""
+"""The host's accelerators in Placement."""

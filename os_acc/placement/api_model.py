@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Placement says of providers, as values."""
+"""Placement's providers, inventories and microversions as values."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from os_acc import exception
 from os_acc.objects.published import PlacementName, classes, traits
 from os_acc.placement.capacity import Units
 
-#: A record of another's, kept as it is.
 _VERSION: Final = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
+#: An inventory record, as read; another owner's is written back unchanged.
 Record = Mapping[str, Any]
 
 
 class Declined(exception.PlacementRefused):
-    """Placement does not do what it is asked to.
+    """Placement rejects a request.
 
-    :ivar status: of HTTP.
+    :ivar status: the HTTP status.
     """
 
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
@@ -30,14 +30,14 @@ class Declined(exception.PlacementRefused):
 
 
 class ServerFailed(exception.PlacementUnavailable):
-    """Placement says that it has failed; others of its answers may be sound."""
+    """Placement reports a failure of its own; other requests may succeed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListedProvider:
-    """One provider, as a listing has it.
+    """A provider in a listing.
 
-    :ivar parent: the uuid of the provider above it; None at the top.
+    :ivar parent: the UUID of the parent provider; None for a root.
     """
 
     uuid: str
@@ -48,10 +48,10 @@ class ListedProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProviderContents:
-    """What one provider has.
+    """The inventories and traits of a provider.
 
     :ivar inventories: by resource class.
-    :ivar generation: at which it had that.
+    :ivar generation: the provider's generation when they were read.
     """
 
     generation: int
@@ -60,11 +60,11 @@ class ProviderContents:
 
     @property
     def names(self) -> frozenset[PlacementName]:
-        """Every class and trait of it."""
+        """The provider's resource classes and traits."""
         return classes(self.inventories) | traits(self.traits)
 
 
-#: Of a provider that has just been made.
+#: The contents of a new provider.
 EMPTY: Final = ProviderContents(0, {}, frozenset())
 
 
@@ -77,9 +77,9 @@ class Microversion:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``1.39``.
+        """Parse a microversion: ``1.39``.
 
-        :raises ValueError: it is not that.
+        :raises ValueError: the text is no microversion.
         """
         if not _VERSION.fullmatch(text):
             raise ValueError(f"{exception.show(text)} is no microversion")
@@ -91,7 +91,7 @@ class Microversion:
 
 
 def record(units: Units) -> dict[str, Any]:
-    """The inventory of so many units, with every field that Placement has."""
+    """Return the inventory record of the units, with all of Placement's fields."""
     return {
         "total": units.total,
         "reserved": units.reserved,
@@ -103,9 +103,9 @@ def record(units: Units) -> dict[str, Any]:
 
 
 def in_cycle(parents: Mapping[str, str | None]) -> str | None:
-    """Return a provider that is below itself; None where there is none.
+    """Return a provider that is its own ancestor, or None.
 
-    :param parents: the provider above each one.
+    :param parents: the parent of each provider.
     """
     sound: set[str] = set()
     for uuid in parents:
@@ -121,5 +121,5 @@ def in_cycle(parents: Mapping[str, str | None]) -> str | None:
 
 
 def withdrawn(of: Record) -> dict[str, Any]:
-    """The same of which nobody can be given anything any more."""
+    """Return an inventory record with all units reserved."""
     return {**of, "reserved": of["total"]}

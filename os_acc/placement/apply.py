@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One plan, carried out as far as Placement lets us."""
+"""Application of a plan to Placement."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _BAD_REQUEST, _NOT_FOUND, _CONFLICT = 400, 404, 409
 
 
 class ApplyResult:
-    """What has come of a plan.
+    """The result of applying a plan.
 
-    :ivar done: the steps that Placement has carried out.
-    :ivar refused: those that it has not, and never will as they are.
-    :ivar again: those that have to be planned anew, from what is there now.
-    :ivar contents: what the providers that were changed have now.
-    :ivar made: the names that there are now.
-    :ivar gone: what is not to be on record any more.
+    :ivar done: the steps that Placement carried out.
+    :ivar refused: the steps that Placement rejected for good.
+    :ivar again: the steps to plan anew from the current state.
+    :ivar contents: the current contents of the changed providers.
+    :ivar made: the names that exist now.
+    :ivar gone: the names to remove from the record.
     :ivar kept: the names that others use.
     """
 
@@ -61,15 +61,15 @@ class ApplyResult:
         self._tree = tree
         self._ledger = ledger
         self._deadline = deadline
-        #: Of which no further step is tried: providers by uuid, and names.
+        #: Providers (by UUID) and names whose further steps are skipped.
         self._blocked: set[str] = set()
         self._unusable: set[PlacementName] = set()
 
     def apply(self, plan: ChangePlan, skipped: frozenset[str]) -> None:
-        """Carry out the steps, each of which may fail on its own.
+        """Carry out the steps; one that fails does not stop the others.
 
-        :param skipped: steps that were refused before, as they are printed.
-        :raises OsAccError: nobody answers, or nobody lets us in.
+        :param skipped: the printed steps that were rejected before.
+        :raises OsAccError: Placement does not answer, or denies access.
         """
         for step in plan.steps:
             if str(step) not in skipped and not self._is_blocked(step):
@@ -88,7 +88,7 @@ class ApplyResult:
             else:
                 self._refuse(step, error)
         except ServerFailed as error:
-            # Whether it is done is not known; a database that is busy, perhaps.
+            # The outcome is unknown; the database may have been busy.
             self._plan_again(step, error)
         else:
             self.done.append(step)
@@ -126,11 +126,11 @@ class ApplyResult:
     def _make(self, name: PlacementName) -> None:
         made = PublishedNames(made=frozenset({name}))
         if self._client.make_name(name, self._deadline):
-            # Not before: somebody else may make what was not made after all. And
-            # at once: until then, a crash leaves it to nobody.
+            # Recorded after the request: a name that another service creates is not
+            # ours. Recorded at once: a crash in between would leave the name unowned.
             self._ledger.change_published(made)
         else:
-            # Somebody else was faster.
+            # Another service created it first.
             self.gone |= made
         self.made.add(name)
 
@@ -171,10 +171,10 @@ class ApplyResult:
     def _texts(self, kind: NameKind) -> set[str]:
         return {each.text for each in self._unusable if each.kind is kind}
 
-    # -- what fails ------------------------------------------------------------
+    # -- failures --------------------------------------------------------------
 
     def _plan_again(self, step: Step, error: exception.PlacementError) -> None:
-        LOG.debug("planned again: %s: %s", step, error)
+        LOG.debug("%s will be planned again: %s", step, error)
         self.again.append(RefusedChange(str(step), error))
         self._block(step)
 
@@ -189,19 +189,18 @@ class ApplyResult:
             self._blocked.add(step.uuid)
 
     def _keep_name(self, name: PlacementName, error: Declined) -> None:
-        """Somebody uses it, or has deleted it already."""
+        """Keep a name that is in use; forget one that does not exist any more."""
         if error.status == _NOT_FOUND:
             self.gone |= PublishedNames(made=frozenset({name}))
         else:
-            LOG.debug("%s stays: %s", name, error)
+            LOG.debug("%s is not deleted: %s", name, error)
             self.kept.add(name)
 
 
 def _is_stale(step: Step, status: int) -> bool:
-    """Whether something is not any more as it was when the step was planned.
+    """Return whether the state has changed since the step was planned.
 
-    A provider that has gone, is in use, or is there already; a name that was
-    deleted since.
+    A provider is gone, in use, or exists already; a name has been deleted.
     """
     if status == _BAD_REQUEST:
         return isinstance(step, SetTraits | SetInventories)

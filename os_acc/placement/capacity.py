@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How much of what each provider has, as Placement counts it."""
+"""Total and reserved units of each provider, as Placement counts them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from os_acc.objects.pci import PciAddress
 class Units:
     """The units of one resource class.
 
-    :ivar total: those that are free, leased or out of order.
-    :ivar reserved: those that nobody can get and that no allocation counts.
+    :ivar total: the units that are free, leased or faulty.
+    :ivar reserved: the units that are unavailable and in no allocation.
     """
 
     total: int
@@ -31,10 +31,10 @@ class Units:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capacity:
-    """What Placement has to hold of one provider.
+    """The units of one provider, to be published in Placement.
 
-    :ivar provider: None where nothing but leases is left of the device.
-    :ivar units: for each resource class; none of them is without any.
+    :ivar provider: None for a device of which only leases are left.
+    :ivar units: units by resource class; none of them is zero.
     """
 
     uuid: str
@@ -45,13 +45,13 @@ class Capacity:
 def capacities(
     providers: Collection[Provider], standing: RecordedState
 ) -> tuple[Capacity, ...]:
-    """What Placement has to hold, in the order of the providers.
+    """Return the capacity to publish, in the order of the providers.
 
-    A leased unit is counted whatever has become of its device: Placement
-    has an allocation of it. A unit whose release failed has none any more, and
-    is reserved until the release has succeeded. Only Placement knows whether
-    what a person has leased by the command is allocated; to reserve it as well
-    would count it twice.
+    A leased unit is counted whatever the state of its device: Placement holds
+    an allocation of it. A unit whose release failed has no allocation, and is
+    reserved until the release succeeds. A unit that was leased with the
+    command is not reserved: Placement may have an allocation of it, and the unit
+    would count twice.
     """
     offered = {each.uuid: each for each in providers}
     leased = _by_provider(providers, standing.leases)
@@ -66,7 +66,7 @@ def capacities(
 def _by_provider(
     providers: Collection[Provider], leases: Sequence[Lease]
 ) -> dict[str, list[Lease]]:
-    """The leases on each provider; nothing is one that was adopted by hand."""
+    """Return the leases by provider; one adopted by hand may have none."""
     found: dict[str, list[Lease]] = {each.uuid: [] for each in providers}
     place = {
         address: provider.uuid
@@ -100,7 +100,7 @@ def _units(
         )
         units[default] += Units(len(others), blocked)
     for lease in own:
-        # The allocation has gone with its guest; no other guest can get the unit.
+        # The allocation was deleted with its instance; the unit is not available yet.
         reserved = int(lease.has_failed_release)
         units[lease.resource_class or default] += Units(1, reserved)
     return MappingProxyType({name: each for name, each in units.items() if each.total})

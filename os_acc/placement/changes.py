@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The changes that are made in Placement; printed, what an operator is shown."""
+"""Changes to Placement; their text is shown to operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from os_acc.placement.api_model import Record
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MakeName:
-    """Make a custom class or trait that Placement does not know."""
+    """Create a custom resource class or trait."""
 
     name: PlacementName
 
@@ -24,9 +24,10 @@ class MakeName:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Create:
-    """Make a provider.
+    """Create a provider.
 
-    :ivar parent: the uuid of what it stands below; ``below`` its name.
+    :ivar parent: the UUID of the parent provider.
+    :ivar below: the name of the parent provider.
     """
 
     uuid: str
@@ -40,7 +41,7 @@ class Create:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Move:
-    """Put a provider below another one."""
+    """Change the parent of a provider."""
 
     uuid: str
     name: str
@@ -53,9 +54,9 @@ class Move:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetTraits:
-    """Change what traits a provider has.
+    """Change the traits of a provider.
 
-    :ivar traits: all that it has then, others' among them.
+    :ivar traits: all traits after the change, others' included.
     """
 
     uuid: str
@@ -74,9 +75,9 @@ class SetTraits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetInventories:
-    """Change what a provider has of which resource class.
+    """Change the inventories of a provider.
 
-    :ivar inventories: all that it has then, others' among them.
+    :ivar inventories: all inventories after the change, others' included.
     """
 
     uuid: str
@@ -86,7 +87,7 @@ class SetInventories:
 
     @property
     def dropped(self) -> frozenset[str]:
-        """The classes that it has nothing of any more."""
+        """The resource classes that the change removes."""
         return frozenset(self.before.keys() - self.inventories.keys())
 
     def __str__(self) -> str:
@@ -101,7 +102,7 @@ class SetInventories:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete a provider of ours that has nothing any more."""
+    """Delete a provider of ours that is empty."""
 
     uuid: str
     name: str
@@ -112,7 +113,7 @@ class Remove:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeleteName:
-    """Delete a class or trait of our making."""
+    """Delete a class or trait that os_acc made."""
 
     name: PlacementName
 
@@ -125,9 +126,9 @@ Step = MakeName | Create | Move | SetTraits | SetInventories | Remove | DeleteNa
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RefusedChange:
-    """Something that is wanted, and is not done.
+    """A wanted change that was not made.
 
-    :ivar what: as an operator is shown it.
+    :ivar what: the text of the change.
     """
 
     what: str

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Placement's API as far as os_acc needs it: one function, one request.
+"""Client of Placement's API: one request per function.
 
-https://docs.openstack.org/api-ref/placement/. keystoneauth1 is imported when
-something is first asked for.
+https://docs.openstack.org/api-ref/placement/. keystoneauth1 is imported at the
+first request.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: The first in which ``reserved`` may be all of ``total``; nested providers, the
-#: generation of a new one and the codes of errors are older.
+#: The first microversion in which ``reserved`` may equal ``total``. Nested
+#: providers, the generation of a new provider, and error codes are older.
 NEEDED: Final = Microversion(1, 26)
-#: The newest of which everything that is used here is known.
+#: The newest microversion that this client supports.
 NEWEST: Final = Microversion(1, 39)
-#: The first in which a provider can be put below another one.
+#: The first microversion that can change the parent of a provider.
 MOVES: Final = Microversion(1, 37)
 _PARENT: Final = "parent_provider_uuid"
 
-#: Names in one question: an address must not become too long.
+#: Names in one request, to limit the length of the URL.
 _AT_ONCE: Final = 100
 
 
 @dataclasses.dataclass(slots=True)
 class RequestCount:
-    """Requests so far, by whether they change something."""
+    """The number of requests that read, and that write."""
 
     reads: int = 0
     writes: int = 0
 
 
 class Client:
-    """Asks Placement.
+    """A client of Placement.
 
-    Every function raises, besides what it tells:
+    Every method may raise, in addition to its own errors:
 
     :raises PlacementUnavailable: Keystone or Placement do not answer, or not
         in time.
-    :raises PlacementTooOld: it does not know the microversion.
-    :raises InvalidConfiguration: they do not let us in, or are not there.
-    :raises PlacementRefused: it does not do what it is asked to.
+    :raises PlacementTooOld: it does not support the microversion.
+    :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
+    :raises PlacementRefused: it rejects the request.
 
-    :param conf: as it is when something is first asked for.
+    :param conf: the configuration, read at the first request.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -69,10 +69,10 @@ class Client:
         self._link = ServiceClient(conf, options.SERVICE)
         self._version: Microversion | None = None
 
-    # -- what there is ---------------------------------------------------------
+    # -- reading ---------------------------------------------------------------
 
     def version(self, deadline: float) -> Microversion:
-        """The newest microversion that both sides know; asked for once."""
+        """Return the newest common microversion; requested once."""
         if self._version is None:
             self.count.reads += 1
             newest = self._asked("GET", "/", deadline, "tell its version", _newest)
@@ -84,18 +84,18 @@ class Client:
         return self._version
 
     def node(self, deadline: float, **of: str) -> ListedProvider | None:
-        """The provider with this ``name``, or ``uuid``."""
+        """Return the provider with this ``name`` or ``uuid``, or None."""
         found = self._listed(deadline, **of)
         return found[0] if found else None
 
     def tree(self, root: str, deadline: float) -> tuple[ListedProvider, ...]:
-        """All providers in a tree; none where it is not there."""
+        """Return all providers of a tree; empty if the tree does not exist."""
         return self._listed(deadline, in_tree=root)
 
     def inventories(
         self, provider: str, deadline: float
     ) -> tuple[int, Mapping[str, Record]]:
-        """(generation, inventory by resource class)."""
+        """Return a provider's generation, and its inventories by resource class."""
         return self._read(
             f"/resource_providers/{provider}/inventories",
             deadline,
@@ -106,7 +106,7 @@ class Client:
         )
 
     def traits(self, provider: str, deadline: float) -> tuple[int, frozenset[str]]:
-        """(generation, traits)."""
+        """Return a provider's generation and traits."""
         return self._read(
             f"/resource_providers/{provider}/traits",
             deadline,
@@ -117,7 +117,7 @@ class Client:
         )
 
     def allocated(self, provider: str, deadline: float) -> frozenset[str]:
-        """The resource classes of which somebody has something of a provider."""
+        """Return the resource classes of a provider that have allocations."""
         return self._read(
             f"/resource_providers/{provider}/allocations",
             deadline,
@@ -129,7 +129,7 @@ class Client:
         )
 
     def aggregates(self, provider: str, deadline: float) -> frozenset[str]:
-        """The aggregates that a provider is in, by their uuids."""
+        """Return the UUIDs of a provider's aggregates."""
         return self._read(
             f"/resource_providers/{provider}/aggregates",
             deadline,
@@ -139,7 +139,7 @@ class Client:
     def known(
         self, names: Collection[PlacementName], deadline: float
     ) -> frozenset[PlacementName]:
-        """Those of the names that Placement knows."""
+        """Return the names that exist in Placement."""
         known: set[PlacementName] = set()
         texts = sorted(each.text for each in names if each.kind is NameKind.TRAIT)
         for some in _parts(texts):
@@ -153,10 +153,10 @@ class Client:
             known |= self._read("/resource_classes", deadline, _classes)
         return frozenset(known & set(names))
 
-    # -- what is changed ---------------------------------------------------------
+    # -- writing ---------------------------------------------------------------
 
     def make_name(self, name: PlacementName, deadline: float) -> bool:
-        """Make a custom class or trait; whether it was not there before."""
+        """Create a custom class or trait; return whether it did not exist."""
         return self._write(
             "PUT",
             _path(name),
@@ -166,11 +166,11 @@ class Client:
         )
 
     def delete_name(self, name: PlacementName, deadline: float) -> None:
-        """Delete a custom class or trait, unless somebody uses it."""
+        """Delete a custom class or trait that is not in use."""
         self._write("DELETE", _path(name), deadline, f"delete the {name}", _nothing)
 
     def create(self, uuid: str, name: str, parent: str, deadline: float) -> int:
-        """Make a provider below another one; its generation."""
+        """Create a child provider, and return its generation."""
         return self._write(
             "POST",
             "/resource_providers",
@@ -181,7 +181,7 @@ class Client:
         )
 
     def move(self, uuid: str, name: str, parent: str, deadline: float) -> None:
-        """Put a provider below another one; its generation stays."""
+        """Change the parent of a provider; its generation stays."""
         body = {"name": name, "parent_provider_uuid": parent}
         self._write(
             "PUT",
@@ -199,7 +199,7 @@ class Client:
         inventories: Mapping[str, Record],
         deadline: float,
     ) -> int:
-        """Replace all inventories of a provider; its new generation."""
+        """Replace all inventories of a provider, and return its new generation."""
         return self._replace(
             provider, generation, "inventories", dict(inventories), deadline
         )
@@ -207,11 +207,11 @@ class Client:
     def set_traits(
         self, provider: str, generation: int, traits: Collection[str], deadline: float
     ) -> int:
-        """Replace all traits of a provider; its new generation."""
+        """Replace all traits of a provider, and return its new generation."""
         return self._replace(provider, generation, "traits", sorted(traits), deadline)
 
     def delete(self, provider: str, deadline: float) -> None:
-        """Delete a provider, unless it has children, or allocations."""
+        """Delete a provider without children and allocations."""
         path = f"/resource_providers/{provider}"
         self._write("DELETE", path, deadline, f"delete {provider}", _nothing)
 
@@ -313,7 +313,7 @@ def _newest(answer: Response) -> Microversion:
 
 
 def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
-    """Return the providers of a listing, in which none is below itself."""
+    """Return the providers of a listing, after a check for cycles."""
     nodes = tuple(
         ListedProvider(
             uuid=each["uuid"].uuid(),
@@ -331,7 +331,7 @@ def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
 
 
 def _record(of: JsonValue) -> Record:
-    """Return an inventory, in which Placement may leave out what is usual."""
+    """Return an inventory; Placement may omit fields with default values."""
     found: dict[str, int | float] = {
         name: of[name].integer() for name in ("total", "reserved")
     }

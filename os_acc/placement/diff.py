@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What has to change in Placement so that it holds what is wanted; pure.
+"""The difference between the desired and the actual state of Placement; pure.
 
-Ours is what our names and uuids prove ours (:mod:`os_acc.objects.naming`) or
-the record says. All else is left as it is: others' providers, and what of our
-own others have added.
+A provider is ours if its name and UUID prove it (:mod:`os_acc.objects.naming`) or
+the record says so. Other providers, and additions of others to our providers,
+are not changed.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DesiredState:
-    """What Placement is to hold of this node.
+    """The desired state of this node in Placement.
 
-    :ivar wanted: all that is offered or leased.
-    :ivar told: what is ours of what it holds already.
-    :ivar node_name: of which our providers' names are made.
-    :ivar named: the resource classes that the operator has given devices.
+    :ivar wanted: the capacity of all providers that are offered or leased.
+    :ivar told: the names that os_acc has published.
+    :ivar node_name: the prefix of our providers' names.
+    :ivar named: the resource classes that the operator configured for devices.
     """
 
     wanted: Sequence[Capacity]
@@ -67,18 +67,18 @@ class DesiredState:
 
     @property
     def cards(self) -> Mapping[str, CardProvider]:
-        """What is above the wanted providers and below the node, by uuid."""
+        """The card providers, between the node and its devices, by UUID."""
         found = (each.provider.card for each in self.wanted if each.provider)
         return {card.uuid: card for card in found if card is not None}
 
     @property
     def classes(self) -> frozenset[str]:
-        """The classes that are known to be, or to have been, what os_acc gives."""
+        """The resource classes that os_acc publishes, or has published."""
         return published.given_classes(self.named, self.given | self.told)
 
     @property
     def given(self) -> PublishedNames:
-        """What the wanted providers are given."""
+        """The names that the wanted providers are to have."""
         return PublishedNames.of_mapping(
             {each.uuid: _names(each) for each in self.wanted if each.provider}
         )
@@ -86,11 +86,11 @@ class DesiredState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActualState:
-    """What Placement says of this node.
+    """The current state of this node in Placement.
 
-    :ivar nodes: all providers of its tree, by uuid.
-    :ivar contents: of ours, by uuid; a card that is wanted is left out.
-    :ivar can_move: whether a provider can be put below another one.
+    :ivar nodes: all providers of the node's tree, by UUID.
+    :ivar contents: contents of our providers, by UUID, without wanted cards.
+    :ivar can_move: whether Placement can change the parent of a provider.
     """
 
     root: ListedProvider
@@ -101,13 +101,13 @@ class ActualState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LookupResults:
-    """What has to be asked besides; see :class:`Lookups`.
+    """The results of :class:`Lookups`.
 
-    :ivar known: the names that there are.
-    :ivar allocated: of which classes of a provider somebody has something.
-    :ivar gathered: the providers that are in an aggregate of somebody's.
-    :ivar elsewhere: providers that are not in the tree, by a name or a uuid
-        of ours.
+    :ivar known: the names that exist.
+    :ivar allocated: the resource classes with allocations, by provider.
+    :ivar gathered: the providers that are members of an aggregate.
+    :ivar elsewhere: providers of other trees with a name or UUID of ours, by
+        that name or UUID.
     """
 
     known: frozenset[PlacementName] = frozenset()
@@ -122,13 +122,14 @@ class LookupResults:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lookups:
-    """What a plan depends on, beside the tree.
+    """The facts that a plan needs besides the tree.
 
-    :ivar names: are they known?
-    :ivar providers: is anything of them allocated?
-    :ivar leaving: those that are to be deleted, unless something of them is
-        allocated; is one in an aggregate?
-    :ivar new: (uuid, name) of those to be made; has anybody else such a one?
+    :ivar names: the names to look up.
+    :ivar providers: the providers whose allocations to look up.
+    :ivar leaving: the providers to delete, if they have no allocations and are
+        in no aggregate.
+    :ivar new: (UUID, name) of the providers to create, if no other tree has
+        either.
     """
 
     names: frozenset[PlacementName]
@@ -139,9 +140,9 @@ class Lookups:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """What is to be done, in this order, and what cannot be.
+    """The steps in order, and the changes that are impossible.
 
-    :ivar gone: what is on record and not true any more.
+    :ivar gone: names on record that do not exist any more.
     """
 
     steps: tuple[Step, ...]
@@ -150,7 +151,7 @@ class ChangePlan:
 
 
 def ours(goal: DesiredState, nodes: Mapping[str, ListedProvider]) -> frozenset[str]:
-    """The uuids of our providers in a tree; cards that are wanted are not told."""
+    """Return the UUIDs of our providers in a tree, without wanted cards."""
     wanted = {each.uuid for each in goal.wanted}
     found = (
         each.uuid
@@ -163,7 +164,7 @@ def ours(goal: DesiredState, nodes: Mapping[str, ListedProvider]) -> frozenset[s
 
 
 def questions(goal: DesiredState, tree: ActualState) -> Lookups:
-    """What has to be asked before a plan can be made."""
+    """Return the facts to look up before a plan can be made."""
     names: set[PlacementName] = set()
     asked: set[str] = set()
     for each in goal.wanted:
@@ -195,9 +196,9 @@ def plan(
     answers: LookupResults,
     kept: Collection[PlacementName] = (),
 ) -> ChangePlan:
-    """What is to be done.
+    """Return the plan.
 
-    :param kept: names of our making that are known to be used by others.
+    :param kept: names that os_acc made and others are known to use.
     """
     return _Planning(goal, tree, answers).plan(kept)
 
@@ -227,7 +228,7 @@ class _Planning:
             self._gone(),
         )
 
-    # -- where providers stand --------------------------------------------------
+    # -- placement in the tree --------------------------------------------------
 
     def _cards(self) -> Iterator[Step]:
         root = self._tree.root
@@ -238,8 +239,7 @@ class _Planning:
         root = self._tree.root
         for each in self._goal.wanted:
             if each.provider is None:
-                # What it was called is not known; where it is not there, nothing
-                # of it can be allocated.
+                # Its name is unknown; if it does not exist, it has no allocations.
                 continue
             card = each.provider.card
             if card is None or card.uuid not in self._there:
@@ -269,9 +269,9 @@ class _Planning:
         yield Create(uuid, name, parent, below)
 
     def _is_to_move(self, node: ListedProvider, parent: str) -> bool:
-        """Whether an older os_acc has put it elsewhere.
+        """Return whether a provider of an older os_acc belongs below its card.
 
-        It goes below its card, never back; where an operator has put it, it stays.
+        It is never moved back; one that an operator moved stays there.
         """
         if node.parent == parent or parent == self._tree.root.uuid:
             return False
@@ -281,10 +281,10 @@ class _Planning:
     def _present(self) -> list[Capacity]:
         return [each for each in self._goal.wanted if each.uuid in self._there]
 
-    # -- what they have -----------------------------------------------------------
+    # -- inventories and traits ---------------------------------------------------
 
     def _contents(self, wanted: Capacity) -> Iterator[Step]:
-        """Traits come first: none is given out that has not all of them."""
+        """Yield the trait step first, so that no unit is offered without its traits."""
         have = self._tree.contents.get(wanted.uuid, EMPTY)
         name = self._name(wanted)
         missing = {
@@ -328,7 +328,7 @@ class _Planning:
                 found.setdefault(name, before)
         return found
 
-    # -- what is not wanted any more ------------------------------------------------
+    # -- providers that are not wanted ----------------------------------------------
 
     def _withdrawals(self) -> Iterator[Step]:
         children = defaultdict(set)
@@ -375,7 +375,7 @@ class _Planning:
         return _sorted(self._goal.told.made - used - frozenset(kept))
 
     def _stays(self, uuid: str) -> frozenset[PlacementName]:
-        """What of a provider's is not on its way out."""
+        """Return the names of a provider that remain in use."""
         have = self._tree.contents.get(uuid, EMPTY)
         for each in self._goal.wanted:
             if each.uuid == uuid and each.provider is not None:
@@ -384,7 +384,7 @@ class _Planning:
         return have.names
 
     def _gone(self) -> PublishedNames:
-        """What is on record, not wanted, and not there either."""
+        """Return the names on record that are neither wanted nor present."""
         wanted = {each.uuid: each for each in self._goal.wanted}
         given = {}
         for uuid, names in self._goal.told.given.items():
@@ -410,11 +410,11 @@ def _names(wanted: Capacity) -> frozenset[PlacementName]:
 def _ended(
     wanted: Capacity, have: ProviderContents, goal: DesiredState
 ) -> frozenset[str]:
-    """Our classes of a provider that it is not to have any more."""
+    """Return our classes of a provider that are to be removed."""
     mine = goal.told.texts(wanted.uuid, NameKind.RESOURCE_CLASS)
     left = have.inventories.keys() - wanted.units.keys()
     if others := left - mine:
-        # It may have had another one before the record was lost.
+        # A class may have been published before the record was lost.
         mine |= published.classes_of(_NOTHING, others, goal.classes)
     return mine & left
 
@@ -422,14 +422,14 @@ def _ended(
 def _foreign(
     have: ProviderContents, uuid: str, told: PublishedNames
 ) -> frozenset[PlacementName]:
-    """What others have added to a provider of ours."""
+    """Return the names that others added to our provider."""
     return have.names - told.of(uuid)
 
 
 def recognized(goal: DesiredState, tree: ActualState) -> Mapping[str, str]:
-    """Providers of ours that nothing but their names tells: they are not on record.
+    """Return providers of ours that are not on record, each with one class.
 
-    Each is told with one of its classes, by its uuid; the others have none.
+    They are recognised by their names alone. Providers without classes are left out.
     """
     found = {
         uuid: _classes_of(uuid, goal, tree.contents[uuid])
@@ -447,7 +447,7 @@ def _classes_of(
 
 
 def _leaving(goal: DesiredState, tree: ActualState) -> list[str]:
-    """Ours that are not wanted, those at the bottom first."""
+    """Return our providers that are not wanted, leaves first."""
     wanted = {each.uuid for each in goal.wanted}
     gone = ours(goal, tree.nodes) - wanted - {tree.root.uuid}
     return sorted(gone, key=lambda each: (-_depth(tree, each), each))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What it means that Placement does not do what it is asked to."""
+"""Errors for requests that Placement rejects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FORBIDDEN: Final = 403
 
 
 def refused(answer: Response, about: str) -> exception.PlacementRefused:
-    """The error to raise.
+    """Return the error for a rejected request.
 
-    :param about: what it was asked to do: "make x".
+    :param about: the operation: "make x".
     """
     code, detail = _told(answer)
     if code == "placement.concurrent_update":
@@ -34,7 +34,10 @@ def refused(answer: Response, about: str) -> exception.PlacementRefused:
 
 
 def _told(answer: Response) -> tuple[str, str]:
-    """(code, detail) of a refusal; HTTP's own where it is not Placement's."""
+    """Return the code and the detail of a rejection.
+
+    The code is empty, and the detail is HTTP's, if Placement did not send it.
+    """
     from os_acc.rest import responses
     from os_acc.rest.errors import NOT_THEIRS
 

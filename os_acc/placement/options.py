@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How Placement is reached, and what is published there directly."""
+"""Options of the connection to Placement and of direct publication."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from os_acc.rest.service import Service
 
 GROUP = cfg.OptGroup(
     "os_acc_placement",
-    title="Placement, as os_acc publishes there itself",
-    help="How Placement is reached by 'os-acc provider sync' and "
-    "os_acc.sync_placement(), and as whom. auth_section names another section "
-    "that has these credentials already, as [placement] does. A site where "
-    "Nova's virt driver calls os_acc.update_provider_tree() needs none of this.",
+    title="Placement, for direct publication by os_acc",
+    help="Endpoint and credentials of Placement for 'os-acc provider sync' and "
+    "os_acc.sync_placement(). auth_section can name another section with these "
+    "credentials, such as [placement]. A site where Nova's virt driver calls "
+    "os_acc.update_provider_tree() does not need this section.",
 )
 
 SERVICE: Final = Service(
@@ -40,25 +40,25 @@ SERVICE: Final = Service(
 OWN: tuple[cfg.Opt, ...] = (
     cfg.StrOpt(
         "node_provider",
-        help="The name or the UUID of this compute node's resource provider, "
-        "below which those of os_acc are put. Default: [os_acc] node_name.",
+        help="Name or UUID of this compute node's resource provider, the parent "
+        "of os_acc's providers. Default: [os_acc] node_name.",
     ),
     cfg.FloatOpt(
         "sync_timeout",
         default=120.0,
         min=1.0,
         max=86_400.0,
-        help="Seconds after which one synchronization with Placement gives up; "
-        "what it has not changed by then is left to the next one.",
+        help="Seconds after which one synchronization with Placement stops; the "
+        "next one continues.",
     ),
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """Our own options.
+    """The options of os_acc in this section.
 
-    :ivar node_provider: '' for the name of the node.
+    :ivar node_provider: the parent provider; '' for the node's name.
     """
 
     node_provider: str
@@ -66,7 +66,7 @@ class PlacementSettings:
 
     @classmethod
     def load(cls, conf: cfg.ConfigOpts) -> Self:
-        """Read the options; nothing of keystoneauth1's is needed for it.
+        """Read the options, without those of keystoneauth1.
 
         :raises InvalidConfiguration: a value cannot be used.
         """
@@ -88,11 +88,11 @@ class PlacementSettings:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing."""
+    """Register the options; registering twice is harmless."""
     SERVICE.register(conf)
     conf.register_opts(OWN, group=GROUP.name)
 
 
 def list_opts() -> list[cfg.Opt]:
-    """For oslo-config-generator."""
+    """Return the options for oslo-config-generator."""
     return [*OWN, *SERVICE.list_opts()]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's provider tree, made to hold what this host's accelerators are."""
+"""Inventory and traits in Nova's provider tree."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _Inventory = dict[str, dict[str, Any]]
 
 
 class ProviderData(Protocol):
-    """What is read of one provider; a copy."""
+    """A snapshot of one provider."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the provider."""
 
     @property
     def inventory(self) -> _Inventory:
-        """The records by resource class, as Placement has them."""
+        """Placement's inventory records by resource class."""
 
     @property
     def traits(self) -> set[str]:
@@ -42,39 +42,39 @@ class ProviderData(Protocol):
 
 @runtime_checkable
 class ProviderTree(Protocol):
-    """What is called of ``nova.compute.provider_tree.ProviderTree``."""
+    """The methods of ``nova.compute.provider_tree.ProviderTree`` that are used."""
 
     def get_provider_uuids(self, name_or_uuid: str | None = None) -> list[str]:
-        """All providers."""
+        """Return the UUIDs of all providers."""
 
     def exists(self, name_or_uuid: str) -> bool:
-        """Whether there is such a provider."""
+        """Return whether the provider exists."""
 
     def data(self, name_or_uuid: str) -> ProviderData:
-        """What is known of a provider."""
+        """Return a snapshot of a provider."""
 
     def new_child(self, name: str, parent: str, uuid: str) -> object:
-        """Make a provider below another one."""
+        """Add a child provider."""
 
     def has_inventory_changed(self, name_or_uuid: str, inventory: _Inventory) -> bool:
-        """Whether this is another inventory than a provider's."""
+        """Return whether the inventory differs from the provider's."""
 
     def update_inventory(self, name_or_uuid: str, inventory: _Inventory) -> object:
         """Replace a provider's inventory."""
 
     def add_traits(self, name_or_uuid: str, *traits: str) -> None:
-        """Add to a provider's traits."""
+        """Add traits to a provider."""
 
     def remove_traits(self, name_or_uuid: str, *traits: str) -> None:
-        """Take away some of a provider's traits."""
+        """Remove traits of a provider."""
 
 
 class TreeWriter:
-    """Writes into the trees that Nova passes, and remembers what it wrote.
+    """Write the inventory into Nova's provider trees, and remember the last one.
 
-    :param node_name: of which the names of our providers are made.
-    :param memory: what was told before, by whoever it was.
-    :param named: the resource classes that the operator has given devices.
+    :param node_name: the prefix of our providers' names.
+    :param memory: the names that any process published before.
+    :param named: the resource classes that the operator configured for devices.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class TreeWriter:
         self.forget()
 
     def forget(self) -> None:
-        """Know of nobody who is writing: in a forked child nobody is."""
-        # Held by those who write into a tree, and by nobody else.
+        """Replace the lock; in a forked child no thread holds it."""
+        # Held while a tree is written.
         self._lock = threading.Lock()
 
     @property
@@ -104,14 +104,13 @@ class TreeWriter:
         wanted: Sequence[Capacity],
         ours: Mapping[str, str],
     ) -> Mapping[str, str]:
-        """Make a tree hold what is wanted; what it holds already stays.
+        """Write the capacity into a tree; other contents of the tree stay.
 
-        :param ours: every provider that was ever offered, with its resource
-            class.
-        :returns: the providers that are ours by their names and not among these,
-            with one of their classes.
-        :raises InvalidInput: that is no tree, or no name.
-        :raises NodeNotFound: the tree has no such node.
+        :param ours: the resource class of every provider that was ever offered.
+        :returns: one resource class of each provider that is ours by its name but
+            not in ``ours``.
+        :raises InvalidInput: ``tree`` is no provider tree, or ``nodename`` no text.
+        :raises NodeNotFound: the tree lacks the node.
         """
         if not isinstance(tree, ProviderTree):
             raise exception.InvalidInput(
@@ -138,7 +137,7 @@ class TreeWriter:
             left = known.keys() - {each.uuid for each in wanted}
             named = self._recognized({uuid: known[uuid] for uuid in left}, given)
             for uuid in sorted(left & (ours.keys() | named.keys())):
-                # One of its classes is on record, if any: it may have had several.
+                # At most one class is on record, but it may have had several.
                 also = {ours[uuid]} if uuid in ours else set()
                 classes = self._classes(uuid) | named.get(uuid, frozenset()) | also
                 self._withdraw(tree, uuid, classes)
@@ -147,9 +146,9 @@ class TreeWriter:
     def _recognized(
         self, left: Mapping[str, ProviderData], given: Collection[str]
     ) -> dict[str, frozenset[str]]:
-        """Which providers are ours by their names, and what of them.
+        """Return the classes of providers that are ours by their names.
 
-        That is all there is to go by after the loss of the record.
+        After the loss of the record, the names are the only evidence.
         """
         found = {
             uuid: published.classes_of(self._classes(uuid), each.inventory, given)
@@ -160,8 +159,7 @@ class TreeWriter:
 
     def _create(self, tree: ProviderTree, nodename: str, wanted: Capacity) -> bool:
         if wanted.provider is None:
-            # What it was called is not known; nor has Placement a provider of
-            # which something could be allocated.
+            # Its name is unknown; without a provider, it has no allocations.
             return False
         parent, card = nodename, wanted.provider.card
         if card is not None and (
@@ -172,8 +170,8 @@ class TreeWriter:
 
     def _make(self, tree: ProviderTree, name: str, uuid: str, parent: str) -> bool:
         if tree.exists(name):
-            # Placement would refuse two of one name, and Nova all the rest.
-            self._tell(f"{name} is the name of a provider that is not os_acc's")
+            # Placement rejects a duplicate name, and Nova's whole update fails.
+            self._tell(f"cannot create provider {name}: another provider has this name")
             return False
         tree.new_child(name, parent, uuid=uuid)
         return True
@@ -201,7 +199,7 @@ class TreeWriter:
         before = (told | region_traits.published_of(device, has)) - device.traits
         if gone := before & has:
             tree.remove_traits(wanted.uuid, *sorted(gone))
-        # Ours until a tree comes without them: Nova may fail to pass on the change.
+        # Kept on record until a tree lacks them: Nova may fail to pass on the change.
         if ended := before - has:
             self._memory.end(wanted.uuid, ended)
 
@@ -211,10 +209,10 @@ class TreeWriter:
     def _withdraw(
         self, tree: ProviderTree, uuid: str, classes: Collection[str]
     ) -> None:
-        """Let nobody be given anything of a provider that is not offered.
+        """Reserve all units of a provider that is not offered.
 
-        It stays: only Placement knows whether something of it is allocated, and
-        where it is, removing it would make Nova's whole update fail.
+        The provider stays: only Placement knows its allocations, and the removal of
+        an allocated provider makes Nova's whole update fail.
         """
         inventory = _withdrawn(tree, uuid, classes)
         if inventory:
@@ -223,9 +221,9 @@ class TreeWriter:
     def _compare(self, nodename: str) -> None:
         if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
             self._tell(
-                f"Nova calls this node {nodename!r} but [os_acc] node_name is "
-                f"{self._node_name!r}: providers are named by the latter, which "
-                "has to be different on each host"
+                f"Nova's name of this node is {nodename!r}, but [os_acc] node_name is "
+                f"{self._node_name!r}: it is part of the providers' names, and "
+                "must be unique among hosts"
             )
 
     def _tell(self, text: str) -> None:
@@ -235,9 +233,9 @@ class TreeWriter:
 
 
 def _withdrawn(tree: ProviderTree, uuid: str, classes: Collection[str]) -> _Inventory:
-    """What a provider has of these classes, so that nobody is given any of it.
+    """Return a provider's inventory of these classes, with all units reserved.
 
-    A class stays as a provider does: something of it may be allocated.
+    A class stays, as a provider does: it may have allocations.
     """
     there = tree.data(uuid).inventory
     return {name: withdrawn(there[name]) for name in there if name in classes}

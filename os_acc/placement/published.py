@@ -21,21 +21,21 @@ from os_acc.objects.published import NOTHING, NameKind, PublishedNames, classes,
 
 
 class PublishedRecord(Protocol):
-    """Where it is on record what Placement was told; the store."""
+    """The record of published names; the store implements it."""
 
     def told(self) -> PublishedNames:
-        """All of it."""
+        """Return all published names."""
 
     def change_published(
         self, more: PublishedNames, gone: PublishedNames = NOTHING
     ) -> None:
-        """Add to it, and strike out; durable when it returns."""
+        """Add and remove names; durable on return."""
 
 
 class PublishedCache:
-    """What is on record, as far as one process knows.
+    """The published names on record, as cached in this process.
 
-    :param told: what the record says at first.
+    :param told: the record at the start.
     """
 
     def __init__(self, told: PublishedNames) -> None:
@@ -44,23 +44,23 @@ class PublishedCache:
         self.forget()
 
     def forget(self) -> None:
-        """Know of nobody who writes: in a forked child nobody does."""
-        # Held while the record is written; whoever only reads does not wait.
+        """Replace the lock; in a forked child no thread holds it."""
+        # Held while the record is written; readers do not wait.
         self._guard = threading.Lock()
 
     @property
     def told(self) -> PublishedNames:
-        """What Placement may have by now."""
+        """The names that Placement may have by now."""
         return self._told
 
     def end(self, provider: str, ended: Collection[str]) -> None:
-        """A provider was seen without these: the next to write strikes them out."""
+        """Note traits that a provider lost; the next write removes them."""
         self._ended |= PublishedNames({provider: traits(ended)})
 
     def tell(self, offered: Collection[Provider], ledger: PublishedRecord) -> None:
-        """Put on record what providers are about to be given.
+        """Record the names that providers are about to be given.
 
-        :raises StateUnavailable: it cannot be.
+        :raises StateUnavailable: the record cannot be written.
         """
         given = given_to(offered)
         with self._guard:
@@ -70,15 +70,15 @@ class PublishedCache:
                 self._change(ledger, more, gone)
 
     def above(self, ledger: PublishedRecord) -> PublishedRecord:
-        """The record, for whoever else changes it: it is known here as well."""
+        """Return a record that also updates this cache."""
         return _Above(self, ledger)
 
     def change(
         self, ledger: PublishedRecord, more: PublishedNames, gone: PublishedNames
     ) -> None:
-        """Put a change on record.
+        """Record a change.
 
-        :raises StateUnavailable: it cannot be.
+        :raises StateUnavailable: the record cannot be written.
         """
         with self._guard:
             self._change(ledger, more, gone)
@@ -105,7 +105,7 @@ class _Above:
 
 
 def given_to(offered: Collection[Provider]) -> PublishedNames:
-    """What each of the providers is given."""
+    """Return the names that each provider is given."""
     return PublishedNames.of_mapping(
         {
             each.uuid: classes([each.device.resource_class])
@@ -115,16 +115,16 @@ def given_to(offered: Collection[Provider]) -> PublishedNames:
     )
 
 
-#: What a resource class of os_acc's own choice begins with, and those that
-#: operators choose who come from Cyborg.
+#: The prefix of os_acc's own resource classes, and the standard classes that
+#: operators who come from Cyborg configure.
 _PREFIX: Final = "CUSTOM_ACCELERATOR_"
 _OF_DEVICES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
 
 
 def given_classes(named: Collection[str], told: PublishedNames) -> frozenset[str]:
-    """The classes that are known to be, or to have been, what os_acc gives.
+    """Return the resource classes that os_acc publishes, or has published.
 
-    :param named: those that the operator has given devices.
+    :param named: the classes that the operator configured for devices.
     """
     return frozenset(named) | {
         name.text
@@ -137,12 +137,12 @@ def given_classes(named: Collection[str], told: PublishedNames) -> frozenset[str
 def classes_of(
     recorded: frozenset[str], there: Iterable[str], given: Collection[str]
 ) -> frozenset[str]:
-    """The classes of a provider of ours that are ours to withdraw.
+    """Return the resource classes of our provider that os_acc may withdraw.
 
-    :param recorded: those that it was given; where the record is lost, they are
-        the ones that it may have been given.
-    :param there: those that it has.
-    :param given: those that any provider is known to be given.
+    :param recorded: the classes on record; if the record is lost, the classes
+        that os_acc may have published are assumed.
+    :param there: the classes that the provider has.
+    :param given: the classes that os_acc gives to any provider.
     """
     if recorded:
         return recorded

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Placement is told of an FPGA region.
+"""Traits of FPGA regions.
 
-Each trait has the form of the os_acc specification, and that of Cyborg 17,
-so that flavors which were written for either find the region.
+Each trait is published in the form of the os_acc specification and in that of
+Cyborg 17, so that flavors written for either match the region.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _VENDORS: Final = {
 
 
 def vendor_name(vendor: int) -> str:
-    """The part of a trait that names a vendor, by its PCI id."""
+    """Return the vendor's part of a trait name, by PCI vendor ID."""
     return _VENDORS.get(vendor, f"{vendor:04X}")
 
 
 def described(device: Device, standing: RecordedState) -> Device:
-    """The device with the traits of its region; itself where it has none.
+    """Return the device with its region's traits; unchanged without a region.
 
-    :param standing: what is leased, and of which regions nothing is known.
+    :param standing: the leases, and the regions whose contents are unverified.
     """
     if device.region is None:
         return device
@@ -45,17 +45,17 @@ def described(device: Device, standing: RecordedState) -> Device:
 
 
 def may_change(trait: str) -> bool:
-    """Whether a trait comes and goes with what a region holds, and for whom."""
+    """Return whether a trait depends on a region's contents or leases."""
     return trait == PROGRAMMABLE or (
         trait.startswith("CUSTOM_FPGA_") and "_FUNCTION_" in trait
     )
 
 
 def published_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
-    """Those of a provider's traits that say what its region holds, and for whom.
+    """Return the traits that depend on the region's contents or leases.
 
-    They are os_acc's, whatever is on record: nobody else knows. What it cannot
-    say of this region, it never has: all of that is somebody else's.
+    They are os_acc's, also without a record: no other service knows them. Traits
+    that os_acc cannot publish for this region belong to others.
     """
     region = device.region
     if region is None or (region.interface_id is None and region.function_id is None):
@@ -72,7 +72,7 @@ def published_of(device: Device, traits: Iterable[str]) -> frozenset[str]:
 
 
 def function_traits(region: Region, functions: Iterable[str]) -> frozenset[str]:
-    """The traits of a region that holds these functions, canonical UUIDs."""
+    """Return the traits of a region with these functions (canonical UUIDs)."""
     vendor = vendor_name(region.identity.vendor)
     return frozenset(
         name
@@ -85,7 +85,7 @@ def function_traits(region: Region, functions: Iterable[str]) -> frozenset[str]:
 
 
 def interface_traits(region: Region) -> frozenset[str]:
-    """The traits of a region that takes what this one does."""
+    """Return the traits of a region with this region's interface ID."""
     if region.interface_id is None:
         return frozenset()
     vendor = vendor_name(region.identity.vendor)
@@ -101,7 +101,7 @@ def _traits(region: Region, standing: RecordedState) -> Iterator[str]:
     yield f"CUSTOM_FPGA_{vendor_name(region.identity.vendor)}"
     if region.interface_id is not None:
         yield from interface_traits(region)
-        # Whoever asks for this one wants to choose what the region holds.
+        # A request for this trait programs the region.
         if not (
             any(lease.stands_on(region) for lease in standing.leases)
             or standing.taken.intersection(region.functions)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this host offers, published in Placement directly.
+"""Direct publication of the host's inventory in Placement.
 
-What Placement has confirmed is remembered with the provider's generation: a
-cycle in which nothing has changed is one listing of the node's tree.
+The confirmed contents of each provider are cached with its generation: a cycle
+without changes takes one request, for the node's provider tree.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ from os_acc.placement.published import PublishedRecord
 
 LOG = log.getLogger(__name__)
 
-#: How often a change is planned anew that meets somebody else's.
+#: Attempts to plan a change that conflicts with another service's change.
 ROUNDS: Final = 8
-#: Seconds after which a name of our making that others use is tried again, and a
-#: standard one that Placement does not know: it is one request in vain, and nobody
-#: tells when they have done, or when Placement is a newer one.
+#: Seconds until a name of ours that others use is tried again, and a standard name
+#: that Placement does not know: each try is a wasted request, but neither the end of
+#: the use nor an upgrade of Placement is announced.
 KEPT_SECONDS: Final = 3600.0
-#: Seconds that are waited for at most before the second of them; then twice.
+#: Longest pause in seconds before the second attempt; it doubles with each attempt.
 _PAUSE: Final = 0.1
 _NOT_FOUND: Final = 404
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What has come of one synchronization.
+    """The result of one synchronization.
 
     :ivar done: the changes that were made.
-    :ivar refused: those that were not; each carries its error.
-    :ivar reads: requests that asked for something; ``writes`` those that
-        were to change something.
-    :ivar recognized: providers that are ours by their names, and neither on
-        record nor wanted, with one of their resource classes.
+    :ivar refused: the changes that were not made, each with its error.
+    :ivar reads: the number of requests that read; ``writes``: that change.
+    :ivar recognized: providers that are ours by their names, but neither on
+        record nor wanted, each with one of its resource classes.
     """
 
     done: tuple[Step, ...] = ()
@@ -73,11 +72,11 @@ class SyncResult:
 
 
 class Publisher:
-    """Keeps Placement up to date for one compute node; thread-safe.
+    """Keep Placement up to date for one compute node; thread-safe.
 
-    :param conf: as it is when Placement is first asked.
-    :param node_name: of which the names of our providers are made.
-    :param named: the resource classes that the operator has given devices.
+    :param conf: the configuration, read at the first request.
+    :param node_name: the prefix of our providers' names.
+    :param named: the resource classes that the operator configured for devices.
     """
 
     def __init__(
@@ -91,23 +90,23 @@ class Publisher:
         self._node_name = node_name
         self._named = frozenset(named)
         self._client = client or Client(conf)
-        # Of its own: what a plug asks is no request of a synchronization.
+        # A client of its own: requests of a plug are not counted as ours.
         self._asking = Client(conf)
         self._root: ListedProvider | None = None
         self._confirmed: dict[str, ProviderContents] = {}
         self._known: set[PlacementName] = set()
-        #: Standard names that Placement does not know, and when it has said so.
+        #: Standard names that Placement does not know, with the time of its answer.
         self._unknown: dict[PlacementName, int] = {}
-        #: Whether somebody else has a provider that is one of ours.
+        #: Whether another service has a provider with a name or UUID of ours.
         self._contested = False
         self.forget()
 
     def forget(self) -> None:
-        """Know of nobody who publishes: in a forked child nobody does."""
+        """Replace the lock; in a forked child no thread holds it."""
         self._guard = threading.Lock()
 
     def deadline(self) -> float:
-        """When a synchronization that begins now has to end.
+        """Return the deadline of a synchronization that begins now.
 
         :raises InvalidConfiguration: ``sync_timeout`` cannot be used.
         """
@@ -117,13 +116,13 @@ class Publisher:
     def traits(
         self, providers: Collection[str], deadline: float
     ) -> Mapping[str, frozenset[str]]:
-        """What traits providers have, whosever they are, by their uuids.
+        """Return the traits of providers, of any owner, by UUID.
 
-        One that Placement does not have is left out. Waits for nobody who
-        publishes.
+        Providers that Placement does not know are left out. Does not wait for a
+        running synchronization.
 
-        :raises PlacementNotConfigured: nobody has said where Placement is.
-        :raises OsAccError: it does not tell; see :meth:`sync`.
+        :raises PlacementNotConfigured: the options of Placement are not set.
+        :raises OsAccError: the request failed; see :meth:`sync`.
         """
         found = {}
         for uuid in sorted(providers):
@@ -137,7 +136,7 @@ class Publisher:
     def difference(
         self, wanted: Sequence[Capacity], told: PublishedNames, deadline: float
     ) -> ChangePlan:
-        """What would be done; nothing is changed.
+        """Return the changes that :meth:`sync` would make, without any write.
 
         :raises OsAccError: see :meth:`sync`.
         """
@@ -148,15 +147,15 @@ class Publisher:
     def sync(
         self, wanted: Sequence[Capacity], ledger: PublishedRecord, deadline: float
     ) -> SyncResult:
-        """Make Placement hold what is wanted.
+        """Publish the capacity in Placement.
 
-        One change that is refused does not keep the others from being made.
+        A change that is rejected does not stop the others.
 
-        :raises NodeNotPublished: Placement has no such compute node yet.
-        :raises PlacementUnavailable: nobody answers, or not in time.
-        :raises PlacementTooOld: it does not know the microversion.
-        :raises InvalidConfiguration: it does not let us in, or is not there.
-        :raises StateUnavailable: what is told cannot be put on record.
+        :raises NodeNotPublished: Placement does not have the compute node yet.
+        :raises PlacementUnavailable: it does not answer, or not in time.
+        :raises PlacementTooOld: it does not support the microversion.
+        :raises InvalidConfiguration: it denies access, or the endpoint is wrong.
+        :raises StateUnavailable: the published names cannot be recorded.
         :raises LockTimeout: another thread is still publishing.
         """
         with self._alone(deadline):
@@ -197,7 +196,7 @@ class Publisher:
                 break
         refused |= {each.what: each for each in again}
         for each in refused.values():
-            LOG.warning("Placement does not hold all that is offered: %s", each)
+            LOG.warning("cannot publish in Placement: %s", each)
         return SyncResult(tuple(done), tuple(refused.values()), recognized=recognized)
 
     def _apply(
@@ -209,7 +208,7 @@ class Publisher:
         deadline: float,
         skipped: frozenset[str],
     ) -> ApplyResult:
-        # On record first: nobody else's is taken for ours, nor ours forgotten.
+        # Recorded first, so that a crash neither loses our names nor claims others'.
         more = goal.given - goal.told
         if more or plan.gone:
             ledger.change_published(more, plan.gone)
@@ -224,19 +223,19 @@ class Publisher:
                 kept = PublishedNames(kept=dict.fromkeys(applied.kept, int(_now())))
                 ledger.change_published(kept, applied.gone)
         if applied.again:
-            # One of them may have been a name that is not there any more.
+            # The error may have been about a name that has been deleted since.
             self._known.clear()
             self._unknown.clear()
         return applied
 
-    # -- what there is --------------------------------------------------------------
+    # -- current state --------------------------------------------------------------
 
     def _plan(
         self, goal: DesiredState, deadline: float, *, thorough: bool
     ) -> tuple[ActualState, ChangePlan]:
-        """What there is, and what is to be done about it.
+        """Return the current state, and the plan to change it.
 
-        :param thorough: look for providers of our names in other trees, too.
+        :param thorough: also search other trees for providers with our names.
         """
         tree = self._tree(goal, deadline)
         asked = diff.questions(goal, tree)
@@ -271,7 +270,7 @@ class Publisher:
             uuid: self._contents(nodes[uuid], deadline) for uuid in sorted(mine)
         }
         self._confirmed |= contents
-        # What one of them has, there is.
+        # A name that a provider uses exists.
         self._known.update(name for each in contents.values() for name in each.names)
         can_move = self._client.version(deadline) >= MOVES
         return ActualState(root, nodes, MappingProxyType(contents), can_move)
@@ -279,7 +278,7 @@ class Publisher:
     def _nodes(
         self, deadline: float
     ) -> tuple[ListedProvider, Mapping[str, ListedProvider]]:
-        """The compute node, and everything in its tree."""
+        """Return the compute node, and all providers in its tree by UUID."""
         for _ in range(2):
             if self._root is None:
                 self._root = self._found_root(deadline)
@@ -287,7 +286,7 @@ class Publisher:
             nodes = {each.uuid: each for each in found}
             if self._root.uuid in nodes:
                 return nodes[self._root.uuid], MappingProxyType(nodes)
-            # It was made anew, perhaps.
+            # The provider may have been created anew.
             self._root = None
         raise exception.NodeNotPublished("the compute node has just left Placement")
 
@@ -312,15 +311,15 @@ class Publisher:
             after, traits = self._client.traits(node.uuid, deadline)
             if generation == after:
                 break
-        # Where it changed each time, writing tells: that is of no generation.
+        # It changed during every read: the write detects the outdated generation.
         return ProviderContents(generation, inventories, traits)
 
     def _names(
         self, asked: frozenset[PlacementName], deadline: float
     ) -> frozenset[PlacementName]:
-        """Those of the names that Placement knows; each is asked for once.
+        """Return the names that Placement knows; each is looked up once.
 
-        A standard one that it does not know is asked for again in a while.
+        An unknown standard name is looked up again after ``KEPT_SECONDS``.
         """
         new = asked - self._known - _recent(self._unknown)
         if new:
@@ -339,7 +338,7 @@ class Publisher:
                 node = self._client.node(deadline, **{by: value})
                 if node is None:
                     continue
-                # Another service of this host's may have made it just now.
+                # Another os_acc service of this host may have just created it.
                 if not self._client.node(deadline, **{by: value, "in_tree": root}):
                     found[value] = node
                 break
@@ -351,19 +350,19 @@ class Publisher:
 
 
 def _now() -> float:
-    """In seconds since 1970: it is on record, for other processes as well."""
+    """Return the seconds since 1970, which all processes can compare."""
     return time.time()
 
 
 def _recent(names: Mapping[PlacementName, int]) -> frozenset[PlacementName]:
-    """Those of which something was found out not long ago."""
+    """Return the names whose timestamp is younger than ``KEPT_SECONDS``."""
     now = int(_now())
-    # A clock that was put back must not keep them for years.
+    # A timestamp in the future: the clock was set back.
     return frozenset(name for name, at in names.items() if 0 <= now - at < KEPT_SECONDS)
 
 
 def _paused(number: int, deadline: float) -> bool:
-    """Let others go on; whether there is time left for another round."""
+    """Pause before the next attempt; return False if no time is left for it."""
     pause = random.uniform(0.0, _PAUSE * 2**number)
     if time.monotonic() + pause >= deadline:
         return False

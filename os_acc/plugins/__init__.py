@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Load the vendors' plugins; one that fails is set aside, not fatal."""
+"""Load the vendors' plugins; set a failing one aside."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LOG = log.getLogger(__name__)
 
 NAMESPACE = "os_acc"
 
-# Each plugin's import, and its constructor: one that hangs has to leave time
-# for the others.
+# Limit for each plugin's import and constructor, so that a hanging one leaves
+# time for the others.
 _LOAD_SECONDS = 20.0
 
 _T = TypeVar("_T")
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetAside:
-    """A plugin that cannot be used, and why."""
+    """A plugin that cannot be used, and the reason."""
 
     name: str
     reason: str
@@ -40,7 +40,7 @@ class SetAside:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plugins:
-    """The plugins in the order in which they choose: generic ones last."""
+    """The plugins in the order in which they select devices: generic ones last."""
 
     loaded: tuple[base.PluginBase, ...]
     set_aside: tuple[SetAside, ...]
@@ -50,7 +50,7 @@ class Plugins:
     def of(
         cls, loaded: Sequence[base.PluginBase], set_aside: Sequence[SetAside] = ()
     ) -> Self:
-        """These plugins, none of which has been called yet."""
+        """Return these plugins, without any pending calls."""
         each_calls = {plugin.name: calls.PluginCalls(plugin.name) for plugin in loaded}
         return cls(tuple(loaded), tuple(set_aside), MappingProxyType(each_calls))
 
@@ -63,16 +63,16 @@ class Plugins:
     ) -> _T:
         """Call a plugin's method; see :meth:`os_acc.plugins.calls.PluginCalls.call`.
 
-        :raises PluginFailed: it raised something, or does not return.
+        :raises PluginFailed: it raised an exception, or does not return.
         """
         return self._calls[plugin.name].call(seconds, function, *args)
 
     def hanging(self) -> tuple[str, ...]:
-        """The plugins that have not returned from a call in time."""
+        """Return the plugins that have not returned from a call in time."""
         return tuple(name for name, each in self._calls.items() if each.hangs)
 
     def get(self, name: str) -> base.PluginBase | None:
-        """The plugin of this name, where it is loaded."""
+        """Return the loaded plugin of this name, or None."""
         return next((each for each in self.loaded if each.name == name), None)
 
 
@@ -102,7 +102,7 @@ def load(
 
 
 def list_opts() -> list[tuple[str | cfg.OptGroup, list[cfg.Opt]]]:
-    """The options of all installed plugins, for the sample configuration."""
+    """Return the options of all installed plugins, for the sample configuration."""
     manager: stevedore.ExtensionManager[base.PluginBase] = stevedore.ExtensionManager(
         NAMESPACE
     )
@@ -120,7 +120,7 @@ def _manager_of(
 ) -> stevedore.ExtensionManager[base.PluginBase]:
     if not enabled:
         return _All(deadline, NAMESPACE, on_load_failure_callback=failed)
-    # What is not enabled is not even imported.
+    # Plugins that are not enabled are not even imported.
     return _Named(
         deadline,
         NAMESPACE,
@@ -131,7 +131,7 @@ def _manager_of(
 
 
 class _Contained(stevedore.ExtensionManager[base.PluginBase]):
-    """Tells every failed import alike: stevedore lets some end the service."""
+    """Reports all failed imports alike: some would otherwise end the service."""
 
     def __init__(self, deadline: float, *args: Any, **kwargs: Any) -> None:
         self._deadline = deadline
@@ -148,15 +148,15 @@ class _Contained(stevedore.ExtensionManager[base.PluginBase]):
 
 
 class _All(_Contained):
-    """Every plugin that is installed."""
+    """All installed plugins."""
 
 
 class _Named(_Contained, stevedore.NamedExtensionManager[base.PluginBase]):
-    """Those that are enabled."""
+    """The enabled plugins."""
 
 
 def _say_nothing(_missing: object) -> None:
-    """A plugin that is not installed is refused by :func:`_check_enabled`."""
+    """Ignore missing plugins, which :func:`_check_enabled` rejects."""
 
 
 def _check_enabled(enabled: Sequence[str], installed: set[str]) -> None:
@@ -216,5 +216,5 @@ def _fits(version: object) -> bool:
 
 
 def _set_aside(name: str, reason: str) -> SetAside:
-    LOG.error("os_acc goes on without the plugin %s: %s", name, reason)
+    LOG.error("os_acc runs without the plugin %s: %s", name, reason)
     return SetAside(name, reason)

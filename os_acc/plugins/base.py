@@ -2,9 +2,9 @@
 
 """The contract between os_acc and a vendor's plugin.
 
-A plugin says which devices it knows and what they offer. Everything that is
-dangerous is the library's work: locks, journal, rollback, deadlines, binding
-to vfio-pci and back, reports.
+A plugin identifies its devices and describes their properties. The library does
+all dangerous work: locks, journal, rollback, deadlines, binding to vfio-pci and
+restoring, reports.
 
 A vendor ships a package with an entry point in the namespace ``os_acc``::
 
@@ -29,26 +29,27 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 
-#: The version of this contract: (major, minor). A plugin is loaded where its
-#: major is the same and its minor not higher.
+#: The version of this contract: (major, minor). A plugin is loaded if its major
+#: is the same and its minor not higher.
 API_VERSION = (1, 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
-    """What a plugin may choose from: usable functions that the operator named.
+    """The usable functions that the operator named, for a plugin to select from.
 
-    ``claims`` are sorted by address; each function stands in it with the
-    whole of what a guest has to be given along with it.
+    ``claims`` are sorted by address; each contains a function and all functions
+    that a guest must get along with it.
 
-    :ivar root: where ``/sys`` is found; ``/`` but in tests.
-    :ivar regions: the FPGA regions behind functions that are leased. A guest
-        has those: the host may see nothing of them.
-    :ivar named: every function that the operator named, sorted by address. What
-        a device is named after must not depend on which of them are usable at
-        the moment: its name is that of its provider. Since version 1.2.
-    :ivar places: the functions that providers on record are named after. Where
-        several could name a device, one of these is to. Since version 1.2.
+    :ivar root: parent directory of ``/sys``; ``/`` except in tests.
+    :ivar regions: the FPGA regions of leased functions. They are in use by
+        guests; the host may not be able to read them.
+    :ivar named: every function that the operator named, sorted by address. The
+        function that names a device must not depend on which ones are usable
+        at the moment: the provider has that name. Since version 1.2.
+    :ivar places: the functions that name recorded providers. Among several
+        functions that could name a device, prefer one of these. Since version
+        1.2.
     """
 
     claims: tuple[UsableFunction, ...]
@@ -61,22 +62,23 @@ class Candidates:
 
 
 class PrivilegedSteps(Protocol):
-    """Privileged steps that the library takes for a plugin that programs.
+    """Privileged steps that the library performs for a programming plugin.
 
     Each is bound to one plug: its deadline, its locks, its journal.
     """
 
     def reconfigure(self, region: Region, bitstream: Bitstream) -> None:
-        """Let the kernel's DFL driver program a region.
+        """Have the kernel's DFL driver program a region.
 
-        :raises ProgrammingFailed: the hardware has not taken it.
+        :raises ProgrammingFailed: the hardware rejected the bitstream.
         :raises HostError: the host refused it.
         """
 
     def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
-        """Let XRT's tools load an xclbin into the user partition of a card.
+        """Have XRT's tools load an xclbin into the user partition of a card.
 
-        :raises ProgrammingFailed: the card has not taken it, in XRT's words.
+        :raises ProgrammingFailed: the card rejected the xclbin; the message is
+            XRT's.
         :raises HostError: the host refused it.
         """
 
@@ -84,21 +86,21 @@ class PrivilegedSteps(Protocol):
 class PluginBase(abc.ABC):
     """A family of devices.
 
-    A plugin is made once for each ``initialize()``; its methods are called
-    from several threads. An exception from one of them sets the plugin, or
-    the one device at hand, aside; it never stops the others.
+    A plugin is instantiated once for each ``initialize()``; its methods are
+    called from several threads. An exception from one of them sets the plugin,
+    or the device concerned, aside; it never stops the others.
 
     :param options: the plugin's group in the configuration.
     """
 
-    #: The version of the contract that the plugin was written for.
+    #: The version of the contract for which the plugin was written.
     api_version: ClassVar[tuple[int, int]] = API_VERSION
     #: Its options, in the group ``[os_acc_<name of the entry point>]``.
     options: ClassVar[Sequence[cfg.Opt]] = ()
-    #: Whether a region names what it holds whenever it is in order. One that names
-    #: nothing is half-way then: it only goes to who has it programmed.
+    #: True if an intact region always reports its contents. A region that reports
+    #: none is then partly programmed, and only used by requests that program it.
     is_always_readable: ClassVar[bool] = False
-    #: A generic plugin only gets what no other plugin takes.
+    #: A generic plugin only gets functions that no other plugin takes.
     generic: ClassVar[bool] = False
 
     def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
@@ -107,25 +109,26 @@ class PluginBase(abc.ABC):
 
     @abc.abstractmethod
     def discover(self, candidates: Candidates) -> Iterable[Device | RejectedDevice]:
-        """The devices that this plugin takes from the candidates.
+        """Return the devices that this plugin takes from the candidates.
 
-        Read only and quick: it runs at each plug. A handle of a device is
-        made by :meth:`Claim.handle`. What a plugin knows and finds unfit is
-        refused with a reason: then no other plugin offers it.
+        The method must be read-only and fast: it runs at each plug. Use
+        :meth:`Claim.handle` to create the handles of a device. A plugin rejects a
+        device that it recognises but cannot serve, with a reason: then no other
+        plugin offers it.
         """
 
     def prepare(self, handle: Handle) -> None:
-        """Do what the device needs before it leaves its host driver.
+        """Prepare the device before it is unbound from its host driver.
 
-        Called after the intent is on disk. It may be called again after a
-        crash, and has to be idempotent; :meth:`release` is its inverse.
+        The intent is on disk when this method is called. It may be called again
+        after a crash, and has to be idempotent; :meth:`release` is its inverse.
         """
         del handle
 
     def read_region(self, root: str, region: Region) -> Region | None:
-        """What a region holds now, by the hardware; None: it cannot be seen.
+        """Return the contents of a region, read from hardware; None: unreadable.
 
-        Called before and after :meth:`program`.
+        It is called before and after :meth:`program`.
         """
         del root, region
         return None
@@ -133,16 +136,16 @@ class PluginBase(abc.ABC):
     def program(
         self, region: Region, bitstream: Bitstream, steps: PrivilegedSteps
     ) -> None:
-        """Program a region that no guest has; return when it is done.
+        """Program a region that no guest uses; return when it is done.
 
-        The library has locked the card, verified the file, recorded that the
-        region holds nothing known, and reads back afterwards.
+        The library has locked the card, verified the file and recorded the region
+        as unverified; it reads the region back afterwards.
         """
         raise NotImplementedError(f"{self.name} programs nothing: {region}")
 
     def release(self, handle: Handle) -> None:
         """Undo :meth:`prepare`, once the device is back with its driver.
 
-        Also called after a :meth:`prepare` that failed or never ran.
+        It is also called after a :meth:`prepare` that failed or never ran.
         """
         del handle

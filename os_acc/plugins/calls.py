@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Call into vendors' code without being stopped by it."""
+"""Calls of vendors' code that survive its failures."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _T = TypeVar("_T")
 def run(
     plugin_name: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
-    """Call a plugin; whatever it raises becomes one typed error.
+    """Call a plugin; turn any exception into a typed error.
 
-    :raises PluginFailed: the plugin raised something.
+    :raises PluginFailed: the plugin raised an exception.
     """
     try:
         return function(*args, **kwargs)
-    # A vendor may raise anything, and some libraries just leave.
+    # A vendor's code may raise any exception, and some libraries just exit.
     except (Exception, SystemExit) as error:
         failure = exception.PluginFailed(f"the plugin {plugin_name} failed: {error!r}")
         if exception.is_exhaustion(error):
@@ -39,8 +39,8 @@ _each_calls: weakref.WeakSet[PluginCalls] = weakref.WeakSet()
 
 
 def _forget_parent() -> None:
-    # No thread of the parent's is in the child: none returns there, nor lets
-    # go of a guard.
+    # The child has none of the parent's threads: none returns there, or releases
+    # a guard.
     for each in _each_calls:
         each.forget()
 
@@ -52,8 +52,8 @@ os.register_at_fork(after_in_child=_forget_parent)
 class PluginCalls:
     """The calls of one plugin, each with a deadline.
 
-    One that hangs is left behind; until it returns, the plugin gets no other
-    call that could hang as well.
+    A hanging call is abandoned; until it returns, the plugin gets no other call
+    that could hang as well.
     """
 
     plugin_name: str
@@ -64,23 +64,23 @@ class PluginCalls:
         _each_calls.add(self)
 
     def forget(self) -> None:
-        """Know of no call that hangs."""
+        """Forget all hanging calls."""
         self._hanging = set()
         self._guard = threading.Lock()
 
     @property
     def hangs(self) -> bool:
-        """Whether a call has outlived its deadline and has not returned."""
+        """Whether a call has exceeded its deadline and has not returned."""
         with self._guard:
             self._hanging = {each for each in self._hanging if not each.done()}
             return bool(self._hanging)
 
     def call(self, seconds: float, function: Callable[..., _T], *args: object) -> _T:
-        """Call the plugin and wait for it as long as it may take.
+        """Call the plugin, and wait for at most ``seconds``.
 
-        :raises PluginFailed: it raised something, did not return in time, or
+        :raises PluginFailed: it raised an exception, did not return in time, or
             hangs in an earlier call.
-        :raises DeviceStuck: there is no thread for it.
+        :raises DeviceStuck: no thread is available.
         """
         if self.hangs:
             raise exception.PluginFailed(

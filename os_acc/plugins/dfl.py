@@ -3,8 +3,8 @@
 """FPGA cards on the kernel's Device Feature List driver (dfl-pci).
 
 A card is programmed through its FPGA Management Engine, one port at a time
-(Documentation/fpga/dfl.rst). A guest is given the whole function, which then
-leaves dfl-pci, or a VF with the port of the same number.
+(Documentation/fpga/dfl.rst). A guest gets either the whole function, which is then
+unbound from dfl-pci, or a VF with the port of the same number.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from os_acc.plugins import base, fpga
 
 
 class DflPlugin(base.PluginBase):
-    """One provider for each region: a card, or a port of it."""
+    """One provider for each region: a card, or one of its ports."""
 
     api_version: ClassVar[tuple[int, int]] = (1, 1)
-    # ``afu_id`` cannot be read of a port in reset, as a failure leaves it.
+    # ``afu_id`` is unreadable while the port is in reset, as after a failure.
     is_always_readable: ClassVar[bool] = True
 
     def discover(
@@ -73,13 +73,13 @@ class DflPlugin(base.PluginBase):
         if card is None:
             return _unseen(claim)
         if card.manager is not None and card.interface_id is None:
-            # A bitstream for another card would be written to it.
+            # The card could be programmed with a bitstream for another one.
             return RejectedDevice(
                 address, RejectReason.NO_INTERFACE, "it has no compat_id"
             )
         ports = [port for port in card.ports if port.function == address]
         if len(ports) != 1 or (address == card.address and card.ports_num != 1):
-            # As a whole it would be several regions in the hands of one guest.
+            # The whole card would give several regions to one guest.
             detail = f"{len(ports)} of the {card.ports_num} ports are its own"
             return RejectedDevice(address, RejectReason.SEVERAL_REGIONS, detail)
         region = Region(
@@ -92,16 +92,16 @@ class DflPlugin(base.PluginBase):
         return fpga.device(self.name, claim, region)
 
     def _away(self, claim: UsableFunction) -> Device | RejectedDevice:
-        """A function that the host cannot look into now."""
+        """Handle a function whose region the host cannot read now."""
         if vfio.is_vfio_driver(claim.function.driver) and not claim.tags.prebound:
-            # Only what is leased is a candidate there. Where no region was
-            # recorded with that, a guest has it whose lease was made later.
+            # Only leased functions are candidates on a VFIO driver. Without a recorded
+            # region, a guest holds it, and the lease was made later.
             return fpga.device(self.name, claim, None)
         return _unseen(claim)
 
 
 def _unseen(claim: UsableFunction) -> RejectedDevice:
-    """Refuse what may hold anything: nobody else is to offer it as something else."""
+    """Reject a function with unknown contents, so that no other plugin offers it."""
     driver, parent = claim.function.driver, claim.parent.address
     detail = f"bound to {driver}" if driver else "it has no driver"
     if driver == DRIVER:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the plugins of FPGA cards have in common."""
+"""Common functions of the plugins for FPGA cards."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ RESOURCE_CLASS: Final = "CUSTOM_ACCELERATOR_FPGA"
 
 
 def device(plugin_name: str, claim: UsableFunction, region: Region | None) -> Device:
-    """The one function of a region that a guest can be given, as a provider.
+    """Return a provider for the only function of a region.
 
-    :param region: None: nothing is known of what the function takes or holds.
+    :param region: None: the type and contents of the region are unknown.
     """
     identity = claim.function.identity
     trait = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
@@ -36,11 +36,11 @@ def device(plugin_name: str, claim: UsableFunction, region: Region | None) -> De
 def unreadable(
     claim: UsableFunction, error: exception.HostStepFailed
 ) -> RejectedDevice:
-    """Refuse a card that cannot be looked into, alone and by this plugin.
+    """Reject a single unreadable card on behalf of this plugin.
 
-    Were the error to leave the plugin, its cards would be any plugin's: one
-    that knows of no regions would give them to guests, and what they hold
-    afterwards to the next one.
+    If the error left the plugin, other plugins could offer its cards: a plugin
+    without regions would give them to guests, and their contents to the next
+    guest.
     """
     return RejectedDevice(
         claim.function.address, RejectReason.UNREADABLE, error.message

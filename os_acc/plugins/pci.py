@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Any PCI function or SR-IOV virtual function, as it is."""
+"""Plain PCI functions and SR-IOV virtual functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from os_acc.plugins import base
 # A resource class, and traits.
 _Offer: TypeAlias = tuple[str, tuple[str, ...]]
 
-# Whose class code alone does not tell: (vendor, product).
+# FPGAs that the class code does not identify: (vendor, product).
 _FPGA_VENDORS = frozenset({0x10EE, 0x1172})
 _INTEL = 0x8086
 _INTEL_FPGAS = frozenset({0x09C4, 0x09C5, 0x0B30, 0x0B31, 0xBCCE, 0xBCCF})
@@ -38,7 +38,7 @@ _TYPES = {
 
 
 def accelerator_type(function: PciFunction) -> str:
-    """The type in ``CUSTOM_ACCELERATOR_<type>``; PCI where nothing tells."""
+    """Return the type in ``CUSTOM_ACCELERATOR_<type>``; PCI by default."""
     vendor, product = function.identity.vendor, function.identity.product
     if vendor in _FPGA_VENDORS or (vendor == _INTEL and product in _INTEL_FPGAS):
         return "FPGA"
@@ -57,12 +57,12 @@ class PciPlugin(base.PluginBase):
         named: defaultdict[PciAddress, dict[_Offer, PciFunction]] = defaultdict(dict)
         for each in candidates.named:
             if each.function.address != each.parent.address:
-                # The first of them: they are sorted.
+                # Keep the first one: they are sorted.
                 named[each.parent.address].setdefault(_offer(each), each.function)
         in_order = sorted(candidates.claims, key=_card)
         for _, claims in itertools.groupby(in_order, key=_card):
-            # Functions of one card that the operator tagged differently cannot
-            # stand on one provider: it carries one class and one set of traits.
+            # Functions of one card with different tags need different providers: a
+            # provider has one resource class and one set of traits.
             offers: defaultdict[_Offer, list[UsableFunction]] = defaultdict(list)
             for claim in claims:
                 offers[_offer(claim)].append(claim)
@@ -96,13 +96,14 @@ def _place(
     named: Mapping[_Offer, PciFunction],
     on_record: frozenset[PciAddress],
 ) -> PciFunction:
-    """What the provider of one of a card's offers is named after.
+    """Return the function that names the provider of one of a card's offers.
 
-    The card, if it has one offer; else each needs a place of its own. Usable or
-    not, all VFs count that are named, and who has a place on record keeps it.
+    The card itself names its only offer; several offers need a function each.
+    All named VFs count, usable or not, and a recorded provider keeps its
+    function.
 
-    :param named: the first VF of each offer of the card, lowest first; none of
-        a card that is offered as a whole.
+    :param named: the first VF of each offer of the card, lowest first; empty if
+        the card is offered as a whole.
     """
     own = named.get(offer, card)
     if own.address in on_record:

@@ -2,10 +2,9 @@
 
 """AMD/Xilinx cards on XRT's drivers.
 
-A card is a management function, which stays with the host, and a user
-function, which a guest is given: https://xilinx.github.io/XRT/2024.1/html/
-platforms.html, "PCIe Based Platforms". Whoever has the management function can
-write the card's flash.
+A card has a management function, which stays on the host, and a user function for
+the guest: https://xilinx.github.io/XRT/2024.1/html/platforms.html, "PCIe Based
+Platforms". The management function can write the card's flash.
 """
 
 from __future__ import annotations
@@ -95,8 +94,8 @@ class XrtPlugin(base.PluginBase):
         address = claim.function.address
         card = xrt.management_of(root, claim.function)
         if card is None:
-            # It belongs to the host that this one is a guest of, or nobody
-            # has loaded its driver: the guest takes what it finds.
+            # Its management function belongs to an outer host, or has no driver: the
+            # guest uses the contents as they are.
             return fpga.device(self.name, claim, None)
         if card.interface_id is None:
             return RejectedDevice(address, RejectReason.NO_INTERFACE, card.why)
@@ -111,7 +110,7 @@ class XrtPlugin(base.PluginBase):
 
 
 def _management_among(root: str, claim: UsableFunction) -> PciAddress | None:
-    """The management function among those that would leave the host."""
+    """Return the management function among the functions to attach, or None."""
     for address in (claim.function.address, *claim.members):
         function = read_function(root, address)
         if function is not None and xrt.is_management(root, function):

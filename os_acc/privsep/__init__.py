@@ -2,7 +2,7 @@
 
 """The only code that runs as root.
 
-The unprivileged side decides; a privileged call does one thing. Entry
+Policy is on the unprivileged side; a privileged call performs one step. Entry
 points take numbers, build every path themselves, and return plain tuples.
 See ``doc/source/admin/privileges.rst`` for how the helper is started.
 """
@@ -35,15 +35,15 @@ os.register_at_fork(after_in_child=_forget_parent)
 class Context(priv_context.PrivContext):
     """A privilege context whose helper root can start without sudo.
 
-    A vendor's package makes one of its own for its own privileged steps:
+    A vendor's package creates its own context for its privileged calls:
     oslo.privsep ties entry points to the prefix of their module.
 
-    :param pypath: dotted path of the module attribute that holds it.
+    :param pypath: dotted path of the module attribute that holds the context.
     :param cfg_section: its group in the configuration.
-    :param keep: the Linux capabilities it keeps (capabilities(7)).
-    :param preload: dotted names of the modules that its helper imports before
-        it drops its privileges: the modules of the entry points, and all that
-        these import when they are called. A helper that serves imports nothing.
+    :param keep: the Linux capabilities to keep (capabilities(7)).
+    :param preload: dotted names of the modules to import before the helper drops
+        its privileges: the modules of the entry points, and all modules that
+        these import at call time. A running helper imports nothing.
     """
 
     def __init__(
@@ -61,27 +61,27 @@ class Context(priv_context.PrivContext):
             pypath=pypath,
             capabilities=sorted(self.keep),
         )
-        # A call waits for its child, seldom for a processor: with a thread
-        # for each processor, as many stuck devices would stop all others.
+        # Calls mostly wait for their child. With one thread per processor, a few
+        # stuck devices would block all other calls.
         cfg.CONF.set_default("thread_pool_size", _THREADS, group=cfg_section)
-        #: For whoever puts another channel in place of the one that is used.
+        #: Guards replacement of the channel.
         self.guard = threading.Lock()
         _contexts.add(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: the helper is the parent's, and stays that."""
+        """Drop the parent's helper in a forked child."""
         if self.channel is not None:
-            # Only this end of it: to shut it down would do so for the parent.
-            # Left open, the helper would outlive a parent that is killed.
+            # Closes only this end: shutdown(2) would affect the parent. Left open,
+            # it would keep the helper alive after the parent is killed.
             self.channel.writer.writesock.close()
         self.channel = None
         self.start_lock = threading.Lock()
         self.guard = threading.Lock()
 
     def connect(self) -> daemon.RootwrapClientChannel:
-        """Start a helper, whether there is one or not.
+        """Start a helper, even if one is already running.
 
-        :raises OSError, FailedToDropPrivileges: it does not start.
+        :raises OSError, FailedToDropPrivileges: the helper does not start.
         """
         return daemon.RootwrapClientChannel(context=self)
 
@@ -89,7 +89,7 @@ class Context(priv_context.PrivContext):
         command = super().helper_command(sockpath)
         if os.geteuid() != 0 or self.conf.helper_command:
             return command
-        # Root needs nobody's leave, and may well have no sudo at all.
+        # Root needs no sudo, which may not be installed.
         own = command[command.index("privsep-helper") + 1 :]
         beside = os.path.join(os.path.dirname(sys.executable), "privsep-helper")
         program = beside if os.access(beside, os.X_OK) else "privsep-helper"
@@ -97,7 +97,7 @@ class Context(priv_context.PrivContext):
 
 
 class Daemon(daemon.Daemon):
-    """Serves a context; confines itself first if that is one of :class:`Context`."""
+    """The daemon of a context; it confines itself for a :class:`Context`."""
 
     def __init__(
         self, channel: comm.ServerChannel, context: priv_context.PrivContext
@@ -106,11 +106,11 @@ class Daemon(daemon.Daemon):
         self._keep = frozenset(self.caps)
         self._unknown = self._keep - capabilities.CAPS_BYVALUE.keys()
         if isinstance(context, Context):
-            # A configuration file may take some away. It gives none.
+            # The configuration may remove capabilities, never add any.
             self._keep &= context.keep
             self.caps = set(self._keep)
             if confinement.may_lock():
-                # Until the bounding set is reduced.
+                # Needed until the bounding set is reduced.
                 self.caps.add(capabilities.CAP_SETPCAP)
 
     def run(self) -> None:
@@ -130,11 +130,11 @@ class Daemon(daemon.Daemon):
         super().loop()
 
 
-# oslo.privsep makes its own class and asks no context for another. Contexts of
-# others are served as before.
+# oslo.privsep instantiates its own class and offers no hook for another one.
+# Contexts of other projects are served as before.
 daemon.Daemon = Daemon  # type: ignore[misc]
 
-#: Binds, unbinds, makes VFs, resets: uid 0 owns the files, so that no
+#: Binds, unbinds, creates VFs, resets: uid 0 owns the files, so that no
 #: capability is needed (drivers/pci/pci-sysfs.c checks none for these).
 base = Context(
     "os_acc.privsep.base",
@@ -143,8 +143,8 @@ base = Context(
     preload=["os_acc.privsep.binding", "os_acc.privsep.fpga", "os_acc.privsep.sriov"],
 )
 
-#: Looks who holds a device: other users' /proc/<pid>/fd (ptrace(2), access
-#: mode checks) and a VFIO node that libvirt has given to QEMU's user.
+#: Finds the holders of a device: reads other users' /proc/<pid>/fd (ptrace(2),
+#: access mode checks) and opens VFIO nodes that libvirt gave to QEMU's user.
 inspect = Context(
     "os_acc.privsep.inspect",
     "os_acc_inspect",
@@ -153,9 +153,8 @@ inspect = Context(
 )
 
 #: Programs FPGAs: reads the cached bitstream, which belongs to the service's
-#: user, and may be on a file system that does not let root in for nothing.
-#: The FPGA's nodes and sysfs files are uid 0's; drivers/fpga checks no
-#: capability.
+#: user, possibly on a file system that restricts root. The FPGA's nodes and
+#: sysfs files belong to uid 0; drivers/fpga checks no capability.
 image = Context(
     "os_acc.privsep.image",
     "os_acc_image",

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Take functions to vfio-pci and give them back (drivers/pci/pci-driver.c).
+"""Bind functions to vfio-pci and restore them (drivers/pci/pci-driver.c).
 
-The order is override, unbind, probe, in both directions: a crash between any
-two of them leaves a function that the next probe brings to the driver that was
-wanted, and to no other driver that matches it. The override that the function
-had before is restored last, once its driver has it: clearing an override
-rebinds nothing. To repeat a step from any of these states ends the same.
+The order is override, unbind, probe, in both directions: after a crash between
+any two of them, the next probe binds the function to the intended driver, and to
+no other driver that matches it. The prior override is restored last, once the
+driver is bound: clearing an override does not rebind. Each step may be repeated
+from any of these states, with the same result.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def take(
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Bind all functions of an IOMMU group to vfio-pci, for a lease.
 
-    Before any of them is touched, each is recorded with the driver and the
-    override that it has. Where the record names another lease for one of
-    them, or cannot be read, none is touched. Root's configuration has to name
-    each of them, or another one of the call in the same slot.
+    Each function is recorded with its driver and override before the first one
+    is changed. If a record names another lease or is unreadable, none is
+    changed. Root's configuration has to name each function, or another function
+    of the call in the same slot.
 
     :param targets: for each function its address as four numbers and its
-        identity as five (vendor, product, subsystem's two, revision).
+        identity as five (vendor, product, both subsystem ids, revision).
     :param lease: canonical UUID.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2)
@@ -69,23 +69,23 @@ def give_back(
     proven_free: bool,
     lease: str,
 ) -> tuple[tuple[str, int, str, str], ...]:
-    """Return functions to the driver and override that they had before.
+    """Restore the prior driver and override of functions.
 
-    That is what the record of the lease says. The caller's word counts where
-    there is no record (the function was taken before this version was
-    installed), where it is damaged, and where the function was on vfio-pci
-    when it was recorded. A function that is recorded for another lease is left
-    as it is, since this one has nothing there: the answer is ``ok``, and
-    ``observed`` is that lease.
+    The record of the lease supplies both. The caller's values apply if there is
+    no record (the function was taken before this version was installed), if it
+    is damaged, or if the function was on vfio-pci when it was recorded. A
+    function recorded for another lease stays unchanged, since this lease has no
+    claim on it: the answer is ``ok``, and ``observed`` is that lease.
 
-    Where root's configuration limits the callers, their word does not count. A
-    function without a record then goes to the driver that the kernel chooses,
-    if it is on vfio-pci or on no driver, and if the configuration names it.
+    If root's configuration limits the callers, the caller's values do not
+    apply. A function without a record then goes to the driver that the kernel
+    chooses, provided that it is on vfio-pci or on no driver, and that the
+    configuration names it.
 
     :param targets: as for :func:`take`, then driver and override, '' for
         none.
-    :param proven_free: the caller has asked the ``inspect`` context, which
-        may look where this one may not.
+    :param proven_free: whether the caller checked for holders in the ``inspect``
+        context, which has the necessary capabilities.
     :param lease: canonical UUID.
     """
     parsed = parse(group, targets, epoch, milliseconds, 4)
@@ -110,16 +110,16 @@ def reserve(
     use: str,
     instead_of: str,
 ) -> tuple[tuple[str, int, str, str], ...]:
-    """Record functions for a lease, and leave their binding as it is.
+    """Record functions for a lease without changing their binding.
 
-    Where the record names another lease for one of them, none is changed.
+    If a record names another lease, none is changed.
 
     :param targets: as for :func:`take`.
     :param lease: canonical UUID.
     :param use: a :class:`~os_acc.privsep.record.FunctionUse`.
-    :param instead_of: the lease whose records become those of this one; what
-        they say of driver and override stays. :data:`record.UNREADABLE`:
-        records that are damaged. '' for none.
+    :param instead_of: the lease whose records this lease takes over, with their
+        driver and override. :data:`record.UNREADABLE`: take over damaged
+        records. '' for none.
     """
     parsed = parse(group, targets, epoch, milliseconds, 2)
     if (
@@ -146,11 +146,11 @@ def reserve(
 def forget(
     places: tuple[tuple[int, ...], ...], epoch: int, milliseconds: int, lease: str
 ) -> tuple[tuple[str, int, str, str], ...]:
-    """Remove the records of a lease that takes nothing from the host any more.
+    """Remove the records of a lease that no longer uses its functions.
 
-    A function that is still there on vfio-pci for a guest is refused:
-    :func:`give_back` removes that record. One without a record, or with one of
-    another lease, is left as it is.
+    A function that is still on vfio-pci for a guest is refused:
+    :func:`give_back` removes that record. A function without a record, or with
+    a record of another lease, stays unchanged.
 
     :param places: addresses, as four numbers each.
     :param lease: canonical UUID.
@@ -167,7 +167,7 @@ def forget(
     addresses = [address for address in parsed if address is not None]
     if len(set(addresses)) != len(parsed):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
-    # No lock file for what is not there.
+    # Create no lock file for a missing function.
     if not any(record.exists(address) for address in addresses):
         return (CallResult(Outcome.OK),) * len(addresses)
     return worker.run(
@@ -184,7 +184,7 @@ def _run(
     milliseconds: int,
     step: Callable[[BindTarget], CallResult],
 ) -> tuple[CallResult, ...]:
-    # No lock file for what is not there: four thousand million addresses
+    # Create no lock files for missing functions: files for all 2**32 addresses
     # would fill the file system.
     missing = [not functions.exists(target.address) for target in targets]
     if any(missing):
@@ -201,7 +201,7 @@ def _run(
 
 
 def _is_lease(value: object) -> bool:
-    """Whether a value names the lease of a record, or none."""
+    """Return whether a value names the lease of a record, or none."""
     return type(value) is str and (
         value in ("", record.UNREADABLE) or functions.is_uuid(value)
     )
@@ -210,9 +210,9 @@ def _is_lease(value: object) -> bool:
 def _claim(
     targets: Sequence[BindTarget], target: BindTarget, lease: str, instead_of: str
 ) -> CallResult | None:
-    """Make sure, before the first function is touched, that none is another's.
+    """Check before the first change that no other lease claims a function.
 
-    The call has the locks of all of them until it ends.
+    The call holds the locks of all functions until it ends.
     """
     if target is not targets[0]:
         return None
@@ -229,7 +229,7 @@ def _claim(
 
 
 def _take_allowed(target: BindTarget, lease: str, allows: Permission) -> CallResult:
-    # One that is taken already, and has left device_spec since, stays so.
+    # A function that is already taken stays so after leaving device_spec.
     is_taken = functions.driver(target.address) == VFIO_PCI and _lease_of(target)
     if is_taken != lease and _is_denied(target, allows):
         return rootconf.denied()
@@ -245,9 +245,9 @@ def _reserve_allowed(
 
 
 def _is_denied(target: BindTarget, allows: Permission) -> bool:
-    """Whether root's configuration keeps a function from all leases.
+    """Return whether root's configuration excludes a function from leases.
 
-    A PF that is served in VFs is itself no device: see
+    A PF that is offered as VFs is itself no device: see
     :mod:`os_acc.inventory.eligibility`.
     """
     allowed = allows(target)
@@ -257,7 +257,7 @@ def _is_denied(target: BindTarget, allows: Permission) -> bool:
 
 
 def _lease_of(target: BindTarget) -> str | None:
-    """The lease for which a function is recorded; None where it is for none."""
+    """Return the lease for which a function is recorded, or None."""
     try:
         found = record.of(target.address, target.identity)
     except record.RecordUnclear:
@@ -279,7 +279,7 @@ def _reserve(target: BindTarget, lease: str, use: FunctionUse) -> CallResult:
             functions.override(target.address),
             use,
         )
-    # A guest's function is on vfio-pci until it is given back: see _forget().
+    # A guest's function is on vfio-pci until it is restored: see _forget().
     if FunctionUse.GUEST in (found.use, use):
         use = FunctionUse.GUEST
     record.write(dataclasses.replace(found, lease=lease, use=use))
@@ -299,7 +299,7 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
             return CallResult(Outcome.REFUSED, errno.EBUSY, "record", VFIO_PCI)
         record.remove(address)
     except record.RecordUnclear:
-        # It may be of another lease: an operator decides.
+        # The record may belong to another lease: an operator decides.
         return CallResult(Outcome.OK)
     except OSError as error:
         return _refused(error)
@@ -309,7 +309,7 @@ def _forget(address: PciAddress, lease: str) -> CallResult:
 def _guarded(
     step: Callable[..., CallResult], target: BindTarget, *args: object
 ) -> CallResult:
-    """Check that the function is what the caller believes, then do it."""
+    """Run a step if the function matches the caller's expectation."""
     try:
         refusal = _mismatch(target)
         if refusal is not None:
@@ -330,10 +330,10 @@ def _refused(error: OSError) -> CallResult:
 
 
 def _exchange(target: BindTarget) -> CallResult | None:
-    """What has become of the function meanwhile, if it is another one.
+    """Return a refusal if the function was replaced meanwhile.
 
-    One that is pulled out in mid-step takes its files along; and what was
-    written may have gone to another one in its place.
+    A function removed during a step takes its files along, and its replacement
+    may have received the writes.
     """
     found = functions.changed(target.address, target.identity)
     if found is not None and found.outcome == Outcome.CHANGED:
@@ -353,7 +353,7 @@ def _mismatch(target: BindTarget) -> CallResult | None:
 
 
 def _let_go(address: PciAddress) -> None:
-    """Leave a function that has just come to the host as it came."""
+    """Undo writes that a newly arrived function may have received."""
     with contextlib.suppress(OSError):
         if functions.override(address):
             functions.set_override(address, "")
@@ -382,7 +382,7 @@ def _give_back_recorded(
         found = None
     if found is not None and found.lease != lease:
         return CallResult(Outcome.OK, 0, "record", found.lease)
-    # A record of vfio-pci says nothing where the driver before that is asked for.
+    # A record of vfio-pci does not contain the earlier driver that is requested.
     if found is not None and (found.driver != VFIO_PCI or target.driver == VFIO_PCI):
         target = target._replace(driver=found.driver, override=found.override)
         result = _give_back(target, proven_free)
@@ -398,12 +398,13 @@ def _give_back_recorded(
 def _give_to_kernel(
     target: BindTarget, proven_free: bool, *, allowed: bool
 ) -> CallResult:
-    """Let the kernel choose the driver of a function that nothing recorded.
+    """Let the kernel choose the driver of a function without a record.
 
-    A version without records took it, or the record is damaged.
+    A version without records took the function, or the record is damaged.
     """
     address, driver = target.address, functions.driver(target.address)
-    # Before the override: of a held function that is pulled out, it waits.
+    # Checked before reading the override, which blocks while a held function is
+    # being removed.
     held = None if proven_free else _held(target.group)
     if held is not None:
         return held
@@ -422,25 +423,25 @@ def _give_to_kernel(
 
 def _give_back(target: BindTarget, proven_free: bool) -> CallResult:
     address = target.address
-    # 1. No process may hold it: a write would wait for the holder. The link of
-    #    the driver does not tell: a device that is being pulled out has lost it.
+    # 1. No process may hold the function: a write would wait for the holder. The
+    #    driver link is no evidence: a device being removed has already lost it.
     if not proven_free:
         held = _held(target.group)
         if held is not None:
             return held
     if functions.driver(address) == VFIO_PCI:
-        # 2. The next user finds nothing of this one. VFIO resets when the
-        #    last holder closes, but tells nobody when that failed.
+        # 2. Leave no data for the next user. VFIO resets when the last holder
+        #    closes the device, but does not report a failed reset.
         _reset(address)
     node = None if target.driver == DRIVER else dfl.held(address)
     if node is not None:
         return CallResult(Outcome.IN_USE, errno.EBUSY, node)
-    # 3. Back to the driver that had it; once more, should the first probe have
-    #    had no effect.
+    # 3. Back to the prior driver; once more, in case the first probe had no
+    #    effect.
     for _attempt in range(2):
         if functions.driver(address) != target.driver:
             _rebind(target)
-    # 4. While its driver does not have it, its override keeps others away.
+    # 4. Until the driver is bound, its override keeps other drivers away.
     if functions.driver(address) == target.driver:
         functions.set_override(address, target.override)
     return _prove(address, target.driver, target.override)
@@ -459,7 +460,7 @@ def _reset(address: PciAddress) -> None:
     try:
         functions.write(address, "reset", "1")
     except FileNotFoundError:
-        # No method at all: the operator allowed such a device by name.
+        # No reset method: the operator allowed the device explicitly.
         return
 
 
@@ -467,7 +468,7 @@ def _rebind(target: BindTarget) -> None:
     if target.driver:
         functions.rebind(target.address, target.driver)
     else:
-        # It had none: nothing probes it after the unbind, and it is as it was.
+        # It had no driver, and nothing probes it after the unbind.
         functions.set_override(target.address, target.override)
         functions.unbind(target.address)
 

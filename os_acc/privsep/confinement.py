@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Take from a helper every way to more privileges, for good.
+"""Irrevocably remove a helper's ways to gain privileges.
 
 User 0 regains all capabilities of its bounding set with each execve(2), and
-oslo.privsep imports any module that a client names. Both end here, before the
+oslo.privsep imports any module that a client names. Both are disabled before the
 first call is served (prctl(2), capabilities(7)).
 """
 
@@ -34,7 +34,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _SECUREBITS = 0b1110_1111
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _KEPT = frozenset({"LANG", "LANGUAGE", "TZ"})
-# Python imports these only when it words an error, or reads a name; not every
+# Python imports these lazily, to format errors or to decode names; not every
 # version has all of them.
 _ON_DEMAND = (
     *("_colorize", "ast", "linecache", "tokenize", "traceback", "unicodedata"),
@@ -46,7 +46,7 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class _LoadedOnly(MetaPathFinder):
-    """Finds no module, and lets no other finder look for one."""
+    """Find no module, and stop the search by other finders."""
 
     def find_spec(
         self,
@@ -54,7 +54,7 @@ class _LoadedOnly(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Refuse an import; of modules that are loaded Python does not ask.
+        """Reject an import; Python does not call this for loaded modules.
 
         :raises ImportError: always.
         """
@@ -66,7 +66,7 @@ class _LoadedOnly(MetaPathFinder):
 
 
 def preload(modules: Iterable[str]) -> None:
-    """Import all that calls will need, while imports are still possible.
+    """Import all modules that calls need, while imports are still possible.
 
     :raises ImportError: one of the modules cannot be imported.
     """
@@ -89,16 +89,16 @@ def clean_environment() -> None:
 
 
 def may_lock() -> bool:
-    """Whether this thread may change its bounding set and its securebits."""
+    """Return whether this thread may change its bounding set and securebits."""
     return capabilities.CAP_SETPCAP in capabilities.get_caps()[0]
 
 
 def lock(keep: Iterable[int]) -> None:
-    """Give up all capabilities but some, and every way to others.
+    """Drop all capabilities except ``keep``, and the means to regain them.
 
-    :param keep: of the capabilities that this thread has.
-    :raises OSError: as the kernel refused it.
-    :raises RuntimeError: another thread runs, which would not be locked.
+    :param keep: capabilities to keep; a subset of this thread's.
+    :raises OSError: the kernel refused a step.
+    :raises RuntimeError: another thread runs, which would not be confined.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("a helper has to be confined before it starts threads")
@@ -118,12 +118,12 @@ def lock(keep: Iterable[int]) -> None:
 
 
 def load_no_more() -> None:
-    """Refuse to import modules that are not loaded by now."""
+    """Reject imports of modules that are not loaded yet."""
     sys.meta_path.insert(0, _LoadedOnly())
 
 
 def _bounding_set() -> frozenset[int]:
-    # The numbers are 64 bits of proc(5), CapBnd; EINVAL: the kernel has no more.
+    # CapBnd of proc(5) has 64 bits; EINVAL: the kernel has no more capabilities.
     return frozenset(
         number for number in range(64) if _prctl(_PR_CAPBSET_READ, number, 0, 0, 0) == 1
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where the kernel's DFL driver shows an FPGA card's parts (drivers/fpga).
+"""Parts of an FPGA card, as the kernel's DFL driver shows them (drivers/fpga).
 
-:mod:`os_acc.host.dfl` has the layout of sysfs. What it says to a caller is
-read here once more, where it decides what is written to.
+:mod:`os_acc.host.dfl` describes the layout of sysfs. Privileged code reads the
+same files again, since they determine the target of writes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from os_acc.privsep import functions, kernel
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DflPortNode:
-    """A port that dfl-pci has.
+    """A port bound to dfl-pci.
 
-    :ivar function: the card, or the VF that it was released for.
-    :ivar path: of its device in sysfs.
+    :ivar function: the card, or the VF to which the port belongs.
+    :ivar path: directory of its device in sysfs.
     """
 
     function: PciAddress
@@ -33,17 +33,17 @@ class DflPortNode:
 
 
 def fme(card: PciAddress) -> str | None:
-    """The directory of a card's FPGA Management Engine; None: it has none."""
+    """Return the directory of a card's FPGA Management Engine, or None."""
     return next(_below(card, FME), None)
 
 
 def own_ports(function: PciAddress) -> list[str]:
-    """The directories of the ports that a function itself has."""
+    """Return the directories of the ports of a function itself."""
     return list(_below(function, PORT))
 
 
 def port(card: PciAddress, number: int) -> DflPortNode | None:
-    """The port of this number, on the card or on a VF of it."""
+    """Return the port of this number, on the card or on one of its VFs."""
     for function in (card, *vfs(card)):
         for path in own_ports(function):
             if _read(path, "id") == str(number):
@@ -52,9 +52,9 @@ def port(card: PciAddress, number: int) -> DflPortNode | None:
 
 
 def interface_id(fme: str) -> str | None:
-    """``compat_id`` as canonical UUID; None: there is none, or no one.
+    """Return ``compat_id`` as canonical UUID; None if missing or ambiguous.
 
-    All regions of a card show that of their manager (fme_region_probe()).
+    All regions of a card show the id of their manager (fme_region_probe()).
     """
     found = set()
     for region in _class_devices(fme, REGION, "fpga_region"):
@@ -66,14 +66,14 @@ def interface_id(fme: str) -> str | None:
 
 
 def status(fme: str) -> str:
-    """What the FPGA manager reports of the last programming, line by line."""
+    """Return the FPGA manager's report on the last programming, line by line."""
     for manager in _class_devices(fme, MANAGER, "fpga_manager"):
         return _read(manager, "status")
     return ""
 
 
 def function_id(port: str) -> str | None:
-    """``afu_id`` as canonical UUID; None: what is there is none.
+    """Return ``afu_id`` as canonical UUID; None if it is not a UUID.
 
     :raises OSError: EBUSY, the port is held in reset (afu_id_show()).
     """
@@ -81,22 +81,23 @@ def function_id(port: str) -> str | None:
 
 
 def open_node(device: str) -> int:
-    """Open the node of a port or FME, which nobody else may have open.
+    """Open the node of a port or FME exclusively.
 
-    :raises OSError: EBUSY, somebody has it open; as the kernel refuses it.
+    :raises OSError: EBUSY, the node is open elsewhere; any other, the kernel
+        refused it.
     """
     path = kernel.current.path("dev", os.path.basename(device))
     return kernel.current.open_exclusive(path, _read(device, "dev"))
 
 
 def held(function: PciAddress) -> str | None:
-    """The node of a function which somebody has open; None: nobody has any.
+    """Return the name of a function's node that is open, or None.
 
-    dfl-pci leaves a function whoever has its nodes open. Who closes that of a
-    port afterwards is killed by the kernel (afu_release() resets the port,
-    by registers that are not mapped any more).
+    dfl-pci releases a function even while its nodes are open. The kernel kills
+    a process that closes a port's node afterwards (afu_release() resets the
+    port through registers that are no longer mapped).
 
-    :raises OSError: the kernel does not tell.
+    :raises OSError: the kernel gives no information.
     """
     if functions.driver(function) != DRIVER:
         return None
@@ -104,7 +105,7 @@ def held(function: PciAddress) -> str | None:
         try:
             os.close(open_node(device))
         except FileNotFoundError:
-            # Without a node nobody can open it.
+            # A missing node cannot be open.
             continue
         except OSError as error:
             if error.errno == errno.EBUSY:
@@ -114,7 +115,7 @@ def held(function: PciAddress) -> str | None:
 
 
 def vfs(card: PciAddress) -> Iterator[PciAddress]:
-    """The VFs that a card has now."""
+    """Yield the current VFs of a card."""
     place = functions.directory(card)
     for name in sorted(_list(place)):
         if name.startswith("virtfn"):

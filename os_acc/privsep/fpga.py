@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Program FPGAs, and hand their ports out, by the kernel's DFL driver.
+"""Program FPGAs and move their ports, by the kernel's DFL driver.
 
-include/uapi/linux/fpga-dfl.h, Documentation/fpga/dfl.rst. The driver looks
-at nothing of what it is given but its length: which card, which port, which
-bytes and whether they are built for it is checked here.
+include/uapi/linux/fpga-dfl.h, Documentation/fpga/dfl.rst. The driver checks only
+the length of its input. The card, the port, the bytes and their compatibility
+are checked here.
 """
 
 from __future__ import annotations
@@ -69,19 +69,17 @@ def program(
 ) -> tuple[str, int, str, str]:
     """Write a part of a cached image to a port of an FPGA card.
 
-    :param number: of the port on the card.
-    :param interface_id: canonical UUID that the card's ``compat_id`` has to
-        be.
-    :param algorithm, digest: of the whole image, by which it is found.
-    :param offset, size: which bytes of it the hardware is given.
+    :param number: number of the port on the card.
+    :param interface_id: canonical UUID that the card's ``compat_id`` must equal.
+    :param algorithm, digest: digest of the whole image, by which it is found.
+    :param offset, size: range of the image to send to the hardware.
     :param signature: see :func:`.signatures.check`.
-    :returns: where it is done, ``observed`` is the canonical UUID of what the
-        port holds. The step of a refusal is ``digest`` or ``image`` where the
-        image is not the one that is meant, or unreadable; ``signature`` where
-        root trusts no signer of it; ``programming``
-        where the hardware has begun, and may hold anything: ``observed`` then
-        has the lines that the FPGA manager reports. Of any other step the
-        port still holds what it did.
+    :returns: on success, ``observed`` is the canonical UUID of the port's
+        function. The step of a refusal is ``digest`` or ``image`` if the image
+        is not the expected one, or unreadable; ``signature`` if root trusts no
+        signer of it; ``programming`` if the hardware has begun, and the region
+        may hold anything: ``observed`` then has the FPGA manager's report. With
+        any other step the port's contents are unchanged.
     """
     card = functions.parse_address(parts)
     named = functions.parse_digest(algorithm, digest)
@@ -101,7 +99,7 @@ def program(
         return CallResult(Outcome.INVALID, errno.EINVAL)
     task = _Task(card, tuple(identity), number, interface_id, offset, size)
     deadline = time.monotonic() + milliseconds / 1000
-    # No lock file for what is not there.
+    # Create no lock file for a missing card.
     if not functions.exists(card):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     try:
@@ -125,12 +123,12 @@ def release_ports(
     epoch: int,
     milliseconds: int,
 ) -> tuple[str, int, str, str]:
-    """Take the first ports of a card from the host, so that VFs get them.
+    """Detach the first ports of a card from the host, for VFs to use.
 
-    As many VFs can be made then, neither more nor fewer, and each has one
-    port. A card that has VFs is refused.
+    Exactly as many VFs can then be created, each with one port. A card that has
+    VFs is refused.
 
-    :param count: how many; all others are the host's after it.
+    :param count: number of ports; all others belong to the host afterwards.
     """
     return _set_ports(parts, identity, count, epoch, milliseconds)
 
@@ -139,7 +137,7 @@ def release_ports(
 def assign_ports(
     parts: tuple[int, ...], identity: tuple[int, ...], epoch: int, milliseconds: int
 ) -> tuple[str, int, str, str]:
-    """Give the host back all ports of a card, which has no VFs any more."""
+    """Return all ports of a card without VFs to the host."""
     return _set_ports(parts, identity, 0, epoch, milliseconds)
 
 
@@ -152,7 +150,7 @@ def _run(
     addresses = [task.card]
     with contextlib.suppress(OSError):
         port = dfl.port(task.card, task.number)
-        # Nobody may take the VF to a guest meanwhile.
+        # The lock keeps the VF from being attached to a guest meanwhile.
         if port is not None and port.function != task.card:
             addresses.append(port.function)
 
@@ -163,7 +161,7 @@ def _run(
 
     seconds = deadline - time.monotonic()
     if seconds <= 0:
-        # Nothing has been begun: the reading took all of it.
+        # Nothing has begun: reading the image took all of the time.
         return CallResult(Outcome.REFUSED, errno.ETIMEDOUT, "image")
     return worker.run(addresses, epoch, seconds, job, [image.fd])[0]
 
@@ -184,18 +182,18 @@ def _program(
     if port.function == task.card and _is_in_reset(port.path):
         _revive(task.card)
         fme, port = _fme(task.card), _port(task, locked)
-    # The port first: who has the card's management open is told of least.
+    # The port first, so that its holder is reported rather than one of the FME.
     with _exclusive(port.path, "port"), _exclusive(fme, "fme") as fd:
         _write(fd, fme, task, image)
-    # What sits there now may be another card, and that port another one's.
+    # Another card may be present by now.
     with after_programming():
         _check_card(task.card, task.identity)
     return _read_back(port.path)
 
 
 def _write(fd: int, fme: str, task: _Task, image: Sealed) -> None:
-    # Copied when written to, which nobody does: a sealed file cannot be
-    # mapped as shared before Linux 6.7, and ctypes wants what it could write.
+    # ACCESS_COPY: a sealed file cannot be mapped as shared before Linux 6.7, and
+    # ctypes requires a writable buffer. No page is ever copied.
     with mmap.mmap(image.fd, image.size, access=mmap.ACCESS_COPY) as view:
         begin = ctypes.c_char.from_buffer(view, task.offset)
         address = ctypes.addressof(begin)
@@ -205,18 +203,18 @@ def _write(fd: int, fme: str, task: _Task, image: Sealed) -> None:
         except OSError as error:
             raise CallRefused(_failure(error, fme)) from error
         finally:
-            # The view cannot be closed while something points into it.
+            # The map cannot be closed while a buffer refers to it.
             del begin
 
 
 def _failure(error: OSError, fme: str) -> CallResult:
     if error.errno == errno.EBUSY:
-        # Refused before anything was begun (fpga_mgr_lock()).
+        # The driver refuses this before programming (fpga_mgr_lock()).
         return CallResult(Outcome.IN_USE, errno.EBUSY, "fme")
-    # Of any other error the manager says nothing, or what it said before.
+    # The manager's status is current only after EIO.
     told = ""
     if error.errno == errno.EIO:
-        # That it cannot be read must not hide what has failed.
+        # A failure to read the status must not hide the error.
         with contextlib.suppress(OSError):
             told = dfl.status(fme)
     return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "programming", told)
@@ -243,12 +241,12 @@ def _is_in_reset(port: str) -> bool:
 
 
 def _revive(card: PciAddress) -> None:
-    """Have dfl-pci begin anew with a card, if nobody uses any of it.
+    """Rebind an unused card to dfl-pci to reset the driver's port counts.
 
-    A programming that fails leaves its port disabled, and the driver counts
-    that: it is enabled by none of those that succeed afterwards
-    (fpga_region_program_fpga(), __afu_port_enable()). Where this is interrupted,
-    the helper's record of the card has the override to restore.
+    A failed programming leaves its port disabled, and the driver counts this:
+    later successful ones do not enable it again (fpga_region_program_fpga(),
+    __afu_port_enable()). After an interruption, the helper's record of the card
+    has the override to restore.
     """
     vfs = functions.count_vfs(card)
     if vfs:
@@ -271,7 +269,7 @@ def _revive(card: PciAddress) -> None:
 
 def _port(task: _Task, locked: list[PciAddress]) -> dfl.DflPortNode:
     port = dfl.port(task.card, task.number)
-    # One that has moved since its lock was chosen is with somebody else.
+    # A port that has moved since its lock was chosen is not locked.
     if port is None or port.function not in locked:
         raise CallRefused(
             CallResult(Outcome.REFUSED, errno.ENODEV, "port", str(task.number))
@@ -335,7 +333,7 @@ def _hand_out(
                     _move(fd, PORT_RELEASE, number)
                 elif _move(fd, PORT_ASSIGN, number):
                     assigned.append(number)
-    # Of those that were not moved, one may be a port that the card only counts.
+    # A port that stayed may be one that the card counts but does not have.
     stayed = [
         number
         for number in range(number_of_ports)
@@ -348,12 +346,12 @@ def _hand_out(
 
 
 def _move(fd: int, request: int, number: int) -> bool:
-    """Ask for a port to be moved; False where there is no such port."""
+    """Request the move of a port; return False if the port does not exist."""
     try:
         kernel.current.ioctl(fd, request, _PORT_ID.pack(number))
     except OSError as error:
         if request == PORT_ASSIGN and error.errno == errno.ENODEV:
-            # The card counts a port that it has not got (FME_PORT_OFST_IMP).
+            # The card counts ports that it does not have (FME_PORT_OFST_IMP).
             return False
         outcome = Outcome.IN_USE if error.errno == errno.EBUSY else Outcome.REFUSED
         raise CallRefused(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What privileged code reads of a PCI function, by itself.
+"""Access to a PCI function, as privileged code performs it.
 
-It trusts nothing that the caller says: identity, group and driver are read
-again immediately before, and after, every write.
+It does not trust the caller: identity, group and driver are read again
+immediately before and after every write.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from os_acc.privsep import kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
 VFIO_PCI = "vfio-pci"
-# A driver's directory below /sys/bus/pci/drivers, never a path. Some have
-# blanks in their names ("i6300ESB timer").
+# Name of a directory below /sys/bus/pci/drivers, never a path. Some names
+# contain blanks ("i6300ESB timer").
 _DRIVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+: -]{0,63}", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _IDENTITY = (
@@ -30,17 +30,17 @@ _IDENTITY = (
     "subsystem_device",
     "revision",
 )
-# ENODEV: it was pulled out between finding the attribute and reading it
+# ENODEV: the function was removed between finding the attribute and reading it
 # (kernfs_get_active() in fs/kernfs/file.c).
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 _DEADLINE_LIMIT_MS = 600_000
 
 
 def parse_address(parts: object) -> PciAddress | None:
-    """The address of four numbers; None where they are not one."""
+    """Return the address of four numbers; None if they are invalid."""
     if not isinstance(parts, tuple | list) or len(parts) != 4:
         return None
-    # A subclass of int may show itself as anything, and becomes a path.
+    # A subclass of int may format itself as any text, and becomes a path.
     if not all(type(part) is int for part in parts):
         return None
     try:
@@ -50,12 +50,12 @@ def parse_address(parts: object) -> PciAddress | None:
 
 
 def is_number(value: object, limit: int) -> bool:
-    """Whether a value is an integer from 0 to the limit (and no bool)."""
+    """Return whether a value is an integer from 0 to the limit (and no bool)."""
     return type(value) is int and 0 <= value <= limit
 
 
 def is_identity(value: object) -> bool:
-    """Whether a value is the five numbers of a PCI identity."""
+    """Return whether a value is the five numbers of a PCI identity."""
     return (
         isinstance(value, tuple | list)
         and len(value) == 5
@@ -64,45 +64,45 @@ def is_identity(value: object) -> bool:
 
 
 def is_deadline(value: object) -> bool:
-    """Whether a value is a deadline in milliseconds that a call may have."""
+    """Return whether a value is an acceptable deadline in milliseconds."""
     return is_number(value, _DEADLINE_LIMIT_MS) and value != 0
 
 
 def is_driver_name(value: object) -> bool:
-    """Whether a value names a PCI driver; '' stands for none."""
-    # What a subclass of str is written as need not be what it is matched as.
+    """Return whether a value names a PCI driver; '' stands for none."""
+    # A subclass of str may be written differently than it is matched.
     return type(value) is str and (
         value == "" or _DRIVER_NAME.fullmatch(value) is not None
     )
 
 
 def is_file_name(value: str) -> bool:
-    """Whether a text is the name of one file in a directory."""
+    """Return whether a text is the name of one file in a directory."""
     return value not in ("", ".", "..") and "/" not in value and "\0" not in value
 
 
 def is_uuid(value: object) -> bool:
-    """Whether a value is a canonical UUID."""
+    """Return whether a value is a canonical UUID."""
     return type(value) is str and _UUID.fullmatch(value) is not None
 
 
 def parse_digest(algorithm: object, digest: object) -> Digest | None:
-    """The digest by which a cached image is found; None where it is none."""
-    # What a subclass of str is written as need not be what it is matched as.
+    """Return the digest of a cached image; None if it is invalid."""
+    # A subclass of str may be written differently than it is matched.
     if type(algorithm) is not str or type(digest) is not str:
         return None
     return Digest.of_file_name(f"{algorithm}-{digest}")
 
 
 def directory(address: PciAddress) -> str:
-    """The function's directory in sysfs."""
+    """Return the function's directory in sysfs."""
     return kernel.current.path("sys/bus/pci/devices", str(address))
 
 
 def exists(address: PciAddress) -> bool:
-    """Whether there is such a function at all.
+    """Return whether the function exists.
 
-    :raises OSError: the kernel does not say it.
+    :raises OSError: the kernel gives no information.
     """
     try:
         os.stat(directory(address))
@@ -112,7 +112,7 @@ def exists(address: PciAddress) -> bool:
 
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:
-    """Vendor, product, both subsystem ids and revision; None if gone."""
+    """Return vendor, product, both subsystem ids and revision; None if gone."""
     place = directory(address)
     try:
         return tuple(
@@ -126,7 +126,7 @@ def identity(address: PciAddress) -> tuple[int, ...] | None:
 
 
 def changed(address: PciAddress, expected: tuple[int, ...]) -> CallResult | None:
-    """What is there instead of the function with an identity; None: nothing."""
+    """Return a refusal if the function is gone or another one; None if not."""
     found = identity(address)
     if found is None:
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
@@ -137,7 +137,10 @@ def changed(address: PciAddress, expected: tuple[int, ...]) -> CallResult | None
 
 
 def is_bridge(address: PciAddress) -> bool:
-    """PCI class 06: taking a bridge from its driver takes all behind it."""
+    """Return whether the function is a bridge (PCI class 06).
+
+    Unbinding a bridge removes all devices behind it.
+    """
     return int(read(address, "class"), 16) >> 16 == 0x06
 
 
@@ -149,18 +152,18 @@ def _link(address: PciAddress, name: str) -> str:
 
 
 def driver(address: PciAddress) -> str:
-    """The name of the driver that has the function; '' for none."""
+    """Return the name of the function's driver; '' for none."""
     return _link(address, "driver")
 
 
 def group(address: PciAddress) -> int | None:
-    """The number of its IOMMU group."""
+    """Return the number of the function's IOMMU group, or None."""
     text = _link(address, "iommu_group")
     return int(text) if text.isdigit() else None
 
 
 def physical_function(address: PciAddress) -> PciAddress | None:
-    """The PF of a VF; None where the function is no VF."""
+    """Return the PF of a VF; None for other functions."""
     try:
         return PciAddress.parse(_link(address, "physfn"))
     except exception.InvalidPciAddress:
@@ -168,7 +171,7 @@ def physical_function(address: PciAddress) -> PciAddress | None:
 
 
 def total_vfs(address: PciAddress) -> int:
-    """How many VFs the function can have; 0 where it is no PF."""
+    """Return the number of VFs that the function supports; 0 if it is no PF."""
     try:
         return int(read(address, "sriov_totalvfs"))
     except FileNotFoundError:
@@ -176,29 +179,29 @@ def total_vfs(address: PciAddress) -> int:
 
 
 def override(address: PciAddress) -> str:
-    """Its ``driver_override``; '' where none is set."""
+    """Return ``driver_override``; '' if none is set."""
     text = read(address, "driver_override")
     return "" if text == "(null)" else text
 
 
 def set_override(address: PciAddress, text: str) -> None:
-    """Set its ``driver_override``; '' clears it, which leaves its driver alone."""
+    """Set ``driver_override``; '' clears it. The driver stays bound."""
     if override(address) != text:
-        # A write of no bytes never reaches the kernel; a newline clears.
+        # An empty write never reaches the kernel; a newline clears.
         write(address, "driver_override", text or "\n")
 
 
 def unbind(address: PciAddress) -> None:
-    """Take the function from its driver, where it has one."""
+    """Unbind the function from its driver, if any."""
     if driver(address):
         write(address, "driver/unbind", str(address))
 
 
 def rebind(address: PciAddress, name: str) -> None:
-    """Hand the function to a driver, and to no other that matches it.
+    """Bind the function to this driver, whichever others match.
 
-    The override comes first and stays: at every moment in between, also after
-    a crash, a probe or a driver that is just being loaded leads to this one alone.
+    The override is set first and stays: at every moment in between, also after
+    a crash, a probe or a newly loaded driver leads to this driver alone.
     """
     set_override(address, name)
     unbind(address)
@@ -206,9 +209,9 @@ def rebind(address: PciAddress, name: str) -> None:
 
 
 def count_vfs(address: PciAddress) -> int:
-    """How many VFs exist, by their links.
+    """Return the number of existing VFs, by their links.
 
-    Reading ``sriov_numvfs`` takes the lock that a stuck write holds.
+    Reading ``sriov_numvfs`` would take the lock that a stuck write holds.
     """
     try:
         names = os.listdir(directory(address))
@@ -218,7 +221,7 @@ def count_vfs(address: PciAddress) -> int:
 
 
 def attribute(error: OSError) -> str:
-    """The name of the attribute on which the kernel refused something."""
+    """Return the name of the attribute to which an error refers."""
     return str(error.filename or "").rpartition("/")[2]
 
 
@@ -233,8 +236,8 @@ def write(address: PciAddress, attribute: str, text: str) -> None:
 
 
 def probe(address: PciAddress) -> None:
-    """Let the bus offer the function to its drivers.
+    """Have the bus probe the function's drivers.
 
-    Success says nothing about whether one took it (drivers/base/bus.c).
+    Success does not imply that a driver was bound (drivers/base/bus.c).
     """
     kernel.current.write(kernel.current.path("sys/bus/pci/drivers_probe"), str(address))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who holds a device: other users' file descriptors, read only.
+"""Find the holders of a device among all processes, without side effects.
 
-``/dev/vfio/<group>`` answers EBUSY while anyone holds the group or a device
-of it, also when the holder's process is gone but its memory is still pinned
-(drivers/vfio/group.c): that answer decides. The names only help a person.
+``/dev/vfio/<group>`` answers EBUSY while a process holds the group or one of its
+devices, and also when the holder's process is gone but its memory is still pinned
+(drivers/vfio/group.c): that answer decides. The names only inform operators.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _NAMED_AT_MOST = 16
 def holders(
     all_parts: tuple[tuple[int, ...], ...],
 ) -> tuple[str, int, tuple[tuple[int, str], ...]]:
-    """Whether anyone holds one of these functions, and who.
+    """Return whether one of these functions is held, and its holders.
 
-    :returns: an outcome (ok: nobody does; in-use; unsure), the error number
-        behind it, and (pid, command) of those who could be found.
+    :returns: an outcome (ok: not held; in-use; unsure), the error number
+        behind it, and (pid, command) of the holders that were found.
     """
     whole = _parse(all_parts)
     if whole is None:
         return (Outcome.INVALID, errno.EINVAL, ())
     try:
         nodes = _nodes(whole)
-        # Going through every process is dear on a busy host: only where there
-        # is something that could be held.
+        # Scanning all processes is expensive on a busy host: only done if there is
+        # a node that could be held.
         found = tuple(_processes(nodes))[:_NAMED_AT_MOST] if nodes else ()
         error = _probe(whole)
     except OSError as failure:
@@ -59,8 +59,8 @@ def _probe(addresses: list[PciAddress]) -> int:
         group = functions.group(address)
         if group is None:
             continue
-        # Whatever its driver is: a variant of vfio-pci, or none any more
-        # while an unbind waits for the guest. No node, no holder.
+        # Regardless of the driver: it may be a variant of vfio-pci, or unbound
+        # while the unbind waits for the guest. No node, no holder.
         error = kernel.current.probe_vfio_group(group)
         if error not in (0, errno.ENOENT):
             return error
@@ -82,10 +82,10 @@ def _has_node(group: int) -> bool:
 
 
 def _device_nodes(directory: str) -> Iterator[str]:
-    """Every node below /dev that the function's driver has made."""
+    """Yield every device node below /dev that the function's driver created."""
     for place, directories, files in os.walk(os.path.realpath(directory)):
-        # VFs have their directories beside the PF's, but a bridge has its
-        # children inside: those are functions of their own.
+        # VFs have their directories beside the PF's, but a bridge contains the
+        # directories of its children, which are functions of their own.
         directories[:] = [
             name
             for name in directories
@@ -110,7 +110,7 @@ def _holds(directory: str, nodes: frozenset[str]) -> bool:
     try:
         descriptors = os.listdir(directory)
     except OSError:
-        # Ended meanwhile, or not ours to see: the probe decides.
+        # The process ended, or is not accessible: the probe decides.
         return False
     for descriptor in descriptors:
         try:

@@ -2,9 +2,9 @@
 
 """The cached images of bitstreams, as privileged code reads them.
 
-Which file that is, the helper knows by the digest and its own configuration.
-It reads the file once: the bytes that were hashed are the bytes that are
-programmed, whatever becomes of the file meanwhile.
+The helper derives the path from the digest and its own configuration. It reads
+the file once: the bytes that were hashed are the bytes that are programmed, even
+if the file changes meanwhile.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from os_acc.privsep import options, rootconf
 from os_acc.privsep.outcome import ImageUnfit
 from os_acc.privsep.rootconf import RootConf
 
-#: Bytes that an image may have: as many are held in memory, twice, while it
-#: is programmed (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
+#: Maximum size of an image in bytes. Programming holds the image in memory twice
+#: (fme_pr() in drivers/fpga/dfl-fme-pr.c has no limit).
 SIZE_LIMIT = 2**30
 _CHUNK = 2**20
 _PAUSE = 0.005
-# Characters of a signature in base64: that of an RSA key of 65536 bits.
+# Maximum length of a base64 signature: that of an RSA key of 65536 bits.
 _LONGEST = 2**14
 _SEALS = (
     fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 )
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: what is no file must not make the helper wait.
+# O_NONBLOCK: opening a special file must not block the helper.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sealed:
-    """An image in memory that nobody can change (memfd_create(2), fcntl(2)).
+    """An immutable image in memory (memfd_create(2), fcntl(2)).
 
     :ivar size: in bytes.
     """
@@ -55,18 +55,18 @@ class Sealed:
 
 
 class Images:
-    """The cache of a host.
+    """The bitstream cache of a host.
 
-    :param directory: None: the one of the helper's own configuration.
+    :param directory: None: the directory of the helper's own configuration.
     """
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
 
     def directory(self) -> str:
-        """Where the files are.
+        """Return the directory of the files.
 
-        :raises Unfit: the configuration does not tell.
+        :raises ImageUnfit: the configuration lacks an absolute ``state_path``.
         """
         if self._directory is not None:
             return self._directory
@@ -87,11 +87,11 @@ class Images:
 
     @contextlib.contextmanager
     def sealed(self, digest: Digest, deadline: float) -> Iterator[Sealed]:
-        """The image of this digest, read, proved and sealed.
+        """Read, verify and seal the image of this digest.
 
-        :param deadline: of ``time.monotonic()``.
-        :raises Unfit: it is missing, too large, not read in time, or not what
-            its name says.
+        :param deadline: on the clock of ``time.monotonic()``.
+        :raises ImageUnfit: the image is missing, too large, not read in time, or does
+            not match its digest.
         """
         try:
             memory = os.memfd_create("image", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -119,11 +119,11 @@ current = Images()
 
 
 def is_signature(value: object) -> bool:
-    """Whether a value is a signature as :func:`check_signature` takes it."""
+    """Return whether a value is well-formed for :func:`check_signature`."""
     return (
         isinstance(value, tuple | list)
         and len(value) == 4
-        # What a subclass of str is written as need not be what it is matched as.
+        # A subclass of str may be written differently than it is matched.
         and all(type(text) is str and len(text) <= _LONGEST for text in value)
     )
 
@@ -133,10 +133,10 @@ def check_signature(
 ) -> None:
     """Verify the signature of an image, if root's configuration requires one.
 
-    :raises Unfit: the image is not signed by a signer whom root trusts.
+    :raises ImageUnfit: no signer trusted by root signed the image.
     """
     if root.certificates is not None:
-        # Only the context that programs has it: cryptography takes long to import.
+        # Only the programming context preloads it: cryptography imports slowly.
         from os_acc.privsep import signatures
 
         signatures.check(image.fd, signature, root.certificates, deadline)
@@ -155,21 +155,21 @@ def _open(directory: str, name: str) -> int:
 
 
 def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
-    """Copy and hash a file at once; its size.
+    """Copy and hash a file at the same time; return its size.
 
-    A piece is hashed while it is written and the next one is read: the copy
-    costs no time of its own where there is a second processor.
+    Each chunk is hashed while it is written and the next one is read: with a
+    second processor, the copy takes no extra time.
     """
     found, size = digest.new(), 0
     hashed = _begin(found.update, b"")
     while data := os.read(source, _CHUNK):
         size += len(data)
-        # What is read, and not what fstat(2) says: it may grow meanwhile.
+        # Counts bytes read instead of trusting fstat(2): the file may grow.
         if size > SIZE_LIMIT:
             raise ImageUnfit(errno.EFBIG, "image", str(SIZE_LIMIT))
         if time.monotonic() >= deadline:
             raise ImageUnfit(errno.ETIMEDOUT, "image")
-        # No more than two pieces are in memory, however slow the hash is.
+        # At most two chunks are in memory, however slow the hash is.
         _end(hashed, deadline)
         hashed = _begin(found.update, data)
         left = memoryview(data)
@@ -182,7 +182,7 @@ def _copy(source: int, memory: int, digest: Digest, deadline: float) -> int:
 
 
 def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]:
-    """Hash a piece in a thread; here, where there is none."""
+    """Hash a chunk in a thread, or inline if no thread is available."""
     try:
         return deadlines.begin(update, data)
     except exception.DeviceStuck:
@@ -193,9 +193,9 @@ def _begin(update: Callable[[bytes], None], data: bytes) -> futures.Future[None]
 
 
 def _end(hashed: futures.Future[None], deadline: float) -> None:
-    """Wait for the hash of a piece.
+    """Wait for the hash of a chunk.
 
-    :raises Unfit: the deadline has passed.
+    :raises ImageUnfit: the deadline has passed.
     """
     try:
         hashed.result(max(0.0, deadline - time.monotonic()))
@@ -204,10 +204,10 @@ def _end(hashed: futures.Future[None], deadline: float) -> None:
 
 
 def _seal(memory: int, deadline: float) -> None:
-    """Let nobody change it from now on.
+    """Seal the memory against changes.
 
-    EBUSY: after 150 ms something still refers to a page of it, which on a busy
-    host is the kernel itself, for a moment (memfd_wait_for_pins() in mm/memfd.c).
+    EBUSY: after 150 ms a page still has extra references, which on a busy host
+    come from the kernel itself, for a moment (memfd_wait_for_pins() in mm/memfd.c).
     """
     while True:
         try:

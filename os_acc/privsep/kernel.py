@@ -2,9 +2,9 @@
 
 """The one place where a privileged write reaches the kernel.
 
-Everything else in this package decides *which* attribute; only
-:class:`Kernel` opens and writes. The fake kernel of :mod:`os_acc.testing`
-takes its place, so that the code above it is the same on both.
+All other modules of this package decide *which* attribute; only :class:`Kernel`
+opens and writes. The fake kernel of :mod:`os_acc.testing` replaces it, so that
+the code above is the same on both.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import stat
 class Kernel:
     """The running Linux kernel.
 
-    :ivar root: where ``/sys``, ``/proc``, ``/dev`` and ``/run`` are found;
-        ``/`` but in tests.
+    :ivar root: parent directory of ``/sys``, ``/proc``, ``/dev`` and ``/run``;
+        ``/`` except in tests.
     """
 
     root: str = "/"
 
     def path(self, *parts: str) -> str:
-        """An absolute path below the root."""
+        """Return an absolute path below the root."""
         return os.path.join(self.root, *parts)
 
     def write(self, path: str, text: str) -> None:
         """Write a sysfs attribute with one ``write(2)``.
 
-        :raises OSError: as the kernel refused it.
+        :raises OSError: the kernel refused it.
         """
         # Without O_CREAT a missing attribute is ENOENT, not EACCES.
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -39,8 +39,7 @@ class Kernel:
             self._check_is_sysfs(fd, path)
             os.write(fd, text.encode("ascii"))
         except OSError as error:
-            # write(2) does not say which attribute; whoever reads the error
-            # has to know.
+            # write(2) does not name the attribute, which callers report.
             raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(fd)
@@ -48,19 +47,19 @@ class Kernel:
     def read(self, path: str) -> str:
         """Read a small attribute.
 
-        :raises OSError: as the kernel refused it.
+        :raises OSError: the kernel refused it.
         """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             return os.read(fd, 4096).decode("utf-8", "replace")
         except OSError as error:
-            # Nor does read(2).
+            # Neither does read(2).
             raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(fd)
 
     def probe_vfio_group(self, group: int) -> int:
-        """Open and close ``/dev/vfio/<group>``; 0, or the error number.
+        """Open and close ``/dev/vfio/<group>``; return 0 or the error number.
 
         EBUSY: a process holds the group or one of its devices. Opening the
         group resets nothing (drivers/vfio/group.c).
@@ -76,15 +75,15 @@ class Kernel:
         return 0
 
     def open_exclusive(self, path: str, device: str) -> int:
-        """Open a node which nobody has open, and nobody can open meanwhile.
+        """Open a device node exclusively, until it is closed.
 
-        Drivers have to support it: those of drivers/fpga do for O_EXCL.
+        The driver has to support O_EXCL, as those of drivers/fpga do.
 
-        :param device: its device number as sysfs shows it, ``major:minor``.
-        :raises OSError: EBUSY, somebody has it open; ENXIO, it is the node of
-            something else.
+        :param device: its device number as in sysfs, ``major:minor``.
+        :raises OSError: EBUSY, the node is open elsewhere; ENXIO, the node
+            belongs to another device.
         """
-        # First without opening: to open the wrong device may have an effect.
+        # O_PATH first: opening the wrong device may have side effects.
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(place)
@@ -97,18 +96,18 @@ class Kernel:
             os.close(place)
 
     def ioctl(self, fd: int, request: int, argument: bytes) -> None:
-        """Have a driver do something with a node that is open (ioctl(2)).
+        """Send a request to the driver of an open node (ioctl(2)).
 
-        :param argument: the structure or number that the request points to.
-        :raises OSError: as the driver refused it.
+        :param argument: the structure or number to which the request points.
+        :raises OSError: the driver refused it.
         """
         fcntl.ioctl(fd, request, argument)
 
     def _check_is_sysfs(self, fd: int, path: str) -> None:
-        # Every sysfs attribute lives on the one device number of sysfs.
+        # All sysfs attributes share the device number of sysfs.
         if os.fstat(fd).st_dev != os.stat(self.path("sys")).st_dev:
             raise OSError(errno.EINVAL, "not a sysfs attribute", path)
 
 
-#: The kernel that privileged code talks to; tests put a fake one here.
+#: The kernel that privileged code uses; tests replace it by a fake one.
 current: Kernel = Kernel()

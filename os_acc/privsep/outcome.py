@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a privileged call answers: plain values that survive the channel."""
+"""Answers of a privileged call: plain values that survive the channel."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from typing import NamedTuple
 
 
 class Outcome(enum.StrEnum):
-    """How one device fared in a privileged call."""
+    """The result of a privileged call for one device."""
 
     OK = "ok"
-    #: The arguments are not what the entry point takes.
+    #: The arguments are malformed.
     INVALID = "invalid"
-    #: No such function on the bus.
+    #: The function is not on the bus.
     GONE = "gone"
-    #: Another device, or another IOMMU group, than the caller believes.
+    #: The device or its IOMMU group is not the expected one.
     CHANGED = "changed"
-    #: Someone holds it.
+    #: A process holds the device.
     IN_USE = "in-use"
-    #: This context may not look whether someone holds it.
+    #: This context lacks the capabilities to detect holders.
     UNSURE = "unsure"
-    #: The kernel refused a write; ``errno`` says how, ``step`` which.
+    #: The kernel refused a write; ``errno`` is the error, ``step`` the attribute.
     REFUSED = "refused"
-    #: The write succeeded, but reading back shows something else.
+    #: The write succeeded, but the value read back differs.
     NO_EFFECT = "no-effect"
-    #: The deadline passed; the write may still end.
+    #: The deadline passed; the write may still complete.
     STUCK = "stuck"
-    #: An earlier write on this device has not ended yet.
+    #: An earlier write on this device has not completed yet.
     BUSY = "busy"
-    #: A later operation has already been here; ``observed`` is the lowest and
-    #: the highest epoch that would be accepted.
+    #: A later operation has already used the device; ``observed`` is the lowest
+    #: and the highest epoch that would be accepted.
     STALE = "stale"
     #: The epoch is far above those of all operations; ``observed`` as before.
     AHEAD = "ahead"
-    #: The helper's record has it taken for another lease; ``observed`` is its
-    #: uuid.
+    #: The helper's record claims the function for another lease; ``observed`` is
+    #: the uuid of that lease.
     CLAIMED = "claimed"
     #: Root's configuration does not allow it.
     DENIED = "denied"
-    #: The step's own code raised; ``observed`` says what.
+    #: The code of the step raised an exception; ``observed`` describes it.
     FAILED = "failed"
-    #: Another device of the same call failed, so this was not tried.
+    #: Not attempted: another device of the same call failed.
     UNREACHED = "unreached"
 
 
 class CallResult(NamedTuple):
-    """One device's answer; a tuple, as msgpack carries it."""
+    """The answer for one device; a tuple, as msgpack carries it."""
 
     outcome: str
     errno: int = 0
@@ -59,7 +59,7 @@ class CallResult(NamedTuple):
 
 
 class CallRefused(Exception):
-    """A step ends here, with this answer."""
+    """A step ends with this answer."""
 
     def __init__(self, result: CallResult) -> None:
         super().__init__(result)
@@ -68,9 +68,10 @@ class CallRefused(Exception):
 
 @contextlib.contextmanager
 def after_programming() -> Iterator[None]:
-    """What is refused in here says that the hardware may hold anything.
+    """Report refusals in this block as failures of the programming itself.
 
-    It is another card's, or nobody's, that was told to be programmed.
+    The programming went to another card, or to none, and the region may hold
+    anything.
     """
     try:
         yield
@@ -80,10 +81,10 @@ def after_programming() -> Iterator[None]:
 
 
 class ImageUnfit(Exception):
-    """An image that is not to be programmed.
+    """The image must not be programmed.
 
-    :ivar step: ``digest``: it is not what it has to be; ``image``: it cannot
-        be read; ``signature``: root trusts no signer of it.
+    :ivar step: ``digest``: the digest does not match; ``image``: it cannot be
+        read; ``signature``: root trusts no signer of it.
     """
 
     def __init__(self, number: int, step: str, observed: str = "") -> None:

@@ -2,14 +2,14 @@
 
 """The helper's own record of each function that it has taken.
 
-One file for each function, beside the worker's locks: root's own, and gone
-with the boot. A record names the lease, and the driver and override that the
-helper itself read before it changed them. It outlives a store that is lost:
-a function that a record names is given to no other lease.
+There is one file for each function, beside the worker's locks: owned by root,
+and removed at reboot. A record names the lease, and the driver and override that
+the helper read before it changed them. It survives the loss of the store: a
+function with a record is given to no other lease.
 
-A record is written and removed by the worker's child, under the function's
-lock. It carries a check of itself, as the epoch does, and counts only for the
-function whose identity it names.
+The worker's child writes and removes records, under the function's lock. Like
+the epoch, a record carries a checksum. It applies only to a function with the
+identity that it names.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from os_acc import exception, privsep
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel, worker
 
-#: Stands for the lease of a record that cannot be read.
+#: Replaces the lease of a record that cannot be read.
 UNREADABLE = "unreadable"
 _SUFFIX = ".lease"
 
 
 class FunctionUse(enum.StrEnum):
-    """How the consumer of a lease uses a function."""
+    """The use of a function by the consumer of its lease."""
 
-    #: By VFIO.
+    #: Through VFIO.
     GUEST = "guest"
-    #: With the host, or not at all: its binding stays as it is.
+    #: On the host, or not at all: its binding stays unchanged.
     HOST = "host"
 
 
 class RecordUnclear(Exception):
-    """The file is not a record as this module writes them."""
+    """The file is not a valid record."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class FunctionRecord:
     """One function that is taken.
 
     :ivar lease: canonical UUID of the lease.
-    :ivar identity: vendor, product, the subsystem's two, and revision.
+    :ivar identity: vendor, product, both subsystem ids, and revision.
     :ivar driver: the driver before it was taken; '' for none.
-    :ivar override: its ``driver_override`` then; '' for none.
+    :ivar override: the prior ``driver_override``; '' for none.
     """
 
     lease: str
@@ -67,9 +67,9 @@ def claimed() -> tuple[tuple[tuple[int, ...], str, str, str, str], ...]:
     """List the functions that are recorded in this boot.
 
     :returns: for each its address as four numbers, the uuid of the lease
-        (:data:`UNREADABLE` where the record is damaged), :class:`FunctionUse`, prior
-        driver and prior override. A record of another function that was in the same
-        place is left out.
+        (:data:`UNREADABLE` if the record is damaged), :class:`FunctionUse`, prior
+        driver and prior override. The record of a function that was replaced by
+        another one is left out.
     """
     found = (_listed(address) for address in _addresses())
     return tuple(each for each in found if each is not None)
@@ -107,15 +107,15 @@ def _addresses() -> list[PciAddress]:
 
 
 def exists(address: PciAddress) -> bool:
-    """Whether there is a record of a function, readable or not."""
+    """Return whether a function has a record, readable or not."""
     return os.path.lexists(_path(address))
 
 
 def read(address: PciAddress) -> FunctionRecord | None:
-    """The record of a function; None where there is none.
+    """Return the record of a function, or None.
 
-    :raises Unclear: it is damaged.
-    :raises OSError: it cannot be read.
+    :raises RecordUnclear: the record is damaged.
+    :raises OSError: the record cannot be read.
     """
     try:
         text = kernel.current.read(_path(address))
@@ -137,21 +137,21 @@ def read(address: PciAddress) -> FunctionRecord | None:
 
 
 def of(address: PciAddress, identity: tuple[int, ...]) -> FunctionRecord | None:
-    """The record of a function, if it is the one with this identity.
+    """Return the record of a function, if it has this identity.
 
-    :raises Unclear: it is damaged.
+    :raises RecordUnclear: the record is damaged.
     """
     record = read(address)
     return record if record is not None and record.identity == identity else None
 
 
 def write(record: FunctionRecord) -> None:
-    """Write the record of a function, in place of one that is there.
+    """Write or replace the record of a function.
 
-    :raises OSError: there is no space for it, for example.
+    :raises OSError: the record cannot be written, for lack of space for example.
     """
     if not _is_sound(record):
-        # What cannot be restored is not taken away.
+        # A binding that cannot be restored must not be changed.
         raise OSError(errno.EINVAL, "not a driver's name", "driver")
     payload = json.dumps(
         [record.lease, record.identity, record.driver, record.override, record.use]
@@ -169,12 +169,12 @@ def write(record: FunctionRecord) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fresh)
     finally:
         os.close(fd)
-    # A worker that is killed leaves the old record, or the new one.
+    # A killed worker leaves either the old record or the new one.
     os.rename(fresh, path)
 
 
 def remove(address: PciAddress) -> None:
-    """Forget that a function is taken."""
+    """Remove the record of a function, if any."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_path(address))
 

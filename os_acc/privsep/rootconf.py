@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Root's own configuration: the limit of what a caller can ask for.
+"""Root's own configuration, which limits the requests of callers.
 
 ``/etc/os-acc/privileged.conf`` has the options and the syntax of the service's own
-file. It counts only where root alone could have written it. It limits calls; it
-does not limit a user who may choose the helper's configuration files, because
-oslo.log runs code that such a file names (``log_config_append``).
+file. It applies only if root alone could have written it. It limits calls, but not
+a user who may choose the helper's configuration files, because oslo.log runs code
+that they name (``log_config_append``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from os_acc.privsep.outcome import CallResult, Outcome
 
 LOG = log.getLogger(__name__)
 
-#: Below the root of :class:`.kernel.Kernel`.
+#: Path below the root of :class:`.kernel.Kernel`.
 PATH = ("etc", "os-acc", "privileged.conf")
 #: The step of a refusal.
 STEP = "privileged.conf"
@@ -42,29 +42,29 @@ _NO_DEVICES = DeviceSpec()
 
 
 class LimitMode(enum.StrEnum):
-    """What limits the callers of a helper."""
+    """The effect of root's configuration on the callers of a helper."""
 
-    #: Root's file.
+    #: The file applies.
     ENFORCED = "enforced"
-    #: Root's file cannot be understood: nothing but restoring is allowed.
+    #: The file is invalid: only restoring is allowed.
     BROKEN = "broken"
-    #: There is no such file: a caller decides about each device.
+    #: The file does not exist: callers choose devices freely.
     ABSENT = "absent"
-    #: Others than root may write to the file, so it does not count either.
+    #: Users other than root may write to the file, so it is ignored.
     IGNORED = "ignored"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RootConf:
-    """Root's configuration, or the lack of one.
+    """Root's configuration, or its absence.
 
-    :ivar why: the reason for the mode, where that is BROKEN or IGNORED.
-    :ivar devices: the functions that callers may ask for.
-    :ivar state_path: of the service, to find cached images; None: the option
-        of the helper's own configuration counts.
-    :ivar tools: the directory of XRT's tools; None: likewise.
-    :ivar certificates: the directory of those who may sign images; None: images
-        need no signature.
+    :ivar why: the reason for the mode, if BROKEN or IGNORED.
+    :ivar devices: the functions that callers may request.
+    :ivar state_path: state directory of the service, with the cached images;
+        None: use the helper's own configuration.
+    :ivar tools: directory of XRT's tools; None: likewise.
+    :ivar certificates: directory of the trusted signers' certificates; None:
+        images need no signature.
     """
 
     mode: LimitMode
@@ -76,11 +76,11 @@ class RootConf:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing limits the callers."""
+        """Whether the callers are unlimited."""
         return self.mode in (LimitMode.ABSENT, LimitMode.IGNORED)
 
     def tags(self, address: PciAddress) -> DeviceTags | None:
-        """The tags of a function; None where ``device_spec`` does not name it."""
+        """Return the tags of a function; None if ``device_spec`` excludes it."""
         function = _function(address)
         if function is None:
             return None
@@ -89,13 +89,13 @@ class RootConf:
         return self.devices.match(function, self._netdevs(), others)
 
     def allows(self, *addresses: PciAddress) -> bool:
-        """Whether one of these functions is named, or nothing limits the callers."""
+        """Return whether one of these functions is allowed."""
         return self.is_open or any(
             self.tags(address) is not None for address in addresses
         )
 
     def is_in_parts(self, address: PciAddress) -> bool:
-        """Whether a function is a PF that has VFs, or whose entry asks for VFs."""
+        """Return whether a function is a PF with VFs, present or configured."""
         if functions.count_vfs(address):
             return True
         tags = self.tags(address)
@@ -103,7 +103,7 @@ class RootConf:
         return asks and functions.total_vfs(address) > 0
 
     def allows_vfs(self, address: PciAddress, count: int) -> bool:
-        """Whether a PF may get this many VFs."""
+        """Return whether a PF may have this many VFs."""
         if self.is_open:
             return True
         tags = self.tags(address)
@@ -117,13 +117,13 @@ class RootConf:
 
 @privsep.base.entrypoint
 def standing() -> tuple[str, str, str]:
-    """Say what limits the callers of this helper: mode, path, reason."""
+    """Return how callers are limited: mode, path, reason."""
     conf = current()
     return (str(conf.mode), kernel.current.path(*PATH), conf.why)
 
 
 def denied(observed: object = "") -> CallResult:
-    """The answer to a call that root's configuration does not allow."""
+    """Return the answer to a call that root's configuration denies."""
     return CallResult(Outcome.DENIED, errno.EPERM, STEP, str(observed))
 
 
@@ -131,7 +131,7 @@ _last: tuple[tuple[object, ...], RootConf] = ((), RootConf(LimitMode.ABSENT))
 
 
 def current() -> RootConf:
-    """Read the configuration, anew where the file or a directory has changed."""
+    """Return the configuration; read it again if a file or directory changed."""
     global _last
     known, conf = _last
     places, missing = _places()
@@ -144,7 +144,7 @@ def current() -> RootConf:
 
 
 def known() -> RootConf:
-    """The configuration as it was last read; a worker's child reads no other."""
+    """Return the last configuration read; a worker's child reads no other."""
     return _last[1]
 
 
@@ -152,7 +152,7 @@ _Seen = tuple[int, int, int, int, int, int]
 
 
 def _places() -> tuple[list[tuple[str, _Seen]], int]:
-    """The file and the directories that lead to it; the error of the first not seen."""
+    """Return stat data of the path's parts, and the error number that ended it."""
     found: list[tuple[str, _Seen]] = []
     for depth in range(len(PATH) + 1):
         path = kernel.current.path(*PATH[:depth])
@@ -168,7 +168,7 @@ def _places() -> tuple[list[tuple[str, _Seen]], int]:
                     seen.st_ino,
                     seen.st_mode,
                     seen.st_uid,
-                    # Directories change whenever another file comes or goes.
+                    # Directories change whenever a file is added or removed.
                     seen.st_mtime_ns if depth == len(PATH) else 0,
                     seen.st_size if depth == len(PATH) else 0,
                 ),
@@ -190,8 +190,8 @@ def _load(places: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
 
 
 def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None:
-    """Why others than root may have written a file or directory."""
-    # Helpers of tests run as an ordinary user on a tree of their own.
+    """Return why users other than root may have written a path; None if not."""
+    # In tests, helpers run as an ordinary user on a tree of their own.
     if owner not in (0, os.geteuid()):
         return f"{path} belongs to user {owner}"
     if mode & _OTHERS_MAY_WRITE:
@@ -218,7 +218,7 @@ def _read(path: str) -> RootConf:
             certificates=_certificates(conf[options.GROUP.name]),
         )
     except (cfg.Error, ValueError, exception.InvalidDeviceSpec) as error:
-        # ValueError: bytes that are no text, or a value of another type.
+        # ValueError: undecodable bytes, or a value of another type.
         return RootConf(LimitMode.BROKEN, " ".join(str(error).split()))
 
 
@@ -232,9 +232,10 @@ def _certificates(group: cfg.ConfigOpts.GroupAttr) -> str | None:
 
 
 def not_roots_tree(directory: str) -> str | None:
-    """Why others than root may have written files of a directory; None: they may not.
+    """Return why users other than root may have written a directory's files.
 
     :param directory: below the root of :class:`.kernel.Kernel`.
+    :returns: None if only root can have written them.
     """
     names = os.path.relpath(directory, kernel.current.root).split(os.sep)
     places = [kernel.current.path(*names[:depth]) for depth in range(len(names) + 1)]
@@ -256,7 +257,7 @@ def _log(conf: RootConf) -> None:
     match conf.mode:
         case LimitMode.ABSENT:
             LOG.warning(
-                "There is no %s: the service's user decides which devices of this "
+                "%s does not exist: the service's user decides which devices of this "
                 "host are bound and programmed",
                 path,
             )
@@ -269,7 +270,7 @@ def _log(conf: RootConf) -> None:
             )
         case LimitMode.BROKEN:
             LOG.error(
-                "%s cannot be used, so no device is bound or programmed: %s",
+                "%s is invalid, so no device is bound or programmed: %s",
                 path,
                 conf.why,
             )
@@ -278,7 +279,7 @@ def _log(conf: RootConf) -> None:
 
 
 def _function(address: PciAddress) -> PciFunction | None:
-    """What ``device_spec`` looks at of a function; None where there is none."""
+    """Return the properties that ``device_spec`` matches; None if gone."""
     numbers = functions.identity(address)
     if numbers is None:
         return None
@@ -300,7 +301,7 @@ def _function(address: PciAddress) -> PciFunction | None:
 
 
 def _behind(interface: str) -> PciAddress | None:
-    """The PCI function of a network interface."""
+    """Return the PCI function of a network interface, or None."""
     if not functions.is_file_name(interface):
         return None
     link = kernel.current.path("sys/class/net", interface, "device")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Verify that an image is signed by a signer whom root trusts.
+"""Verify the signature of an image by a signer that root trusts.
 
-A signature is over the sealed memory that is programmed (:mod:`.images`), as
-Glance has it ("Image Signature Verification"). The caller passes its four
-properties; the certificates are those of root's directory.
+A signature covers the sealed memory that is programmed (:mod:`.images`), as
+defined by Glance ("Image Signature Verification"). The caller passes Glance's four
+properties; the certificates come from root's directory.
 
 Only the context ``image`` preloads this module.
 """
@@ -44,11 +44,11 @@ _HASHES: dict[str, tuple[str, hashes.HashAlgorithm]] = {
     "SHA-384": ("sha384", hashes.SHA384()),
     "SHA-512": ("sha512", hashes.SHA512()),
 }
-# Those that Glance's documentation has.
+# The curves of Glance's documentation.
 _CURVES = ("SECT409K1", "SECT409R1", "SECT571K1", "SECT571R1", "SECP384R1", "SECP521R1")
 _KINDS = frozenset({"RSA-PSS", "DSA", *(f"ECC_{curve}" for curve in _CURVES)})
 _PIECE = 2**20
-# cryptography imports these when it first needs them: too late in a helper.
+# cryptography imports these lazily: too late in a confined helper.
 _PRELOADED = (backend, dsa, ed448, ed25519)
 
 
@@ -58,9 +58,9 @@ def check(image: int, given: tuple[str, ...], directory: str, deadline: float) -
     :param image: file descriptor of its sealed memory.
     :param given: signature in base64, hash method, key type, and the id of the
         certificate, as in Glance's properties ``img_signature*``.
-    :param directory: of the certificates that root trusts.
-    :param deadline: of ``time.monotonic()``.
-    :raises Unfit: it is not signed by a trusted signer. The step is ``signature``.
+    :param directory: directory of the certificates that root trusts.
+    :param deadline: on the clock of ``time.monotonic()``.
+    :raises ImageUnfit: no trusted signer signed it. The step is ``signature``.
     """
     text, method, kind, certificate_id = given
     if not all(given):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Make virtual functions (drivers/pci/iov.c)."""
+"""Create SR-IOV virtual functions (drivers/pci/iov.c)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AUTOPROBE = "sriov_drivers_autoprobe"
 
 
 class _WithoutEffect(Exception):
-    """The kernel took a value of the attribute, but shows another one."""
+    """The kernel accepted a value, but the attribute shows another one."""
 
     def __init__(self, observed: str) -> None:
         super().__init__(observed)
@@ -34,10 +34,10 @@ def set_num_vfs(
     epoch: int,
     milliseconds: int,
 ) -> tuple[str, int, str, str]:
-    """Give a PF exactly this many VFs, where it has none.
+    """Create exactly this many VFs on a PF without VFs.
 
-    The kernel does not go from one number to another, only through 0, and
-    0 takes the VFs out of guests: a PF that has VFs is refused, and so is 0.
+    The kernel changes the number only through 0, and 0 removes the VFs from
+    guests: a PF that has VFs is refused, and so is 0.
     """
     address = functions.parse_address(parts)
     if (
@@ -49,7 +49,7 @@ def set_num_vfs(
         or not functions.is_deadline(milliseconds)
     ):
         return CallResult(Outcome.INVALID, errno.EINVAL)
-    # No lock file for what is not there.
+    # Create no lock file for a missing function.
     if not functions.exists(address):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     wanted = tuple(identity)
@@ -64,11 +64,11 @@ def set_num_vfs(
 
 
 def _create(address: PciAddress, count: int) -> None:
-    """Make VFs that no driver of the host takes: they are for guests.
+    """Create VFs without binding host drivers to them: they are for guests.
 
-    A driver that takes a fresh VF only to find it not ready would leave again
-    at any moment, and network drivers would show the host new interfaces. But
-    what the port of an FPGA card holds, only the driver of its VF tells.
+    A driver that binds a fresh VF but finds it not ready may unbind at any
+    moment, and network drivers would create new interfaces on the host. On an
+    FPGA card, however, only the VF's driver shows the contents of its port.
     """
     if functions.driver(address) == DRIVER:
         functions.write(address, "sriov_numvfs", str(count))
@@ -82,7 +82,7 @@ def _create(address: PciAddress, count: int) -> None:
 
 
 def _note(address: PciAddress) -> str:
-    """Beside the lock, and as short-lived as the attribute: until a reboot."""
+    """Return the path of a note beside the lock, which lasts until a reboot."""
     return kernel.current.path(worker.LOCKS, f"{address}.autoprobe")
 
 
@@ -99,12 +99,12 @@ def _remember(address: PciAddress, value: str) -> None:
 
 
 def _put_back(address: PciAddress) -> None:
-    """Restore what was remembered; a worker killed half-way leaves it so."""
+    """Restore the noted value, also after a worker was killed half-way."""
     try:
         value = kernel.current.read(_note(address))
     except FileNotFoundError:
         return
-    # Empty: it was killed before it had changed anything.
+    # Empty: the worker was killed before it changed anything.
     if value:
         _set_autoprobe(address, value)
     os.unlink(_note(address))
@@ -144,7 +144,7 @@ def _set_checked(
     if present:
         return CallResult(Outcome.REFUSED, errno.EBUSY, "sriov_numvfs", str(present))
     _create(address, count)
-    # The kernel only warns when a driver made another number of them.
+    # The kernel only warns if a driver created another number of VFs.
     present = functions.count_vfs(address)
     if present != count:
         return CallResult(Outcome.NO_EFFECT, 0, "sriov_numvfs", str(present))

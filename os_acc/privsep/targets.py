@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The functions that a call of :mod:`os_acc.privsep.binding` is about."""
+"""Targets of a call of :mod:`os_acc.privsep.binding`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GROUP_LIMIT = 2**31 - 1
 
 
 class BindTarget(NamedTuple):
-    """One function of a call: where, what it has to be, what to restore."""
+    """One function of a call, with its expected identity and prior binding."""
 
     address: PciAddress
     identity: tuple[int, ...]
@@ -23,16 +23,16 @@ class BindTarget(NamedTuple):
     override: str = ""
 
 
-#: Whether root's configuration allows a function; None: it limits nothing.
+#: Decision of root's configuration about a function; None: no limit.
 Permission = Callable[[BindTarget], bool | None]
 
 
 def parse(
     group: int, targets: object, epoch: object, milliseconds: object, fields: int
 ) -> tuple[BindTarget, ...] | None:
-    """Read the arguments of a call; None where they are malformed.
+    """Parse the arguments of a call; return None if they are malformed.
 
-    :param fields: of each target.
+    :param fields: number of fields of each target.
     """
     if (
         not functions.is_number(group, _GROUP_LIMIT)
@@ -44,7 +44,7 @@ def parse(
         return None
     parsed = [_parse_target(group, target, fields) for target in targets]
     whole = tuple(target for target in parsed if target is not None)
-    # The second lock of one device would wait for the first.
+    # A second lock of the same device would wait for the first.
     different = {target.address for target in whole}
     return whole if len(different) == len(parsed) else None
 
@@ -63,13 +63,13 @@ def _parse_target(group: int, target: object, fields: int) -> BindTarget | None:
 
 
 def permission(targets: Sequence[BindTarget]) -> Permission:
-    """What root's configuration says of each function of a call."""
+    """Return a check of the call's functions by root's configuration."""
     root = rootconf.current()
 
     def allows(target: BindTarget) -> bool | None:
         if root.is_open:
             return None
-        # The groups of the other targets are not checked before their turn.
+        # The groups of later targets have not been checked yet.
         group = functions.group(target.address)
         card = [
             each.address

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Vendors' programs, run by privileged code in a worker's child.
+"""Run vendors' programs from privileged code, in a worker's child.
 
-A program gets no shell, no capability and no way to one, nothing on its
-standard input, an environment of its own, and of all files the one that it is
-to read and the locks of its devices: whatever becomes of the worker, nobody
-else comes to a device that a program may still be writing to. It is never
-signalled.
+A program gets no shell, no capability and no means to gain one, an empty standard
+input, and its own environment. It inherits only the file that it reads and the
+locks of its devices: even if the worker dies, no other call gets a device that a
+program may still be writing to. It is never signalled.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from oslo_privsep import capabilities
 
 from os_acc.privsep import kernel, options, rootconf, worker
 
-#: Of what a program says: bytes that are kept, and lines that are told.
+#: Limits of a program's output: bytes kept, and lines reported.
 _KEPT = 16384
 _LINES, _WIDTH = 8, 240
 # include/uapi/linux/prctl.h
 _PR_SET_NO_NEW_PRIVS = 38
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-# Looked up here: a worker's child must not load anything.
+# Resolved here: a worker's child must not load anything.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class ToolMissing(Exception):
-    """A program that is not there, or not to be run as root."""
+    """The program is missing, or unsafe to run as root."""
 
     def __init__(self, number: int, path: str) -> None:
         super().__init__(number, path)
@@ -45,10 +44,10 @@ class ToolMissing(Exception):
 
 
 class ToolExit(NamedTuple):
-    """How a program ended.
+    """The exit of a program.
 
-    :ivar status: as its parent's shell would see it; negative: a signal.
-    :ivar told: the last of what it said.
+    :ivar status: exit status as in a shell; negative: a signal.
+    :ivar told: the last lines of its output.
     """
 
     status: int
@@ -56,18 +55,18 @@ class ToolExit(NamedTuple):
 
 
 class Tools:
-    """Where the programs are.
+    """The directory of the programs.
 
-    :param directory: None: the one of the helper's own configuration.
+    :param directory: None: the directory of the helper's own configuration.
     """
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
 
     def directory(self) -> str:
-        """The directory.
+        """Return the directory.
 
-        :raises Missing: the configuration does not tell.
+        :raises ToolMissing: the configuration has no absolute path.
         """
         if self._directory is not None:
             return self._directory
@@ -87,9 +86,9 @@ current = Tools()
 
 
 def find(*names: str) -> str:
-    """The path of a program, by the first of its names that is there.
+    """Return the path of a program, by the first of its names that exists.
 
-    :raises Missing: it is not there, or somebody but root could change it.
+    :raises ToolMissing: it does not exist, or users other than root could change it.
     """
     directory = current.directory()
     paths = [os.path.join(directory, name) for name in names]
@@ -107,7 +106,7 @@ def find(*names: str) -> str:
 
 
 def run(path: str, arguments: Sequence[str], file: int) -> ToolExit:
-    """Run a program until it ends; only in a worker's child.
+    """Run a program until it exits; only in a worker's child.
 
     :param file: a descriptor that the program can read under ``/proc/self/fd``.
     """
@@ -127,7 +126,7 @@ def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoRe
         for fd in (file, *_locks()):
             os.set_inheritable(fd, True)
         nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        # One by one: any of them may be the number of another's target.
+        # Duplicated first: any of them may have the number of another's target.
         source = [_above(fd) for fd in (nothing, output, output)]
         for target, fd in enumerate(source):
             os.dup2(fd, target)
@@ -137,14 +136,14 @@ def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoRe
             raise OSError(ctypes.get_errno(), "no_new_privs")
         capabilities.drop_all_caps_except((), (), ())
         os.execve(path, (path, *arguments), _environment(path))
-    except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+    except BaseException as error:  # noqa: BLE001 - reported to the parent
         os.write(2, f"{path}: {error}\n".encode())
     finally:
         os._exit(127)
 
 
 def _above(fd: int) -> int:
-    """The same file under a number above those of the standard streams."""
+    """Duplicate a descriptor above the numbers of the standard streams."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
 
 
@@ -158,14 +157,14 @@ def _environment(path: str) -> dict[str, str]:
 
 
 def _locks() -> list[int]:
-    """This process' descriptors of device locks."""
+    """Return this process' descriptors of device locks."""
     place = os.path.realpath(kernel.current.path(worker.LOCKS))
     held: list[int] = []
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
-            # That of the listing itself.
+            # The descriptor of the listing itself.
             continue
         if os.path.dirname(target) == place:
             held.append(int(name))
@@ -173,7 +172,7 @@ def _locks() -> list[int]:
 
 
 def _listen(fd: int) -> str:
-    """All that a program says, and the end of it as text for people."""
+    """Read a program's output to its end; return the last lines for operators."""
     data = b""
     while chunk := os.read(fd, 65536):
         data = (data + chunk)[-_KEPT:]

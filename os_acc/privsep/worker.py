@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Privileged writes in a child that may get stuck without harm.
+"""Run privileged writes in a child process that may block forever.
 
-A write to sysfs can block for ever inside the kernel, where no signal
-reaches it. So every round trip that writes runs in one forked child:
+A write to sysfs can block forever inside the kernel, out of reach of signals. So
+every call that writes runs in one forked child:
 
-* the child holds a lock on each device for as long as it lives, whoever
-  else has died; nobody writes to a device whose child has not ended;
-* it closes everything else, so that neither the helper's channel nor a
-  sibling's pipe is kept open by a child in an endless wait;
+* the child holds a lock on each device until it ends, even if its parents have
+  died: no other process writes to the device before;
+* it closes all other descriptors, so that a blocked child keeps neither the
+  helper's channel nor a sibling's pipe open;
 * it neither imports nor logs (another thread may have held those locks at
-  the moment of the fork), leaves by ``_exit``, and is never signalled: what a
-  terminal or a service manager sends to all processes at once stays blocked.
+  the moment of the fork), exits by ``_exit``, and is never signalled: signals
+  from a terminal or a service manager to all processes at once stay blocked.
 
-The lock files also carry the epoch of the last operation. A call that was
-queued by a client which is dead by now, and whose work has been rolled back
-meanwhile, carries a lower one and is refused. One that lies more than a day
-ahead of the clock, and of all that was seen, is refused as well, and not
-recorded: every later call would carry a lower one.
+The lock files also carry the epoch of the last operation. A call that a client
+queued before it died, and whose work has been rolled back since, carries a lower
+epoch and is refused. An epoch more than a day ahead of the clock, and of all
+earlier epochs, is refused as well, and not recorded: every later call would carry
+a lower one.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
 from os_acc.privsep.outcome import CallResult, Outcome
 
-#: Where the locks lie: root's own, gone with the boot that they belong to.
+#: Directory of the locks: owned by root, removed at reboot.
 LOCKS = "run/os_acc"
-#: No argument is above; which epochs a call may carry is decided under the lock.
+#: Upper limit of the argument; the check under the lock is stricter.
 EPOCH_LIMIT = epochs.LIMIT
 _POLL_SECONDS = 0.005
-# Two callers never want one device at the same time: whoever has the lock is
-# the child of a caller that is gone, or is stuck.
+# Two live callers never use one device at the same time: the holder of the
+# lock is a child whose caller is gone, or it is stuck.
 _LOCK_SECONDS = 2.0
-# Bytes that an epoch takes in a lock file: 20 digits, and a check of them.
+# Size of an epoch in a lock file: 20 digits and a checksum.
 _RECORD = 30
-# Of what a job raised; the rest is in nobody's interest.
+# Maximum length of a reported exception.
 _TEXT_LIMIT = 500
 _ENDINGS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
@@ -58,20 +58,20 @@ Job = Callable[[int], CallResult]
 class Clock:
     """The latest time of day that this process has read.
 
-    It does not go back when the host's does: an epoch that was accepted once
-    is accepted again.
+    It does not go back with the host's clock: an epoch that was accepted once
+    stays acceptable.
 
-    :param read: nanoseconds since 1970, UTC; None: the host's clock.
+    :param read: returns nanoseconds since 1970, UTC; None: the host's clock.
     """
 
     def __init__(self, read: Callable[[], int] | None = None) -> None:
         self._read = read
         self._latest = 0
-        # The helper has many threads. The child of a fork never asks.
+        # The helper has many threads. A forked child never reads the clock.
         self._guard = threading.Lock()
 
     def now(self) -> int:
-        """Microseconds since 1970, UTC."""
+        """Return microseconds since 1970, UTC."""
         read = self._read or time.time_ns
         with self._guard:
             self._latest = max(self._latest, read() // 1000)
@@ -82,7 +82,7 @@ clock = Clock()
 
 
 class ChildRefused(OSError):
-    """There is no child: no descriptor, process or memory was left for it."""
+    """No descriptor, process or memory was left to create the child."""
 
 
 #: Children that outlived their deadline, to be reaped when they end.
@@ -98,8 +98,8 @@ def run(
 ) -> tuple[CallResult, ...]:
     """Run ``job(i)`` for each device in one child, in order, until one fails.
 
-    :param epoch: number of the store's write that this call stands on.
-    :param seconds: how long to wait for the devices' locks and the child.
+    :param epoch: number of the store's transaction that authorizes the call.
+    :param seconds: limit for waiting for the devices' locks and the child.
     :param files: descriptors that the job needs; all others are closed.
     :returns: one :class:`CallResult` for each address.
     """
@@ -153,7 +153,7 @@ def _lock(address: PciAddress, deadline: float, locks: list[int]) -> CallResult 
 def _enter(epoch: int, locks: Sequence[int]) -> CallResult | None:
     """Record an epoch in all locked files, or refuse it and record nothing."""
     try:
-        # Of all devices of the call: each accepts then what the others have seen.
+        # The maximum over all devices of the call: each then accepts it.
         seen = max((_epoch(fd) for fd in locks), default=0)
         accepted = epochs.AcceptedEpochs.at(seen, clock.now())
         if not accepted.seen <= epoch <= accepted.limit:
@@ -167,9 +167,9 @@ def _enter(epoch: int, locks: Sequence[int]) -> CallResult | None:
 
 
 def _epoch(fd: int) -> int:
-    """The number in a lock file; 0 where it is not one of ours.
+    """Return the epoch in a lock file; 0 if the checksum does not match.
 
-    A high one that nobody has written would refuse every call from then on.
+    A corrupt high number would refuse every later call.
     """
     number, _, check = os.pread(fd, _RECORD, 0).partition(b" ")
     return int(number) if _record(number) == b"%b %b" % (number, check) else 0
@@ -204,7 +204,7 @@ def _in_child(
 
 
 def _fork(count: int, job: Job, writable: int, keep: Sequence[int]) -> int:
-    # Blocked before the fork: the child must not live a moment without it.
+    # Blocked before the fork, so that the child never runs without the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
         pid = os.fork()
@@ -232,7 +232,7 @@ def _outcome(job: Job, index: int) -> CallResult:
         return job(index)
     except MemoryError:
         return CallResult(Outcome.REFUSED, errno.ENOMEM, "worker")
-    except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+    except BaseException as error:  # noqa: BLE001 - reported to the parent
         text = f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]
         return CallResult(Outcome.FAILED, 0, "worker", text)
 

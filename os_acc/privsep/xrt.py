@@ -4,15 +4,15 @@
 
 ``xbmgmt program --device <management function> --user <file>`` writes the user
 partition: never the card's flash (``--base``), never a partition of its shell
-(``--shell``); XRT, src/runtime_src/doc/toc/xbmgmt.rst. xclmgmt shows nobody
-what it has loaded. So ``xbutil program`` (``xrt-smi`` since XRT 2024.2) lets
-xocl load the same file, which asks xclmgmt first and takes over what that has
-already (__icap_peer_xclbin_download() in icap.c); what xocl then shows is read
+(``--shell``); XRT, src/runtime_src/doc/toc/xbmgmt.rst. xclmgmt does not show the
+loaded xclbin. So ``xbutil program`` (``xrt-smi`` since XRT 2024.2) makes xocl load
+the same file: it first asks xclmgmt and adopts the xclbin that is already loaded
+(__icap_peer_xclbin_download() in icap.c). xocl then shows its UUID, which is read
 back.
 
-The tools need root, and no capability that is known of: their nodes and sysfs
-files are uid 0's, and xclmgmt checks none for this (mgmt-ioctl.c). They are
-given none, and no way to one.
+The tools need root, but no known capability: their nodes and sysfs files belong to
+uid 0, and xclmgmt checks none for this (mgmt-ioctl.c). They run without
+capabilities, and without the means to gain any.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from os_acc.privsep.rootconf import RootConf
 # struct axlf in src/runtime_src/core/include/xclbin.h.
 _MAGIC = b"xclbin2\0"
 _UUID_OFFSET, _UUID_SIZE = 416, 16
-# The newer name first, which XRT 2024.2 brought: there the older one warns.
+# The newer name (XRT 2024.2) first: there the older one prints a warning.
 _XBUTIL = ("xrt-smi", "xbutil")
 
 
@@ -67,18 +67,18 @@ def program(
 ) -> tuple[str, int, str, str]:
     """Load a cached xclbin into a card.
 
-    :param parts: of the management function.
-    :param number: of the user function in the same slot.
-    :param interface_id: canonical UUID that the card has to name as the one
-        that xclbins for it are built for.
-    :param algorithm, digest: of the xclbin, by which it is found.
+    :param parts: address of the management function.
+    :param number: function number of the user function in the same slot.
+    :param interface_id: canonical UUID that the card must name as the interface
+        of compatible xclbins.
+    :param algorithm, digest: digest of the xclbin, by which it is found.
     :param signature: see :func:`.signatures.check`.
-    :returns: where it is done, ``observed`` is the canonical UUID of the
-        xclbin. The step of a refusal is ``digest`` or ``image`` where the
-        image is not the one that is meant, or no xclbin; ``signature`` where
-        root trusts no signer of it; ``programming`` where
-        a tool has begun: the card may hold anything, and ``observed`` has the
-        tool's own words. Of any other step nothing was begun.
+    :returns: on success, ``observed`` is the canonical UUID of the xclbin. The
+        step of a refusal is ``digest`` or ``image`` if the image is not the
+        expected one, or no xclbin; ``signature`` if root trusts no signer of
+        it; ``programming`` if a tool has begun: the card may hold anything, and
+        ``observed`` has the tool's output. With any other step nothing was
+        begun.
     """
     card = functions.parse_address(parts)
     named = functions.parse_digest(algorithm, digest)
@@ -98,7 +98,7 @@ def program(
     task = _XrtTask(card, user, tuple(identity), interface_id)
     deadline = time.monotonic() + milliseconds / 1000
     root = rootconf.current()
-    # No lock file for what is not there.
+    # Create no lock file for a missing function.
     if not functions.exists(card) or not functions.exists(user):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
     try:
@@ -140,7 +140,7 @@ def _program(task: _XrtTask, image: Sealed, root: RootConf) -> CallResult:
     xbmgmt, xbutil = tools.find("xbmgmt"), tools.find(*_XBUTIL)
     for tool, function in ((xbmgmt, task.card), (xbutil, task.user)):
         _run(tool, function, image)
-    # What sits there now may be another card.
+    # Another card may be present by now.
     with after_programming():
         _check(task)
     return _read_back(task.user, wanted)
@@ -171,7 +171,7 @@ def _xclbin_id(image: Sealed) -> str:
         raise CallRefused(CallResult(Outcome.REFUSED, errno.ENOEXEC, "image"))
     found = os.pread(image.fd, _UUID_SIZE, _UUID_OFFSET)
     if len(found) != _UUID_SIZE or not any(found):
-        # Nothing could tell afterwards whether it is loaded.
+        # Without a UUID, loading cannot be verified.
         raise CallRefused(CallResult(Outcome.REFUSED, errno.ENOEXEC, "image"))
     return str(uuid.UUID(bytes=found))
 

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where device profiles come from, and what becomes of one in a flavor."""
+"""Device profiles: sources, parsing, and expansion in flavors."""

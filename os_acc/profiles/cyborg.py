@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Device profiles asked of Cyborg's API, version 2.
+"""Device profiles from Cyborg's API, version 2.
 
 ``GET /v2/device_profiles``: https://docs.openstack.org/api-ref/accelerator/.
-Nothing else is asked of Cyborg, and nothing is changed there.
+This is the only request to Cyborg, and it changes nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,9 @@ register, list_opts = SERVICE.register, SERVICE.list_opts
 
 
 class Cyborg:
-    """A :class:`os_acc.profiles.options.ProfileSource` that is Cyborg.
+    """Cyborg as a :class:`os_acc.profiles.options.ProfileSource`; thread-safe.
 
-    Threads may share one.
-
-    :param conf: as it is when the first profile is asked for.
+    :param conf: the configuration, read at the first request.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -49,7 +47,7 @@ class Cyborg:
     def profile(self, name: str, deadline: float) -> DeviceProfile:
         """See :meth:`os_acc.profiles.options.ProfileSource.profile`.
 
-        :raises InvalidConfiguration: Cyborg does not let us in, or is not there.
+        :raises InvalidConfiguration: Cyborg denies access, or the endpoint is wrong.
         """
         for entry in self._listed(deadline):
             if isinstance(entry, Mapping) and parser.is_called(entry, name):
@@ -62,7 +60,7 @@ class Cyborg:
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
         """See :meth:`os_acc.profiles.options.ProfileSource.judged`.
 
-        :raises InvalidConfiguration: Cyborg does not let us in, or is not there.
+        :raises InvalidConfiguration: Cyborg denies access, or the endpoint is wrong.
         """
         for entry in self._listed(deadline):
             try:
@@ -71,8 +69,8 @@ class Cyborg:
                 yield SERVICE.name, error
 
     def _listed(self, deadline: float) -> list[object]:
-        # All of them, as Nova does: Cyborg's answer has no pages, and its
-        # filter by name is younger than some of its releases.
+        # The whole list, as Nova reads it: Cyborg has no pages, and some releases
+        # cannot filter by name.
         return self._link.ask(
             "GET",
             "/v2/device_profiles",
@@ -85,5 +83,5 @@ class Cyborg:
 def _profiles(answer: Response) -> list[object]:
     from os_acc.rest import responses
 
-    # Each is judged by itself: a wrong one hides none of the others.
+    # Not parsed yet: an invalid profile must not hide the others.
     return [each.found for each in responses.document(answer)["device_profiles"]]

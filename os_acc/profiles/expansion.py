@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A device profile as a part of a flavor.
+"""Expansion of device profiles in flavors.
 
-Nova asks Cyborg for the profile that a flavor names in
-``accel:device_profile``, adds its groups to the request as
-``device_profile_<N>``, and knows nothing of them afterwards. The same is done
-here, so that allocations which Placement made for such a request are
-understood; and where there is no Cyborg, the flavor can have the groups
-themselves.
+Nova reads the profile that a flavor names in ``accel:device_profile`` from Cyborg,
+adds its groups to the request as ``device_profile_<N>``, and keeps no record of
+them. This module does the same, to interpret the resulting allocations. Without
+Cyborg, the flavor can contain the groups themselves.
 """
 
 from __future__ import annotations
@@ -23,21 +21,21 @@ from os_acc.objects.request import NUMBERED_SUFFIX, GroupPolicy
 from os_acc.profiles.options import ProfileSource
 from os_acc.scheduling import accel_keys, request_groups
 
-#: The key by which a flavor names its profile. There is one in a request.
+#: The extra spec that names a flavor's profile. A request has at most one profile.
 KEY: Final = accel_keys.DEVICE_PROFILE
 
-# What is below accel: in a profile, Nova's API refuses there in a flavor.
+# Nova's API rejects a profile's accel: keys in a flavor.
 _NAMESPACE: Final = "os_acc"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExpandedFlavor:
-    """A flavor's extra specs, with the groups of the profile that they name.
+    """A flavor's extra specs, with the groups of its device profile.
 
-    :ivar specs: whatever else was passed is returned as it is.
-    :ivar profile: the name of the profile; '' where there is none.
-    :ivar unread: the name of one whose groups are missing, as nobody has said where
-        it is; or ''.
+    :ivar specs: a value that is no mapping is returned unchanged.
+    :ivar profile: the name of the profile, or ''.
+    :ivar unread: the name of a profile that was not expanded because no source
+        is configured, or ''.
     """
 
     specs: object
@@ -46,25 +44,25 @@ class ExpandedFlavor:
 
 
 def named(specs: object) -> str:
-    """The device profile that a flavor names; '' where it names none, as in Nova."""
+    """Return the device profile that a flavor names, or '', as in Nova."""
     name = specs.get(KEY) if isinstance(specs, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
 def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedFlavor:
-    """A flavor's extra specs with the groups of the profile that they name.
+    """Return a flavor's extra specs with the groups of its device profile.
 
-    The flavor's ``group_policy`` governs all of them. Where there are several, no
-    more than one of them the flavor's own, one that is missing or invalid is
-    ``none``, as in Nova.
+    The flavor's ``group_policy`` applies to all groups. If there are several, at
+    most one of them the flavor's own, a missing or invalid policy is ``none``,
+    as in Nova.
 
-    :param specs: as they were passed to us; whatever else it may be, it is
-        judged by whoever reads it.
-    :raises InvalidExtraSpec: a group has the suffix of one of the profile's; a key
-        says another thing of a group than the profile; the policy is no text.
-    :raises ProfileNotFound: there is none of that name.
-    :raises InvalidProfile: nobody can be served by it.
-    :raises ProfilesUnavailable: nobody answers who has the profiles.
+    :param specs: the extra specs; the parser validates them.
+    :raises InvalidExtraSpec: a flavor's group has the suffix of a profile's
+        group; a key differs between the flavor and the profile; the policy is no
+        text.
+    :raises ProfileNotFound: no profile has this name.
+    :raises InvalidProfile: no request can satisfy the profile.
+    :raises ProfilesUnavailable: the source does not answer.
     """
     if not isinstance(specs, Mapping) or not (name := named(specs)):
         return ExpandedFlavor(specs)
@@ -89,7 +87,7 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
 def _check_same(
     specs: Mapping[Any, object], key: str, value: str, profile: DeviceProfile
 ) -> None:
-    """Nobody could say which of the two a guest was promised."""
+    """Reject a key of the flavor that contradicts the profile."""
     own = accel_keys.find(key)
     if own is None or key not in specs:
         return
@@ -102,9 +100,9 @@ def _check_same(
 
 
 def of_its_own(specs: object) -> object:
-    """A flavor's extra specs without what they say of the groups of its profile.
+    """Return a flavor's extra specs without those of its profile's groups.
 
-    For those to whom the profile's groups do not matter: nobody is asked for it.
+    The profile is not read.
 
     :param specs: see :func:`expanded`.
     """
@@ -119,11 +117,11 @@ def _is_of_profile(key: object) -> bool:
 
 
 def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
-    """What to put into a flavor that is to have a profile's groups itself.
+    """Return the properties for a flavor with the groups of a profile.
 
-    :param prefix: of their suffixes; by default the profile's name. What
-        follows it is the number of the group, so it ends in no digit.
-    :raises InvalidInput: there is no such suffix.
+    :param prefix: the prefix of the group suffixes; default: the profile's name.
+        The number of the group follows, so the prefix must not end in a digit.
+    :raises InvalidInput: the suffix is invalid.
     """
     prefix = prefix or default_prefix(profile)
     if prefix[-1].isdigit():
@@ -146,17 +144,17 @@ def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
 
 
 def default_prefix(profile: DeviceProfile) -> str:
-    """What the suffixes of a profile's groups begin with in a flavor."""
+    """Return the default prefix of a profile's group suffixes in a flavor."""
     return f"_{profile.name}_"
 
 
 def lacks_policy(specs: Mapping[str, str]) -> bool:
-    """Whether Placement refuses a flavor's groups for want of ``group_policy``."""
+    """Return whether Placement rejects the groups without a ``group_policy``."""
     return len(_numbered(specs)) > 1 and not _has_policy(specs)
 
 
 def _has_policy(specs: Mapping[Any, object]) -> bool:
-    """Whether a flavor has a policy that counts; one that does not is warned of."""
+    """Return whether a flavor has a valid policy; the parser warns of others."""
     return (
         request_groups.GROUP_POLICY in specs
         and request_groups.policy(specs[request_groups.GROUP_POLICY]) is not None
@@ -164,7 +162,7 @@ def _has_policy(specs: Mapping[Any, object]) -> bool:
 
 
 def _numbered(specs: Mapping[Any, object]) -> set[str]:
-    """The suffixes of the numbered groups of a flavor."""
+    """Return the suffixes of a flavor's numbered groups."""
     return {
         suffix
         for key in specs

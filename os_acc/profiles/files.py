@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Device profiles in YAML files of this host.
+"""Device profiles in YAML files of the host.
 
 ::
 
@@ -12,9 +12,9 @@
         trait:CUSTOM_PROGRAMMABLE: required
         accel:bitstream_id: d5ca2f11-3108-4426-a11c-a959987565df
 
-That is what Cyborg's API answers, so what it has answered can be used as it
-is. JSON is read as JSON: to YAML, a pair of surrogates is two characters, and
-a tab no indentation.
+The format is that of Cyborg's API, so its responses can be used unchanged. JSON is
+parsed as JSON: YAML reads a surrogate pair as two characters, and allows no tab as
+indentation.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from os_acc.rest import responses
 from os_acc.rest.responses import UnusableValue
 
 _SUFFIX: Final = ".yaml"
-#: Bytes: hundreds of profiles. PyYAML takes some seconds for a megabyte.
+#: Bytes: room for hundreds of profiles. PyYAML takes seconds for a megabyte.
 _LARGEST: Final = 1 << 18
 # Files in an error's message.
 _SHOWN: Final = 8
-#: Nodes of a YAML file, each alias and each merge (``<<``) counted as all that it
-#: stands for. A file without aliases has fewer nodes than bytes.
+#: Nodes of a YAML file, with each alias and merge (``<<``) counted as the nodes that
+#: it refers to. A file without aliases has fewer nodes than bytes.
 _MOST_NODES: Final = _LARGEST
 _TAGS: Final = "tag:yaml.org,2002:"
 # Characters of the reason why a value is wrong.
 _LONGEST_REASON: Final = 200
-#: PyYAML raises these for text that is no YAML, and for a value that is not of the
-#: type that its tag names.
+#: PyYAML's exceptions for text that is no YAML, and for a value that does not match
+#: its tag.
 _WRONG: Final = (
     yaml.YAMLError,
     ArithmeticError,
@@ -57,16 +57,16 @@ _WRONG: Final = (
     ValueError,
     RecursionError,
 )
-# O_NONBLOCK: what is no file must not make anybody wait.
+# O_NONBLOCK: opening a FIFO must not block.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ProfileFiles:
-    """A :class:`os_acc.profiles.options.ProfileSource` that is files.
+    """Files as a :class:`os_acc.profiles.options.ProfileSource`.
 
-    One that is wrong hides none of the others.
+    An invalid profile does not hide the others.
 
-    :param path: of the file, or of a directory with files.
+    :param path: a file, or a directory of files.
     """
 
     def __init__(self, path: str) -> None:
@@ -75,7 +75,7 @@ class ProfileFiles:
     def profile(self, name: str, deadline: float) -> DeviceProfile:
         """See :meth:`os_acc.profiles.options.ProfileSource.profile`.
 
-        :raises InvalidProfile: it is wrong, or there are two.
+        :raises InvalidProfile: the profile is invalid, or not unique.
         """
         found, errors = [], []
         for where, entry in self._entries(deadline):
@@ -94,7 +94,7 @@ class ProfileFiles:
         for _where, profile in found:
             return profile
         for error in errors:
-            # It may be in there.
+            # The unreadable file may contain the profile.
             raise error
         raise exception.ProfileNotFound(
             f"there is no device profile {exception.show(name)} in {self._path}",
@@ -102,7 +102,7 @@ class ProfileFiles:
         )
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
-        """See :meth:`.ProfileSource.judged`; the place is a file."""
+        """See :meth:`.ProfileSource.judged`; the source is a file."""
         entries = list(self._entries(deadline))
         called = Counter(
             each
@@ -134,7 +134,7 @@ class ProfileFiles:
     def _entries(
         self, deadline: float
     ) -> Iterator[tuple[str, Mapping[str, Any] | exception.OsAccError]]:
-        """What stands in each place of each file, unread."""
+        """Yield the entries of all files, not parsed yet."""
         for path in self._files():
             deadlines.left(deadline)
             try:
@@ -168,26 +168,26 @@ class ProfileFiles:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML in which a value that cannot be constructed spoils no other.
+    """A YAML loader that survives values which cannot be constructed.
 
-    :class:`.UnusableValue` stands in its place. So it does for a mapping that has a key
-    twice: the last one would win, unseen.
+    :class:`.UnusableValue` replaces the value. It also replaces a mapping with a
+    duplicate key, of which YAML would silently use the last one.
     """
 
     def __init__(self, text: bytes, deadline: float) -> None:
         super().__init__(text)
         self._deadline = deadline
         self._nodes = 0
-        #: By the id of each node that is complete: as many nodes as it contains.
+        #: The number of nodes in each complete node, by its id().
         self._weights: dict[int, int] = {}
-        #: Why a mapping cannot be constructed, nor merged into another.
+        #: The error of each mapping that can be neither constructed nor merged.
         self._wrong: dict[yaml.Node, str] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        """See PyYAML; an alias counts as all that it stands for.
+        """See PyYAML; an alias counts as the nodes that it refers to.
 
-        :raises yaml.YAMLError: more nodes than a file has without aliases; an alias
-            inside of what it stands for.
+        :raises yaml.YAMLError: there are more nodes than a file without aliases can
+            have, or an alias is inside the node that it refers to.
         :raises DeviceStuck: the deadline has passed.
         """
         deadlines.left(self._deadline)
@@ -208,7 +208,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        """See PyYAML; what is merged (``<<``) may be overridden."""
+        """See PyYAML; merged keys (``<<``) may be overridden."""
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _value in node.value:
@@ -223,37 +223,36 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """See PyYAML.
 
-        :raises yaml.YAMLError: the mapping is wrong, or one that it merges is.
+        :raises yaml.YAMLError: the mapping, or a mapping that it merges, is invalid.
         """
         if node not in self._wrong:
             try:
                 super().flatten_mapping(node)
                 return
             except _WRONG as error:
-                # It has lost its merges, and would be right where an alias uses it.
+                # Its merges are lost: it would pass as valid where an alias uses it.
                 self._wrong[node] = _why(node, error)
         raise yaml.constructor.ConstructorError(problem=self._wrong[node])
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
-        """See PyYAML; a mapping with the key ``=`` is none of our scalars."""
+        """See PyYAML; a mapping with the key ``=`` is not accepted as a scalar."""
         text: str = yaml.constructor.BaseConstructor.construct_scalar(self, node)
         return text
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """See PyYAML; return :class:`.UnusableValue` for a value that is wrong.
+        """See PyYAML; return :class:`.UnusableValue` for an invalid value.
 
         :raises DeviceStuck: the deadline has passed.
         """
         deadlines.left(self._deadline)
-        # Text alone may be long: PyYAML takes the square of the length for a number
-        # of base 60.
+        # PyYAML's time for a base 60 number is quadratic in its length; text is safe.
         is_text = node.tag == self.DEFAULT_SCALAR_TAG
         if isinstance(node, yaml.ScalarNode) and not is_text:
             long = responses.too_long(node.value)
             if long is not None:
                 return long
         try:
-            # Else PyYAML constructs the contents later, outside of here.
+            # deep=True: else PyYAML constructs the contents later, outside of this try.
             return super().construct_object(node, deep=True)
         except _WRONG as error:
             wrong = self.constructed_objects[node] = UnusableValue(_why(node, error))
@@ -269,10 +268,10 @@ def _twice(key: str) -> str:
 
 
 def _why(node: yaml.Node, error: BaseException) -> str:
-    """Return in one line why a node cannot be constructed."""
+    """Return the reason why a node cannot be constructed, in one line."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark, why = error.problem_mark, error.problem
-        # Without a mark it has been made here, of a reason that has its line.
+        # An error without a mark comes from this loader; its text has the line.
         why = f"{_line(mark)}: {why}" if mark else why
     else:
         tag = node.tag.replace(_TAGS, "!!")
@@ -281,7 +280,7 @@ def _why(node: yaml.Node, error: BaseException) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | UnusableValue:
-    """Return a mapping of JSON, if it has no key twice."""
+    """Return a JSON object, or :class:`.UnusableValue` if it has a duplicate key."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -291,20 +290,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | UnusableValue:
 
 
 def _parsed(path: str, text: bytes, deadline: float) -> object:
-    """Return the contents of a file in JSON, or else in YAML.
+    """Parse a file as JSON, else as YAML.
 
-    A value that is wrong is :class:`.UnusableValue` in its place.
+    :class:`.UnusableValue` replaces each invalid value.
 
-    :raises InvalidProfile: it is neither.
+    :raises InvalidProfile: the file is neither.
     :raises DeviceStuck: the deadline has passed.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_int=responses.integer)
     except (ValueError, RecursionError):
-        # It is no JSON.
         pass
     try:
-        # It is a safe loader.
+        # _Loader is a SafeLoader.
         return _Loader(text, deadline).get_single_data()
     except _WRONG as error:
         raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Flavors that are given the groups of a device profile, by Nova's API.
+"""Flavors with the groups of a device profile, through Nova's API.
 
 ``/flavors`` and ``/flavors/{id}/os-extra_specs`` of
-https://docs.openstack.org/api-ref/compute/, with microversion 2.86: Nova then
-refuses what no service of its could use.
+https://docs.openstack.org/api-ref/compute/, with microversion 2.86, in which Nova
+validates extra specs.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _OLD: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlavorUpdate:
-    """What has become of a flavor.
+    """The result of an update of a flavor.
 
-    :ivar removed: keys that an earlier profile of the same prefix had put there.
-    :ivar properties: all that it has now.
+    :ivar removed: keys of an earlier profile with the same prefix.
+    :ivar properties: all properties after the update.
     """
 
     name: str
@@ -61,9 +61,9 @@ class FlavorUpdate:
 
 
 class Flavors:
-    """The flavors of a cloud, as an administrator changes them.
+    """The flavors of a cloud, for administrators.
 
-    :param conf: as it is when the first flavor is asked for.
+    :param conf: the configuration, read at the first request.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -76,17 +76,17 @@ class Flavors:
         prefix: str,
         deadline: float,
     ) -> FlavorUpdate:
-        """Set properties, and remove what an earlier profile had there besides.
+        """Set a profile's properties, and remove those of an earlier profile.
 
-        What is there already is not set again. What is new is set before what
-        is old is removed: Nova may refuse it, and then nothing has changed.
+        Properties that are set already are not sent. New properties are set before
+        old ones are removed: if Nova rejects them, the flavor is unchanged.
 
-        :param flavor: its id, or its name.
-        :param prefix: of the suffixes of all groups that are the profile's.
-        :raises FlavorNotFound: there is none.
-        :raises FlavorRefused: Nova does not take the properties.
+        :param flavor: the flavor's ID or name.
+        :param prefix: the prefix of the suffixes of the profile's groups.
+        :raises FlavorNotFound: the flavor does not exist.
+        :raises FlavorRefused: Nova rejects the properties.
         :raises FlavorsUnavailable: Nova does not answer.
-        :raises InvalidConfiguration: Nova does not let us in, or is not there.
+        :raises InvalidConfiguration: Nova denies access, or the endpoint is wrong.
         """
         found_id, name = self._found(flavor, deadline)
         path = f"/flavors/{urllib.parse.quote(found_id, safe='')}/os-extra_specs"
@@ -98,14 +98,14 @@ class Flavors:
         removed = tuple(_stale(before, properties, prefix))
         for key in removed:
             where = f"{path}/{urllib.parse.quote(key, safe='')}"
-            # Somebody else may have removed it.
+            # Another client may have removed it.
             with contextlib.suppress(exception.FlavorNotFound):
                 self._ask("DELETE", where, about, _nothing, deadline)
         kept = {key: value for key, value in before.items() if key not in removed}
         return FlavorUpdate(name, removed, {**kept, **properties})
 
     def _found(self, flavor: str, deadline: float) -> tuple[str, str]:
-        """(id, name) of a flavor; one with this id before one of this name."""
+        """Return the ID and name of a flavor; an ID takes precedence over a name."""
         named = []
         for found_id, name in self._flavors(deadline):
             if found_id == flavor:
@@ -120,7 +120,7 @@ class Flavors:
         )
 
     def _flavors(self, deadline: float) -> Iterator[tuple[str, str]]:
-        # None: those that are not public as well.
+        # is_public=None lists private flavors, too.
         marker, before = "", set()
         while True:
             asked = {"is_public": "None", **({"marker": marker} if marker else {})}
@@ -132,7 +132,7 @@ class Flavors:
                 deadline,
             )
             yield from page
-            # Pages of the same again would be asked for without end.
+            # A marker that repeats would lead to an endless loop.
             if not page or page[-1][0] in before:
                 return
             marker = page[-1][0]
@@ -179,7 +179,7 @@ def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | 
 
 
 def _told(answer: Response) -> str:
-    """What Nova says of its refusal."""
+    """Return the reason that Nova gives."""
     from os_acc.rest import responses
 
     return responses.refusal(answer)
@@ -202,7 +202,7 @@ def _page(answer: Response) -> list[tuple[str, str]]:
 
 
 def _nothing(_answer: Response) -> None:
-    """Nova says nothing of what it has removed."""
+    """Ignore the empty response to a DELETE."""
 
 
 def _stale(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The source of device profiles that an operator has chosen."""
+"""The configured source of device profiles."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from os_acc.profiles.options import ProfileSource
 
 
 class ProfileLookup:
-    """Device profiles, for those who are passed flavors.
+    """Look up the device profiles of flavors.
 
-    :raises InvalidConfiguration: an option cannot be used.
+    :raises InvalidConfiguration: an option is invalid.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -31,23 +31,23 @@ class ProfileLookup:
     def expanded(self, specs: object, deadline: float) -> expansion.ExpandedFlavor:
         """See :func:`os_acc.profiles.expansion.expanded`.
 
-        Where nobody has said where profiles are, one that a flavor names may be
-        between Nova and Cyborg, as it is without os_acc: it is left unread.
+        Without a configured source, the profile is left to Nova and Cyborg, as it
+        is without os_acc: its name is returned as ``unread``.
         """
         if (name := expansion.named(specs)) and self._are_nowhere():
             return expansion.ExpandedFlavor(specs, unread=name)
         return expansion.expanded(specs, self.source, deadline)
 
     def _are_nowhere(self) -> bool:
-        """Whether nobody has said where profiles are, nor put any there."""
+        """Return whether no source is configured, and the default has no file."""
         if self._settings.source != "catalogue" or self._settings.is_set:
             return False
         try:
-            # A link that leads nowhere was made by somebody.
+            # lstat(): a dangling link is a configured source.
             os.lstat(self._settings.catalogue)
         except FileNotFoundError:
             return True
         except OSError:
-            # Reading it tells why that cannot be done.
+            # Reading the file reports the error.
             return False
         return False

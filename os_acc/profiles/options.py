@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where device profiles come from, as an operator says it."""
+"""Options of device profiles, and the interface of their sources."""
 
 from __future__ import annotations
 
@@ -16,52 +16,49 @@ from os_acc import exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.rest import service
 
-#: A profile, or why it cannot be used.
+#: A profile, or the error of one that cannot be used.
 Judged: TypeAlias = DeviceProfile | exception.OsAccError
 
 
 class ProfileSource(Protocol):
-    """Somebody who has device profiles."""
+    """A source of device profiles."""
 
     def profile(self, name: str, deadline: float) -> DeviceProfile:
-        """The profile of this name, or with this uuid.
+        """Return the profile with this name or UUID.
 
-        :param deadline: on :func:`time.monotonic`.
-        :raises ProfileNotFound: there is none.
-        :raises InvalidProfile: it is none that anybody can have.
-        :raises ProfilesUnavailable: nobody answers.
+        :param deadline: on the clock of :func:`time.monotonic`.
+        :raises ProfileNotFound: the source does not have the profile.
+        :raises InvalidProfile: the profile is invalid.
+        :raises ProfilesUnavailable: the source does not answer.
         """
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
-        """Everything that there is, with its place, in no order.
+        """Yield the profiles or their errors, each with its source, in no order.
 
-        :raises ProfilesUnavailable: nobody answers.
+        :raises ProfilesUnavailable: the source does not answer.
         """
 
 
 GROUP = cfg.OptGroup(
     "os_acc_profiles",
     title="Device profiles of os_acc",
-    help="Where the device profiles come from that a flavor may name in "
-    "accel:device_profile.",
+    help="Source of the device profiles that flavors name in accel:device_profile.",
 )
-#: Of Cyborg's options.
 CYBORG = cfg.OptGroup(
     "os_acc_cyborg",
-    title="Cyborg, as os_acc uses it",
-    help="How the Accelerator service is reached for its device profiles, and as "
-    "whom. Used where [os_acc_profiles] source is cyborg, and by nothing else. "
-    "auth_section names another section that has these credentials already, as "
-    "[placement] or [service_user] do.",
+    title="Cyborg, as a source of device profiles",
+    help="Endpoint and credentials of the Accelerator service, used only for its "
+    "device profiles, if [os_acc_profiles] source is cyborg. auth_section can "
+    "name another section with these credentials, such as [placement] or "
+    "[service_user].",
 )
 CYBORG_DEFAULTS: Final = {"service_type": "accelerator", **service.PATIENCE}
-#: Of Nova's options.
 NOVA = cfg.OptGroup(
     "os_acc_nova",
-    title="Nova's API, as os_acc uses it",
-    help="How the Compute service is reached by 'os-acc profile apply --set', and "
-    "as which administrator; by nothing else. auth_section names another section "
-    "that has these credentials already.",
+    title="Nova's API, for os-acc profile apply",
+    help="Endpoint and credentials of the Compute service, used only by "
+    "'os-acc profile apply --set'; the user is an administrator. auth_section "
+    "can name another section with these credentials.",
 )
 NOVA_DEFAULTS: Final = {"service_type": "compute", **service.PATIENCE}
 
@@ -73,17 +70,17 @@ OPTIONS: tuple[cfg.Opt, ...] = (
             ("catalogue", "a file of this host, or a directory of such files"),
             ("cyborg", "the Accelerator service; see [os_acc_cyborg]"),
         ],
-        help="Where device profiles are.",
+        help="Source of device profiles.",
     ),
     cfg.StrOpt(
         "catalogue",
         default="/etc/os_acc/device_profiles.yaml",
-        help="The YAML file with the device profiles, or a directory with several "
-        "that end in .yaml, where source is catalogue. What has been changed "
-        "there is used at once. Once this is set, it has to be there.",
+        help="YAML file with device profiles, or a directory of files that end in "
+        ".yaml, if source is catalogue. Changes take effect at once. If this "
+        "option is set, the file or directory must exist.",
     ),
 )
-#: Where a value comes from that no operator has given.
+#: Locations of values that no operator has set.
 _DEFAULTS: Final = frozenset({cfg.Locations.opt_default, cfg.Locations.set_default})
 
 
@@ -91,7 +88,7 @@ _DEFAULTS: Final = frozenset({cfg.Locations.opt_default, cfg.Locations.set_defau
 class ProfileSettings:
     """The options as typed values.
 
-    :ivar is_set: whether somebody has said where the catalogue is.
+    :ivar is_set: whether an operator has set the catalogue.
     """
 
     source: str
@@ -102,7 +99,7 @@ class ProfileSettings:
     def load(cls, conf: cfg.ConfigOpts) -> Self:
         """Read the options.
 
-        :raises InvalidConfiguration: one of them cannot be used.
+        :raises InvalidConfiguration: an option is invalid.
         """
         register(conf)
         try:
@@ -121,7 +118,7 @@ class ProfileSettings:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options; a second time changes nothing."""
+    """Register the options; registering twice is harmless."""
     # See os_acc.conf.register().
     conf.register_group(copy.deepcopy(GROUP))
     conf.register_opts(OPTIONS, group=GROUP.name)

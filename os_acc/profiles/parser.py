@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A device profile as JSON or YAML has it, into one that can be used.
+"""Parser of device profiles in JSON or YAML.
 
-What Cyborg's API takes is taken (``device_profiles`` of its API reference),
-but judged more strictly: Cyborg checks nothing below ``accel:``, and what it
-does not know then never happens.
+It accepts what Cyborg's API accepts (``device_profiles`` of its API reference), with
+stricter rules: Cyborg does not validate ``accel:`` keys, and ignores unknown ones.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from os_acc.scheduling import accel_keys, extra_specs
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 _KINDS: Final = ("resources", "trait", "accel")
 _FIELDS: Final = frozenset(
-    # What Cyborg's answers have besides is of no use here.
+    # The last three are part of Cyborg's responses, and are ignored.
     {"name", "uuid", "description", "groups", "created_at", "updated_at", "links"}
 )
-#: What there are accelerator requests for, beside custom classes: as in Cyborg.
+#: The standard classes that accelerator requests exist for, as in Cyborg.
 _CLASSES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
-#: Accelerators in a profile: each becomes an accelerator request.
+#: Accelerators of a profile: each becomes an accelerator request.
 _MOST: Final = 256
-# Of profiles to which nobody has given a uuid.
+# Namespace of the UUIDs of profiles without one.
 _PROFILES: Final = uuid.UUID("9a4c6b0e-55d0-5a39-8f0d-0b7f8f2e6c11")
 
 
 def read(found: object) -> DeviceProfile:
-    """One profile.
+    """Parse a profile.
 
-    :param found: ``name``, ``groups`` and, if they are known, ``uuid`` and
-        ``description``; what stands in ``groups`` are mappings of
-        ``resources:<class>``, ``trait:<trait>`` and ``accel:<key>``.
-    :raises InvalidProfile: that is none.
+    :param found: a mapping with ``name``, ``groups`` and optionally ``uuid`` and
+        ``description``; the groups are mappings of ``resources:<class>``,
+        ``trait:<trait>`` and ``accel:<key>``.
+    :raises InvalidProfile: the profile is invalid.
     """
     if not isinstance(found, Mapping):
         raise exception.InvalidProfile(
@@ -70,7 +69,7 @@ def read(found: object) -> DeviceProfile:
 
 
 def called(found: Mapping[str, Any]) -> frozenset[str]:
-    """The name and the uuid of a profile, which may be wrong and have neither."""
+    """Return the name and UUID of a profile; an invalid one may have neither."""
     name, given = found.get("name"), found.get("uuid")
     if given is None and isinstance(name, str) and _NAME.fullmatch(name):
         given = _made_up(name)
@@ -79,7 +78,7 @@ def called(found: Mapping[str, Any]) -> frozenset[str]:
 
 
 def is_called(found: Mapping[str, Any], name: str) -> bool:
-    """Whether a profile, which may be wrong, has this name or uuid."""
+    """Return whether a profile, valid or not, has this name or UUID."""
     return not called(found).isdisjoint({name, canonical_uuid(name)})
 
 
@@ -115,7 +114,7 @@ def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
             hint="it has a list of at least one group",
         )
     if len(given) > _MOST:
-        # Each group asks for one at least.
+        # Each group requests at least one accelerator.
         raise _too_many(name, f"{len(given)} accelerators or more")
     found = tuple(group(name, index, each) for index, each in enumerate(given))
     asked = sum(each.accelerators for each in found)
@@ -132,11 +131,11 @@ def _too_many(name: str, asked: str) -> exception.InvalidProfile:
 
 
 def group(name: str, index: int, given: object) -> ProfileGroup:
-    """One group of a profile.
+    """Parse one group of a profile.
 
-    :param name: of the profile, for an error's message.
+    :param name: the name of the profile, for messages.
     :param given: a mapping; see :func:`read`.
-    :raises InvalidProfile: nobody can be served by it.
+    :raises InvalidProfile: the group is invalid.
     """
     where = f"device profile {name}, group {index}"
     if not isinstance(given, Mapping):
@@ -166,12 +165,12 @@ def _property(where: str, key: object, value: object) -> tuple[str, str]:
 
 
 def _request(where: str, group: ProfileGroup) -> RequestGroup:
-    """What a group means; what a flavor is warned of is an error here."""
+    """Return the request of a group; the warnings of a flavor are errors here."""
     for key, value in group.properties:
         _check(where, key, value)
     asked = {key for key, _value in group.properties if key.startswith("resources:")}
     if len(asked) > 1:
-        # A provider has accelerators of one class, and one provider serves a group.
+        # A provider has one class, and one provider serves the whole group.
         raise exception.InvalidProfile(
             f"{where} asks for {' and '.join(sorted(asked))}: no provider has both",
             hint=f"write {len(asked)} groups",
@@ -194,7 +193,7 @@ def _request(where: str, group: ProfileGroup) -> RequestGroup:
 
 
 def _check(where: str, key: str, value: str) -> None:
-    """Refuse what Nova would pass over with a warning."""
+    """Reject values that Nova only warns of."""
     kind, _, name = key.partition(":")
     if kind == "trait" and value not in ("required", "forbidden"):
         raise exception.InvalidProfile(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""OpenStack's services over HTTP: options, sessions, retries and deadlines.
+"""OpenStack services over HTTP: options, sessions, retries and deadlines.
 
-What it imports costs time: whoever may do without it imports it when a service
-is first asked for something.
+The imports of this package are slow; callers defer them to the first request.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Requests to a service of OpenStack's, and what their failures mean."""
+"""Requests to an OpenStack service, and the translation of their failures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _T = TypeVar("_T")
 
 
 class _Failing(Exception):
-    """The service itself answers that it cannot now, or knows no such user.
+    """The service cannot answer now (408, 429, 5xx), or it rejects the user (401).
 
-    Whatever else has a status was told by Keystone.
+    Any other exception with a status comes from Keystone.
     """
 
 
@@ -35,11 +35,11 @@ def _not_judged(_answer: Response) -> exception.OsAccError | None:
 
 
 class ServiceClient:
-    """One service, asked by threads that may share this.
+    """A client of one service; thread-safe.
 
-    keystoneauth1 is imported when something is first asked.
+    keystoneauth1 is imported at the first request.
 
-    :param conf: as it is by then.
+    :param conf: the configuration, read at the first request.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, service: Service) -> None:
@@ -58,15 +58,17 @@ class ServiceClient:
         refused: Callable[[Response], exception.OsAccError | None] = _not_judged,
         **told: Any,
     ) -> _T:
-        """What is taken of the answer.
+        """Send a request and return the parsed response.
 
-        :param take: raises one of :data:`os_acc.rest.errors.NOT_THEIRS` where
-            the answer is not this service's.
-        :param about: what it is asked to do: "list the device profiles".
-        :param refused: what its refusal means; None: that it is asked wrongly.
-        :param told: what else keystoneauth1's adapter takes for a request.
-        :raises InvalidConfiguration: it does not let us in, or is not there.
-        :raises OsAccError: it does not answer, or refuses.
+        :param take: parses the response; raises one of
+            :data:`os_acc.rest.errors.NOT_THEIRS` if the service did not send it.
+        :param about: the operation, for messages: "list the device profiles".
+        :param refused: returns the error for a rejected request; None stands for
+            an invalid request.
+        :param told: further arguments of keystoneauth1's adapter.
+        :raises InvalidConfiguration: the service rejects the credentials, or the
+            endpoint is wrong.
+        :raises OsAccError: the service does not answer, or rejects the request.
         """
         from keystoneauth1 import exceptions as ksa
 
@@ -75,7 +77,7 @@ class ServiceClient:
         adapter, patience = self._link()
 
         def question() -> _T:
-            # What keystoneauth1 raises by itself, Keystone has refused.
+            # raise_exc=False: the exceptions of keystoneauth1 come from Keystone alone.
             answer = adapter.request(path, method, raise_exc=False, **told)
             return take(self._checked(answer, about, refused))
 
@@ -108,9 +110,9 @@ class ServiceClient:
         about: str,
         refused: Callable[[Response], exception.OsAccError | None],
     ) -> Response:
-        """An answer that is one.
+        """Return a successful response.
 
-        :raises _Failing: it is none, and may be asked for again.
+        :raises _Failing: the request failed and may be retried.
         """
         from os_acc.rest import responses
 
@@ -174,5 +176,5 @@ class ServiceClient:
 
 
 def _may_pass(status: int) -> bool:
-    """Whether the same may be answered at another time."""
+    """Return whether the status is that of a temporary failure."""
     return status >= 500 or status in (408, 429)

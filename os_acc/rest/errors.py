@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Why a service has not answered, by the exceptions of those who asked it."""
+"""Classification of the exceptions of a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import requests
 from keystoneauth1 import exceptions as ksa
 
-# Connections that were refused, dropped or silent.
+# Connections that were refused, dropped, or timed out.
 _NETWORK: tuple[type[BaseException], ...] = (
     ksa.ConnectFailure,
     ksa.ConnectTimeout,
@@ -22,14 +22,14 @@ _NETWORK: tuple[type[BaseException], ...] = (
 
 
 class ResponseUnread(Exception):
-    """An answer that is not read: it is too large, or is encoded."""
+    """A response that is too large, or has an unexpected content coding."""
 
 
 class ResponseMalformed(ValueError):
-    """A value in an answer has another type than the service's API says."""
+    """A value in a response has another type than the service's API defines."""
 
 
-#: What is raised on the way through an answer that is not the service's.
+#: Exceptions of parsing a response that the service did not send.
 NOT_THEIRS = (
     ResponseUnread,
     ArithmeticError,
@@ -45,9 +45,9 @@ _CERTIFICATES = (ksa.SSLError, requests.exceptions.SSLError, ssl.SSLError)
 def is_connection(
     error: BaseException, more: tuple[type[BaseException], ...] = ()
 ) -> bool:
-    """Whether nobody answered, rather than somebody something wrong.
+    """Return whether no server answered, rather than an invalid answer.
 
-    :param more: exceptions of the service's own client that say so.
+    :param more: connection exceptions of the service's own client.
     """
     network = (*_NETWORK, *more)
     return not is_certificate(error) and any(
@@ -56,20 +56,20 @@ def is_connection(
 
 
 def is_certificate(error: BaseException) -> bool:
-    """Whether one side does not trust the other's certificate."""
+    """Return whether the verification of a TLS certificate failed."""
     return any(isinstance(cause, _CERTIFICATES) for cause in chain(error))
 
 
 def told(error: BaseException) -> str:
-    """The first line of what an exception says."""
+    """Return the first line of an exception's message, or its class name."""
     first = str(error).strip().partition("\n")[0]
     return first or type(error).__name__
 
 
 def where_to_look(error: BaseException, group: str) -> str:
-    """Which options may be to blame, where nothing was answered; '' if none.
+    """Return a hint at the options to check when no server answered, or ''.
 
-    :param group: of the service's options.
+    :param group: the name of the service's option group.
     """
     if is_certificate(error):
         return f"see cafile, certfile and keyfile in [{group}]"
@@ -80,14 +80,14 @@ def where_to_look(error: BaseException, group: str) -> str:
         )
     if isinstance(error, ksa.ClientException):
         return f"see auth_type, auth_url and what else it needs in [{group}]"
-    # requests' error for what is no JSON is both: somebody has answered.
+    # requests.JSONDecodeError is both: a server answered, but not with JSON.
     if isinstance(error, OSError) and not isinstance(error, ValueError):
         return f"see cafile, certfile and keyfile in [{group}]"
     return ""
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and what it came of."""
+    """Yield an exception and its causes."""
     at: BaseException | None = error
     while at is not None:
         yield at

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: Characters of a number. Python refuses to read or write an integer of more than
-#: 4300 decimal digits; in 1,000 characters, hexadecimal too, there are fewer.
+#: 4300 decimal digits; 1,000 characters, also hexadecimal ones, stay below.
 LONGEST_NUMBER: Final = 1_000
 
 
@@ -54,18 +54,18 @@ def integer(number: str) -> int | UnusableValue:
     return too_long(number) or int(number)
 
 
-#: The largest integer that is read: of 64 bits, as databases have them.
+#: The largest integer that is accepted: a signed 64-bit integer, as in databases.
 LARGEST: Final = 2**63 - 1
-# Characters of a path, and of the text of a refusal, in a message.
+# Characters of a path, and of the text of a rejection, in a message.
 _LONGEST_PATH: Final = 200
 _LONGEST_REFUSAL: Final = 600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JsonValue:
-    """A value of an answer.
+    """A value in a response.
 
-    :ivar path: its place in the answer; empty for all of it.
+    :ivar path: its position in the response; empty for the whole document.
     """
 
     found: object
@@ -74,7 +74,7 @@ class JsonValue:
     def __getitem__(self, name: str) -> JsonValue:
         """Return a field of an object.
 
-        :raises Malformed: it is no object, or has no such field.
+        :raises ResponseMalformed: it is no object, or lacks the field.
         """
         fields = self._fields()
         if name not in fields:
@@ -87,7 +87,7 @@ class JsonValue:
     def items(self) -> Iterator[tuple[str, JsonValue]]:
         """Return the fields of an object.
 
-        :raises Malformed: it is none.
+        :raises ResponseMalformed: it is no object.
         """
         for name, value in self._fields().items():
             if not exception.is_encodable(name):
@@ -97,7 +97,7 @@ class JsonValue:
     def __iter__(self) -> Iterator[JsonValue]:
         """Return the elements of a list.
 
-        :raises Malformed: it is none.
+        :raises ResponseMalformed: it is no list.
         """
         if not isinstance(self.found, list):
             raise self._not("a list")
@@ -105,9 +105,9 @@ class JsonValue:
             yield JsonValue(value, f"{self.path}[{index}]")
 
     def text(self) -> str:
-        """Return a text.
+        """Return a string.
 
-        :raises Malformed: it is none, or cannot be encoded.
+        :raises ResponseMalformed: it is no string, or cannot be encoded.
         """
         if not isinstance(self.found, str) or not exception.is_encodable(self.found):
             raise self._not("a text")
@@ -116,7 +116,7 @@ class JsonValue:
     def uuid(self) -> str:
         """Return a UUID, as it is written.
 
-        :raises Malformed: it is none.
+        :raises ResponseMalformed: it is no UUID.
         """
         text = self.text()
         if canonical_uuid(text) is None:
@@ -130,7 +130,7 @@ class JsonValue:
     def integer(self, least: int = 0) -> int:
         """Return an integer of at most 64 bits.
 
-        :raises Malformed: it is none, or less than the least.
+        :raises ResponseMalformed: it is no integer, or less than ``least``.
         """
         # A bool is an int to Python.
         if type(self.found) is not int or not least <= self.found <= LARGEST:
@@ -138,9 +138,9 @@ class JsonValue:
         return self.found
 
     def boolean(self) -> bool:
-        """Return true or false.
+        """Return a boolean.
 
-        :raises Malformed: it is neither.
+        :raises ResponseMalformed: it is no boolean.
         """
         if not isinstance(self.found, bool):
             raise self._not("a boolean")
@@ -149,7 +149,7 @@ class JsonValue:
     def number(self) -> float:
         """Return a number: an integer of at most 64 bits, or a finite fraction.
 
-        :raises Malformed: it is none.
+        :raises ResponseMalformed: it is no number.
         """
         if isinstance(self.found, float) and math.isfinite(self.found):
             return self.found
@@ -164,7 +164,7 @@ class JsonValue:
 
     def _below(self, name: str) -> str:
         path = f"{self.path}.{name}" if self.path else name
-        # A name may be as long as the answer.
+        # A field name may be as long as the response.
         return exception.shorten(path, _LONGEST_PATH)
 
     def _not(self, what: str) -> ResponseMalformed:
@@ -177,18 +177,18 @@ class JsonValue:
 
 
 def document(answer: Response) -> JsonValue:
-    """Return an answer that is JSON.
+    """Parse a JSON response.
 
-    An integer of thousands of digits is :class:`.Unreadable` in its place.
+    :class:`UnusableValue` replaces an integer with too many digits.
 
-    :raises ValueError: it is no JSON.
+    :raises ValueError: the response is not JSON.
     :raises RecursionError: it is nested too deeply.
     """
     return JsonValue(answer.json(parse_int=integer))
 
 
 def refusal(answer: Response) -> str:
-    """Return what a service says of its refusal; HTTP's status if nothing.
+    """Return the message of a rejection, or the HTTP status if it has none.
 
     Nova and Keystone answer ``{kind: {"message": ...}}``, Placement
     ``{"errors": [{"detail": ...}]}``, Glance a page of HTML.

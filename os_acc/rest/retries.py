@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The same question again, while there is time."""
+"""Retries of a request within its deadline."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from os_acc.rest import transport
 
 _T = TypeVar("_T")
 
-# Seconds: keystoneauth1's own, where no delay is set.
+# Seconds: keystoneauth1's defaults.
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Retries:
-    """How often, and after how long, the same is asked for again.
+    """The number of retries and the delays between them.
 
-    keystoneauth1 could do it, but sleeps beyond every deadline.
+    keystoneauth1's own retries sleep past any deadline.
 
-    :ivar connect: for a connection that was refused, dropped or silent.
-    :ivar status: for an answer with one of the codes.
+    :ivar connect: retries after a connection was refused, dropped or timed out.
+    :ivar status: retries after a response with one of the codes.
     """
 
     connect: int
@@ -38,13 +38,12 @@ class Retries:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failures:
-    """What a service's client raises, and what that means.
+    """The exceptions of a service's client, and their translation.
 
-    :ivar raised: everything that it may raise.
-    :ivar is_connection: whether nobody has answered.
-    :ivar translated: the error of ours, from what was raised, the status of
-        the last answer where there is one, what was asked for, and the
-        deadline.
+    :ivar raised: every exception that the client may raise.
+    :ivar is_connection: returns whether no server answered.
+    :ivar translated: returns the os_acc error for an exception, the status of
+        the last response if there is one, the operation, and the deadline.
     """
 
     raised: tuple[type[Exception], ...]
@@ -59,10 +58,10 @@ def ask(
     about: str,
     deadline: float,
 ) -> _T:
-    """The answer; asked for again as often as the options say.
+    """Send a request, with retries, and return its result.
 
-    :param about: what is asked for, for an error's message.
-    :raises OsAccError: what the last failure was translated to.
+    :param about: the operation, for error messages.
+    :raises OsAccError: the translation of the last failure.
     """
     trial = _Trial(retries, failures.is_connection)
     while True:
@@ -81,7 +80,7 @@ def ask(
 
 
 class _Trial:
-    """What is left of the retries of one question."""
+    """The remaining retries of one request."""
 
     def __init__(
         self, retries: Retries, is_connection: Callable[[BaseException], bool]
@@ -95,9 +94,9 @@ class _Trial:
         }
 
     def delay(self, error: Exception, code: int | None) -> float | None:
-        """Seconds after which to ask again; None not to.
+        """Return the seconds to wait before a retry; None for no retry.
 
-        :param code: the status of the last answer, where there is one.
+        :param code: the status of the last response, if there is one.
         """
         if self._is_connection(error):
             kind = "connect"

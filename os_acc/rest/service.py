@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which service is asked, and how an operator says where it is."""
+"""The services that os_acc calls, and the options of their endpoints."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from oslo_config import cfg
 
 from os_acc import exception
 
-#: What differs from keystoneauth1's defaults for every service. It waits for
-#: ever, and gives up at the first refused connection.
+#: Defaults of every service that differ from keystoneauth1's: without them, a
+#: request has no timeout, and the first refused connection fails it.
 PATIENCE: Final[Mapping[str, Any]] = {
     "valid_interfaces": ["internal", "public"],
     "timeout": 60,
     "connect_retries": 3,
     "status_code_retries": 3,
 }
-#: Options of an adapter that cannot be chosen: which version of a service is
-#: spoken, is decided by the code that speaks it.
+#: Adapter options that are not offered: the code determines the API version.
 VERSIONS: Final = ("version", "min_version", "max_version")
 # Two of the many ways to authenticate, for generators and documentation.
 _LISTED = ("password", "v3applicationcredential")
@@ -31,11 +30,11 @@ _LISTED = ("password", "v3applicationcredential")
 def register(
     conf: cfg.ConfigOpts, group: cfg.OptGroup, defaults: Mapping[str, Any]
 ) -> None:
-    """Register a service's options; a second time changes nothing.
+    """Register a service's options; registering twice is harmless.
 
-    Those of the plugin that ``auth_type`` names come when it is loaded.
+    keystoneauth1 registers the options of the auth plugin when it loads it.
 
-    :param defaults: that differ from keystoneauth1's.
+    :param defaults: values that differ from keystoneauth1's defaults.
     """
     from keystoneauth1 import loading
 
@@ -46,7 +45,7 @@ def register(
 
 
 def list_opts(defaults: Mapping[str, Any]) -> list[cfg.Opt]:
-    """A service's options for oslo-config-generator."""
+    """Return a service's options for oslo-config-generator."""
     from keystoneauth1 import loading
 
     options = [
@@ -55,7 +54,7 @@ def list_opts(defaults: Mapping[str, Any]) -> list[cfg.Opt]:
     ]
     for name in _LISTED:
         options += loading.get_auth_plugin_conf_options(name)
-    # The two have most of theirs in common.
+    # The two plugins share most of their options.
     return list({option.dest: option for option in reversed(options)}.values())[::-1]
 
 
@@ -72,18 +71,18 @@ def _options(defaults: Mapping[str, Any]) -> list[cfg.Opt]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Service:
-    """Who is asked.
+    """An OpenStack service.
 
-    :ivar name: as messages have it.
-    :ivar group: of the options to reach it with.
-    :ivar defaults: of theirs that differ from keystoneauth1's.
-    :ivar version: the last part of its endpoints, where it may be left out
-        and every path that is asked for has it; or empty.
-    :ivar spoken: why no version can be chosen.
-    :ivar unavailable: to raise where nobody answers, or not in time.
-    :ivar failing: to raise where it answers that it cannot now.
-    :ivar patience: what to raise where it is never in time.
-    :ivar missing: to raise where nobody has said who asks.
+    :ivar name: the name in messages.
+    :ivar group: the option group.
+    :ivar defaults: option defaults that differ from keystoneauth1's.
+    :ivar version: the version suffix of the service's endpoints, where it is
+        optional and every requested path contains it; else empty.
+    :ivar spoken: the reason why the API version cannot be configured.
+    :ivar unavailable: the error for a service that does not answer in time.
+    :ivar failing: the error for a service that reports a failure of its own.
+    :ivar patience: the option or argument that sets the deadline.
+    :ivar missing: the error for missing credentials.
     """
 
     name: str
@@ -97,9 +96,9 @@ class Service:
     missing: type[exception.InvalidConfiguration] = exception.InvalidConfiguration
 
     def register(self, conf: cfg.ConfigOpts) -> None:
-        """Register the options; a second time changes nothing."""
+        """Register the options; registering twice is harmless."""
         register(conf, self.group, self.defaults)
 
     def list_opts(self) -> list[cfg.Opt]:
-        """For oslo-config-generator."""
+        """Return the options for oslo-config-generator."""
         return list_opts(self.defaults)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A session with Keystone, and where a service is, from its options."""
+"""Keystone session and endpoint of a service, from its options."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from os_acc.rest.service import VERSIONS, Service
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """What to ask a service with.
+    """The session, credentials and endpoint of a service.
 
-    :ivar session: whose connections end at the deadlines of their users.
-    :ivar auth: who asks.
-    :ivar where: the service's place, as an adapter takes it.
+    :ivar session: a keystoneauth1 session whose connections obey deadlines.
+    :ivar auth: the auth plugin.
+    :ivar where: endpoint arguments of a keystoneauth1 adapter.
     """
 
     session: Any
@@ -36,9 +36,9 @@ class ServiceAccess:
 
 
 def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
-    """Read the options; nothing is asked for yet.
+    """Read the options, without any request.
 
-    :raises InvalidConfiguration: there are too few, or some make no sense.
+    :raises InvalidConfiguration: options are missing or invalid.
     """
     group_name = service.group.name
     try:
@@ -60,7 +60,7 @@ def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
     except exception.InvalidConfiguration:
         raise
     # cfg.Error: values of the wrong type. TypeError: combinations that
-    # keystoneauth1 refuses. OSError: ssl's, for ciphers that nobody knows.
+    # keystoneauth1 rejects. OSError: unknown TLS ciphers.
     except (cfg.Error, ksa.ClientException, TypeError, ValueError, OSError) as error:
         raise exception.InvalidConfiguration(
             f"[{group_name}] cannot be used: {error}",
@@ -78,7 +78,7 @@ def _check_timeout(group_name: str, seconds: float | None) -> None:
 
 
 def _http(group: cfg.ConfigOpts.GroupAttr) -> requests.Session:
-    # The options for TLS are younger than the oldest keystoneauth1 we take.
+    # The oldest supported keystoneauth1 lacks the TLS options.
     tls = {
         name: getattr(group, name)
         for name in ("tls_ciphers", "tls_min_version")
@@ -100,7 +100,7 @@ def _where(service: Service, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
     where: dict[str, Any] = {}
     adapter_loading.process_conf_options(group, where)
     if service.version and (override := where["endpoint_override"]):
-        # Every path that is asked for has the version in it.
+        # Every requested path contains the version.
         where["endpoint_override"] = re.sub(
             rf"/{service.version}(\.\d+)?/*$", "", override
         )
@@ -108,7 +108,7 @@ def _where(service: Service, group: cfg.ConfigOpts.GroupAttr) -> dict[str, Any]:
 
 
 def _retries(group_name: str, where: dict[str, Any]) -> Retries:
-    """Take the retries out of what an adapter is made with."""
+    """Remove the retry options from the adapter's arguments and return them."""
     codes = where.pop("retriable_status_codes", None)
     return Retries(
         connect=where.pop("connect_retries", None) or 0,
@@ -121,7 +121,7 @@ def _retries(group_name: str, where: dict[str, Any]) -> Retries:
 
 def _delay(group_name: str, where: dict[str, Any], name: str) -> float | None:
     seconds: float | None = where.pop(name, None)
-    # Not below: a nan is neither.
+    # "not >=" also rejects a NaN.
     if seconds is not None and not seconds >= 0:
         raise exception.InvalidConfiguration(
             f"[{group_name}] {name} is {seconds}",

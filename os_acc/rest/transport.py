@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""HTTP connections that end when their user's time does.
+"""HTTP connections with a deadline and a limit on the size of responses.
 
-The timeouts of requests hold for each read: a server that sends a byte now
-and then is waited for without end. Here every read of a response, and every
-connection that is opened for one, ends at a deadline.
+The timeouts of requests apply to each read: a server that sends a byte now
+and then holds a request for ever. Here, connecting and every read of a
+response end at a deadline.
 
-Nor does it bound an answer. Here the answers of all services, Keystone among
-them, are bounded: in the bytes of its body once they are decoded, in
-the values of its JSON, in the length of each line of its framing, and in its
-header fields (:mod:`http.client`: 100 of at most 64 KiB each). Only the data of an
-image, which are streamed, have a limit of their own.
+requests does not limit the size of a response either. Here the responses of
+all services, Keystone included, are limited in the decoded bytes of the body,
+the number of JSON values, the length of each line of the framing, and the
+header fields (:mod:`http.client`: 100 of at most 64 KiB each). Streamed image
+data have a limit of their own.
 """
 
 from __future__ import annotations
@@ -35,28 +35,27 @@ from keystoneauth1 import session as ksa_session
 from os_acc import exception
 from os_acc.rest.errors import ResponseUnread
 
-#: Bytes of an answer, decoded. Placement's list of a node with 1,000 providers has
-#: one megabyte, Cyborg's of 10,000 device profiles six, a page of Glance's with
+#: Decoded bytes of a response. Placement's list for a node with 1,000 providers has
+#: one megabyte, Cyborg's of 10,000 device profiles six, a Glance page with
 #: 200 images less than one.
 MOST_BYTES: Final = 16 << 20
-#: Values in an answer, strings with commas counted for more: those 10,000 profiles
-#: have 150,000. Python needs up to a hundred bytes for each.
+#: JSON values in a response, where commas in strings count too: the 10,000 profiles
+#: have 150,000 values. Python needs up to a hundred bytes for each.
 MOST_VALUES: Final = 1 << 20
-#: Bytes of one line of a status, a header, or the framing of chunks.
+#: Bytes of one line: status, header, or framing of chunks.
 MOST_OF_LINE: Final = 1 << 16
-# Decoded in pieces of so many bytes: one of them becomes ten megabytes at most.
+# Bytes decoded at a time: gzip expands one piece to ten megabytes at most.
 _PIECE: Final = 10 << 10
-# One coding alone: each further one multiplies again.
+# A single coding: each further one multiplies the expansion.
 _CODINGS: Final = ("", "identity", "gzip")
 
 
 @dataclasses.dataclass(slots=True)
 class ThreadRequest:
-    """What one thread asks for.
+    """The current request of a thread.
 
     :ivar deadline: on the clock of :func:`time.monotonic`.
-    :ivar status: of the last answer; None while there is none to the last
-        request.
+    :ivar status: of the last response; None if the last request has none.
     """
 
     deadline: float
@@ -68,18 +67,18 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-#: The Accept header of a caller that reads the data of an image in pieces; such an
-#: answer has no limit here. glanceclient streams each answer, and reads it whole.
+#: The Accept header of requests for streamed image data; their responses are
+#: not limited here. glanceclient streams every response, and reads it whole.
 DATA: Final = "application/octet-stream"
-# The statuses of an answer with data.
+# Statuses of a response with image data.
 _WITH_DATA: Final = (200, 206)
 
 
 @contextlib.contextmanager
 def until(deadline: float) -> Iterator[ThreadRequest]:
-    """What this thread asks for in here is answered by then, or not at all.
+    """Apply a deadline to the requests of this thread.
 
-    A response keeps its deadline, wherever it is read later.
+    A response keeps its deadline when it is read later.
 
     :param deadline: on the clock of :func:`time.monotonic`.
     """
@@ -92,7 +91,7 @@ def until(deadline: float) -> Iterator[ThreadRequest]:
 
 
 class Adapter(ksa_session.TCPKeepAliveAdapter):
-    """keystoneauth1's own adapter for requests, with connections of ours."""
+    """keystoneauth1's HTTP adapter, with the connections of this module."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
@@ -108,7 +107,7 @@ class Adapter(ksa_session.TCPKeepAliveAdapter):
     ) -> requests.Response:
         asking = _thread.asking
         asking.status = None
-        # No answer is larger than what is sent, if servers do as they are asked.
+        # Without compression, the decoded size is the transferred size.
         request.headers["Accept-Encoding"] = "identity"
         try:
             response = super().send(request, *args, **kwargs)
@@ -117,15 +116,15 @@ class Adapter(ksa_session.TCPKeepAliveAdapter):
             if not (streams and response.status_code in _WITH_DATA):
                 _take(response)
         except urllib3.exceptions.HTTPError as error:
-            # requests passes on those that it has no class for.
+            # requests does not wrap every urllib3 error.
             raise requests.ConnectionError(error, request=request) from error
         return response
 
 
 def _take(response: requests.Response) -> None:
-    """Read the body of an answer, as far as it may go.
+    """Read the body of a response, up to the limits.
 
-    :raises Unread: it is too large, or in a coding that was not asked for.
+    :raises ResponseUnread: it is too large, or in an unexpected coding.
     """
     with contextlib.ExitStack() as unused:
         unused.callback(response.close)
@@ -140,14 +139,14 @@ def _take(response: requests.Response) -> None:
         if sum(body.count(each) for each in (b",", b"[", b"{")) > MOST_VALUES:
             raise ResponseUnread(f"it has more than {MOST_VALUES} values")
         unused.pop_all()
-    # As requests itself keeps it; there is no public way.
+        # The attribute that requests itself uses; it has no public setter.
     response._content = bytes(body)
-    # JSON is. Else requests guesses, or uses a codec that the server names.
+    # JSON is UTF-8; else requests guesses, or uses the codec that the server names.
     response.encoding = "utf-8"
 
 
 class _Reading(io.RawIOBase):
-    """The bytes of a socket, while there is time."""
+    """The raw reader of a socket, limited by a deadline."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
         super().__init__()
@@ -169,7 +168,7 @@ class _Reading(io.RawIOBase):
 
 
 class _Lines(io.BufferedReader):
-    """A reader whose lines have an end: urllib3 before 2.6 reads any of chunks."""
+    """A reader with bounded lines: urllib3 before 2.6 does not limit chunk headers."""
 
     def readline(self, size: int | None = -1, /) -> bytes:
         most = MOST_OF_LINE + 1
@@ -221,7 +220,7 @@ def _limit(connection: urllib3.connection.HTTPConnection) -> None:
 
 
 def _patience(usual: float | None, deadline: float) -> float | None:
-    """Seconds to wait for what comes next.
+    """Return the seconds to wait for the next read.
 
     :raises TimeoutError: the deadline has passed.
     """

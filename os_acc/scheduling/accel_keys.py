@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""os_acc's own keys in a flavor: what a group's accelerators are to be.
+"""os_acc's own extra specs of a flavor: requirements on a group's accelerators.
 
-They are read strictly, whoever asks: a plug, or Nova when the flavor is made.
+They are parsed strictly, both for a plug and when Nova validates a flavor.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import NUMBERED_SUFFIX, AttachTarget
 from os_acc.scheduling.request_groups import text_of
 
-#: The namespaces that take a group's suffix; both mean the same.
+#: The namespaces that take a group's suffix; they are synonyms.
 NAMESPACES: Final = ("accel", "os_acc")
 
 _OURS = re.compile(rf"(?:{'|'.join(NAMESPACES)})({NUMBERED_SUFFIX})?:(.*)", re.DOTALL)
-#: This one is between Nova and Cyborg.
+#: This key is reserved for Nova and Cyborg.
 DEVICE_PROFILE: Final = "accel:device_profile"
 
 
 class KeyTreatment(enum.Enum):
-    """What becomes of a key that is about accelerators."""
+    """The purpose of a key about accelerators."""
 
-    #: It says what a region is to be programmed with: a field of Wish.
+    #: It selects the bitstream of a region: a field of BitstreamRequest.
     WISH = enum.auto()
-    #: It says who is to have the accelerators.
+    #: It selects the attach target of the accelerators.
     TARGET = enum.auto()
-    #: It says how near to the guest they have to be.
+    #: It sets the NUMA policy.
     POLICY = enum.auto()
 
 
-#: Every name below :data:`NAMESPACES`, and what becomes of such a key.
+#: Every name below :data:`NAMESPACES`, and the purpose of its key.
 KEYS: Final[Mapping[str, KeyTreatment]] = {
     "bitstream_id": KeyTreatment.WISH,
     "bitstream_name": KeyTreatment.WISH,
@@ -48,13 +48,13 @@ KEYS: Final[Mapping[str, KeyTreatment]] = {
     "numa_policy": KeyTreatment.POLICY,
     "attach_target": KeyTreatment.TARGET,
 }
-#: The os_acc specification's own namespaces, and what they say in our words.
+#: The namespaces of the os_acc specification, and the equivalent keys.
 OF_THE_SPECIFICATION: Final[Mapping[str, str]] = {
     "bitstream": "bitstream_id",
     "function": "function_id",
     "function_name": "function_name",
 }
-#: The values of those that have no others.
+#: The allowed values of keys with a fixed set of values.
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "attach_target": tuple(each.value for each in AttachTarget),
     "numa_policy": tuple(sorted(each.value for each in NUMAPolicy)),
@@ -63,12 +63,12 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AccelKey:
-    """A key in a namespace of ours.
+    """A key in a namespace of os_acc.
 
-    :ivar key: all of it.
-    :ivar suffix: of the group that it is about.
+    :ivar key: the whole key.
+    :ivar suffix: the suffix of its group.
     :ivar name: one of :data:`KEYS`, or unknown.
-    :ivar told: what is asked for, where that is a part of the key.
+    :ivar told: the requested value, if it is a part of the key.
     """
 
     key: str
@@ -78,14 +78,14 @@ class AccelKey:
 
     @property
     def treatment(self) -> KeyTreatment | None:
-        """What becomes of it; None where there is no such key."""
+        """The purpose of the key; None if the name is unknown."""
         return KEYS.get(self.name)
 
 
 def find(key: str, suffixes: Collection[str] = ()) -> AccelKey | None:
-    """A key as one of ours; None where it is another's.
+    """Parse a key of os_acc; return None for a key of another namespace.
 
-    :param suffixes: the groups that there are.
+    :param suffixes: the suffixes of the existing groups.
     """
     if key == DEVICE_PROFILE:
         return None
@@ -96,7 +96,7 @@ def find(key: str, suffixes: Collection[str] = ()) -> AccelKey | None:
         return AccelKey(key, "", name, told) if colon and name else None
     suffix, name = match.groups(default="")
     # 'accelerator:size' could be read as our key 'size' in a group 'erator'.
-    # It is another's namespace unless there is such a group, or such a key.
+    # It belongs to another namespace unless that group or key exists.
     may_be_a_word = bool(suffix) and not suffix.isdecimal() and suffix not in suffixes
     if may_be_a_word and exception.nearest(name, KEYS) is None:
         return None
@@ -104,12 +104,11 @@ def find(key: str, suffixes: Collection[str] = ()) -> AccelKey | None:
 
 
 def check(key: str, value: object) -> None:
-    """Judge one key alone, without the flavor that it is part of.
+    """Check one key and its value, without the rest of the flavor.
 
-    Keys of others' are right.
+    Keys of other namespaces are accepted.
 
-    :raises InvalidExtraSpec: there is no such key of ours, or its value is
-        none that it can have.
+    :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
     own = find(key)
     if own is None:
@@ -122,9 +121,9 @@ def check(key: str, value: object) -> None:
 
 
 def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMAPolicy:
-    """What a key says.
+    """Return the parsed value of a key.
 
-    :raises InvalidExtraSpec: there is no such key, or it cannot say that.
+    :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
     if own.treatment is KeyTreatment.WISH:
         return _wish(own, value)
@@ -138,7 +137,7 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
 def _wish(own: AccelKey, value: object) -> BitstreamRequest:
     text = text_of(own.key, value)
     if own.told is not None:
-        # The specification has it as a trait: 'bitstream:<uuid>=required'.
+        # The specification uses the form of a trait: 'bitstream:<uuid>=required'.
         if text != "required":
             raise exception.InvalidExtraSpec(
                 f"extra spec {exception.show(own.key)} is {exception.show(text)}",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The query for ``GET /allocation_candidates``, as Nova makes it of a flavor.
+"""Build the query for ``GET /allocation_candidates`` from a flavor, as Nova does.
 
-Nothing is sent from here. See Placement's API reference, "List allocation
+No request is sent here. See Placement's API reference, "List allocation
 candidates", and ``nova.scheduler.utils.ResourceRequest.to_querystring``.
 """
 
@@ -22,22 +22,22 @@ from os_acc.objects.request import (
 )
 from os_acc.scheduling import extra_specs
 
-#: What Nova 34 asks with. Suffixes that are no numbers need 1.33, mappings in
-#: the answer 1.34; since 1.36 no group may be without resources.
+#: The microversion of Nova 34. Suffixes that are not numbers need 1.33, mappings
+#: in the response 1.34; since 1.36 every group needs resources.
 MICROVERSION: Final = "1.36"
-#: ``[scheduler] max_placement_results`` of Nova, where nobody has set it.
+#: The default of Nova's ``[scheduler] max_placement_results``.
 LIMIT: Final = 1000
 
 
 def query(request: FlavorRequest, limit: int | None = LIMIT) -> str:
-    """The query string, with what Placement would refuse refused here.
+    """Return the query string; reject requests that Placement would reject.
 
-    Placement alone knows whether classes and traits of an operator exist: it
-    answers 400 to a name that it does not know.
+    Only Placement knows an operator's custom classes and traits; it answers 400
+    to an unknown name.
 
-    :param limit: how many candidates at most; None for all.
-    :raises InvalidExtraSpec: as :func:`os_acc.scheduling.extra_specs.parse`; nothing is
-        asked for; the unnumbered group has traits and no resources.
+    :param limit: the maximum number of candidates; None for all.
+    :raises InvalidExtraSpec: as :func:`os_acc.scheduling.extra_specs.parse`; the
+        request is empty; the unnumbered group has traits and no resources.
     :raises InvalidInput: a limit below 1.
     """
     extra_specs.check(request)
@@ -58,14 +58,14 @@ def query(request: FlavorRequest, limit: int | None = LIMIT) -> str:
 def filled(
     request: FlavorRequest, *, vcpus: int, memory_mb: int, disk_gb: int
 ) -> FlavorRequest:
-    """A request with the amounts of the flavor itself, as Nova adds them.
+    """Add the amounts of the flavor's own fields to a request, as Nova does.
 
-    They go to the unnumbered group. A class that the extra specs name
-    anywhere, be it with 0, stays as they have it (``resources:VCPU=0``).
+    They are added to the unnumbered group. A class named by any extra spec, even
+    with 0 (``resources:VCPU=0``), is not added.
 
     :param disk_gb: root, ephemeral and swap disk together, in GiB; without
         the root disk for a server that boots from a volume.
-    :raises InvalidExtraSpec: an amount that Placement cannot count.
+    :raises InvalidExtraSpec: an amount exceeds Placement's range.
     """
     named = request.zeroed | {
         name for group in request.groups for name, _amount in group.resources
@@ -93,11 +93,11 @@ def filled(
 
 
 def miscounted(request: FlavorRequest) -> tuple[str, ...]:
-    """Classes of which Placement 16 may allocate more than is asked for.
+    """Return classes of which Placement 16 may allocate more than requested.
 
-    Where the unnumbered group and a numbered one get a class from the same
-    provider, and the policy is not ``none``, it adds the second amount to
-    other candidates as well: it changes an object that they share
+    If the unnumbered group and a numbered one get a class from the same
+    provider, and the policy is not ``none``, Placement adds the second amount to
+    other candidates as well: it modifies a shared object
     (``placement.objects.research_context``, ``copy_arr_if_needed``).
     """
     if request.policy is GroupPolicy.NONE:

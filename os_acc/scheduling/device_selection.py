@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which free devices answer a request."""
+"""Select free devices for a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import title
 from os_acc.objects.selection import GroupAllocation
 
-#: A guest of which nobody says where it is.
+#: A guest whose cells are unknown.
 ANYWHERE: Final = GuestCells(NUMATopology())
 _MOST_SHOWN: Final = 4
 
@@ -27,7 +27,7 @@ _MOST_SHOWN: Final = 4
 class SelectedDevice:
     """One device for one accelerator of the request.
 
-    :ivar affinity: None where nobody says which cells the guest is in.
+    :ivar affinity: None if the guest's cells are unknown.
     """
 
     wanted: GroupAllocation
@@ -38,9 +38,9 @@ class SelectedDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSelector:
-    """Chooses devices for one guest.
+    """Select devices for one guest.
 
-    :ivar policies: of no account where the guest may be anywhere.
+    :ivar policies: ignored if the guest's cells are unknown.
     """
 
     guest: GuestCells = ANYWHERE
@@ -52,15 +52,16 @@ class DeviceSelector:
         providers: Mapping[str, Provider],
         taken: frozenset[PciAddress],
     ) -> tuple[SelectedDevice, ...]:
-        """Free devices of each provider, in the order of the request.
+        """Select free devices of each provider, in the order of the request.
 
-        The nearest to the guest that its policies allow, shared out among its
-        cells; of those the first. What is out of order is left alone.
+        The nearest devices allowed by the policies are selected, evenly over the
+        guest's cells; among equals, the first. Faulty devices are skipped.
 
-        :param taken: functions that a lease, or a damaged record, claims.
-        :raises DeviceGone: a provider has no device at all any more.
-        :raises NoDeviceAvailable: a provider has too few free ones.
-        :raises NUMAPolicyUnmet: it has enough, but not near enough.
+        :param taken: functions claimed by a lease or by a damaged record.
+        :raises DeviceGone: a provider no longer exists on this host.
+        :raises NoDeviceAvailable: a provider has too few free devices.
+        :raises NUMAPolicyUnmet: enough devices are free, but too few are near
+            enough.
         """
         _check_offered(wanted, providers)
         free = {
@@ -87,7 +88,7 @@ class DeviceSelector:
         return tuple(chosen)
 
     def _shelves(self, free: Mapping[str, Sequence[Handle]]) -> list[_Shelf]:
-        """Free devices, those together that are all the same to the guest."""
+        """Group free devices that are interchangeable for the guest."""
         shelves: dict[object, _Shelf] = {}
         for provider, handles in free.items():
             for handle in handles:
@@ -140,7 +141,7 @@ class DeviceSelector:
         )
 
     def _found(self, free: Sequence[Handle]) -> str:
-        """What is free, and where; a card may have hundreds of VFs."""
+        """Describe free devices by cell, shortened: a card may have hundreds of VFs."""
         places: dict[int | None, list[str]] = {}
         for each in free:
             places.setdefault(each.numa_node, []).append(str(each.address))
@@ -156,14 +157,14 @@ class DeviceSelector:
 
 @dataclasses.dataclass(slots=True)
 class _Shelf:
-    """Devices of one provider that are all the same to a guest."""
+    """Devices of one provider that are interchangeable for a guest."""
 
     provider: str
     node: int | None
     handles: list[Handle]
 
     def take(self, number: int) -> list[Handle]:
-        """The first so many; they are gone then."""
+        """Remove and return the first ``number`` devices."""
         taken, self.handles = self.handles[:number], self.handles[number:]
         return taken
 

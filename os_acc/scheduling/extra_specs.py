@@ -28,16 +28,16 @@ from os_acc.objects.request import AttachTarget, FlavorRequest, RequestGroup, ti
 from os_acc.scheduling import accel_keys, request_groups
 from os_acc.scheduling.request_groups import GroupBuilder
 
-# Names in an error's message.
+# Maximum number of names in an error message.
 _SHOWN: Final = 8
 
 
 def check(request: FlavorRequest) -> None:
-    """Judge groups together, wherever they come from.
+    """Check groups together, regardless of their source.
 
-    :raises InvalidExtraSpec: a trait that a group requires and forbids; a
+    :raises InvalidExtraSpec: a group requires and forbids the same trait; a
         numbered group without resources; a bitstream for a group without an
-        accelerator; two groups of one suffix; several numbered groups
+        accelerator; two groups with the same suffix; several numbered groups
         without a policy.
     """
     for group in request.groups:
@@ -90,18 +90,18 @@ def _check_policy(request: FlavorRequest) -> None:
         )
 
 
-#: Nova's, for all PCI devices of a guest; judged where it is needed.
+#: Nova's key for all PCI devices of a guest; validated by its consumer.
 PCI_NUMA_POLICY: Final = "hw:pci_numa_affinity_policy"
 
 
 def parse(flavor_extra_specs: object) -> FlavorRequest:
-    """Read the request groups of a flavor.
+    """Parse the request groups of a flavor.
 
     :param flavor_extra_specs: the flavor's mapping of text to text, or None.
-    :raises InvalidExtraSpec: not a mapping of text; a malformed name; a
-        group that Placement would refuse; several numbered groups without
-        ``group_policy``; an unknown key of ours; a group that asks for two
-        bitstreams, or for one without an accelerator to be programmed.
+    :raises InvalidExtraSpec: not a mapping of text; a malformed name; a group
+        that Placement would reject; several numbered groups without
+        ``group_policy``; an unknown key of os_acc; a group that requests two
+        bitstreams, or a bitstream without an accelerator.
     """
     specs = _sorted_items(flavor_extra_specs)
     drafts: dict[str, GroupBuilder] = {}
@@ -135,10 +135,10 @@ def parse(flavor_extra_specs: object) -> FlavorRequest:
 
 
 def overlooked(flavor_extra_specs: Mapping[str, object]) -> tuple[str, ...]:
-    """Keys that look as if they were about request groups, and are not.
+    """Return keys that resemble request group keys but have no effect.
 
-    Nova passes them over without a word: ``resource1:FPGA``, a suffix of 65
-    characters, Placement's ``in_tree`` and ``same_subtree``.
+    Nova ignores them silently: ``resource1:FPGA``, a suffix of 65 characters,
+    Placement's ``in_tree`` and ``same_subtree``.
     """
     return tuple(
         key
@@ -148,7 +148,7 @@ def overlooked(flavor_extra_specs: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def requests_accelerators(request: FlavorRequest, offered: Collection[str]) -> bool:
-    """Whether a flavor asks for a resource class that this host publishes.
+    """Return whether a flavor requests a resource class that this host publishes.
 
     :param offered: the resource classes of this host's accelerators.
     """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which request group gets its accelerators from which provider.
+"""Match request groups to the providers that Placement selected for them.
 
-Placement has decided already; here its decision is read back, never made
-anew. Providers of others are always part of it (the compute node itself,
-under evacuation the source host's) and are ignored.
+The decision is Placement's; this module reconstructs it and never changes it.
+Selections always include other providers (the compute node itself, and during
+evacuation those of the source host); these are ignored.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def match_groups(
     known: TraitView = _NOTHING_KNOWN,
     recorded: Pins = _NOT_DECIDED,
 ) -> tuple[GroupAllocation, ...]:
-    """Attribute what was selected to the request's groups.
+    """Attribute a selection to the request's groups.
 
     :param ours: this host's providers: uuid to resource class.
-    :param known: their traits, and others'; mappings need none.
-    :param recorded: which provider serves which (suffix, resource class), as
-        far as that was decided before; asked for without mappings alone.
-    :returns: one entry for each group and provider, sorted; empty where the
-        allocations hold no provider of ours.
-    :raises ProviderNotFound: a single provider that is not ours.
+    :param known: traits of these and other providers; unused with mappings.
+    :param recorded: the provider of each (suffix, resource class), as far as it
+        was decided before; used only without mappings.
+    :returns: one entry for each group and provider, sorted; empty if the
+        allocations include no provider of this host.
+    :raises ProviderNotFound: a single provider that is not on this host.
     :raises InvalidSelectedProvider: selection and request contradict each
-        other; a subclass where they come without mappings.
-    :raises InvalidExtraSpec: a group asks for a bitstream, and no provider of
-        ours answers it.
+        other; a subclass if the allocations have no mappings.
+    :raises InvalidExtraSpec: a group requests a bitstream, and no provider of
+        this host serves it.
     """
     if isinstance(selection, SingleProvider):
         wanted = _from_single(request, selection.uuid, ours)
@@ -81,19 +81,19 @@ def match_groups(
 def check_promise(
     request: FlavorRequest, selection: Selection, ours: Mapping[str, str]
 ) -> None:
-    """Refuse what is allocated for a device profile that nobody has read.
+    """Reject accelerators allocated for a device profile that cannot be read.
 
-    What the flavor asks for itself is served, whoever serves its profile.
+    Accelerators requested by the flavor itself are accepted in any case.
 
     :param ours: see :func:`match_groups`.
-    :raises ProfilesUnavailable: accelerators of ours are for the profile, and
-        what a guest was promised of them is not known.
+    :raises ProfilesUnavailable: accelerators of this host are allocated for the
+        profile, and its requirements are unknown.
     :raises InvalidSelectedProvider: see :func:`match_groups`.
     """
     if not request.unread_profile:
         return
     if isinstance(selection, SingleProvider):
-        # It serves the whole request, and the profile is a part of that.
+        # The provider serves the whole request, which includes the profile.
         is_theirs = selection.uuid in ours
     else:
         allocated: Counter[str] = Counter()
@@ -115,7 +115,7 @@ def check_promise(
 def _with_wishes(
     request: FlavorRequest, wanted: Sequence[GroupAllocation]
 ) -> list[GroupAllocation]:
-    """What each group wants to be programmed, beside what it wants."""
+    """Add the bitstream, target and policy of its group to each allocation."""
     asked = {group.suffix: group.wish for group in request.groups if group.wish}
     served = {one.group_suffix for one in wanted}
     for suffix, wish in sorted(asked.items()):
@@ -128,7 +128,7 @@ def _with_wishes(
     targets = {group.suffix: group.attach_target for group in request.groups}
     near = {group.suffix: group.numa_policy for group in request.groups}
     required = {group.suffix: _of_regions(group) for group in request.groups}
-    # Of the unnumbered group, any of its providers may have the traits.
+    # The traits of the unnumbered group may be on any of its providers.
     if [one.group_suffix for one in wanted].count("") > 1:
         required[""] = ()
     return [
@@ -144,7 +144,7 @@ def _with_wishes(
 
 
 def _of_regions(group: RequestGroup) -> tuple[str, ...]:
-    """The traits of a group that say which FPGA region, and what it holds."""
+    """Return the traits of a group that select an FPGA region or its function."""
     return tuple(
         trait
         for trait in sorted(group.required)
@@ -154,7 +154,7 @@ def _of_regions(group: RequestGroup) -> tuple[str, ...]:
 
 
 def _asking(request: FlavorRequest, resource_class: str) -> list[tuple[str, int]]:
-    """(suffix, amount) of each group that asks for a resource class."""
+    """Return (suffix, amount) of each group that requests a resource class."""
     amounts = [(group.suffix, group.amount(resource_class)) for group in request.groups]
     return [(suffix, amount) for suffix, amount in amounts if amount]
 
@@ -168,8 +168,8 @@ def _from_single(
             hint="'os-acc provider list' shows them",
         )
     resource_class = ours[provider]
-    # One provider is the whole request: a guest must not start without the
-    # accelerators that another provider of this host would have to give.
+    # The single provider stands for the whole request: a guest must not start
+    # without the accelerators that another provider of this host would serve.
     for other in sorted(set(ours.values()) - {resource_class}):
         for suffix, amount in _asking(request, other):
             raise exception.InvalidSelectedProvider(
@@ -194,10 +194,10 @@ def _check_traits(
     ours: Mapping[str, str],
     known: TraitView,
 ) -> None:
-    """Hold one provider against the traits that its groups require and forbid.
+    """Check one provider against the required and forbidden traits of its groups.
 
-    By the rules for allocations without mappings, which a single provider of
-    the same amounts stands for.
+    The rules are those for allocations without mappings; a single provider is
+    treated as an allocation of the same amounts.
 
     :raises NoAssignment: it cannot be the provider of one of the groups.
     """
@@ -219,7 +219,7 @@ def _check_traits(
 
 
 def _of_ours(selection: Allocations, ours: Mapping[str, str]) -> list[tuple[str, int]]:
-    """(provider, amount) of each allocation on a provider of ours."""
+    """Return (provider, amount) of each allocation on a provider of this host."""
     allocated = []
     for provider, resources in selection.entries:
         if provider not in ours:
@@ -263,7 +263,7 @@ def _parts(
     suffixes: Sequence[str],
     resource_class: str,
 ) -> list[tuple[str, int]]:
-    """How one provider's allocation is divided among its groups."""
+    """Divide one provider's allocation among its groups."""
     if not suffixes:
         raise exception.InvalidSelectedProvider(
             f"the mappings name no group for provider {provider}"
@@ -303,7 +303,7 @@ def _check_sum(
 
 
 def _check_served_once(wanted: Iterable[GroupAllocation]) -> None:
-    # Placement never splits one resource class of one group over providers.
+    # Placement never splits a resource class of one group over providers.
     provider_of: dict[tuple[str, str], str] = {}
     for one in wanted:
         served = (one.group_suffix, one.resource_class)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``resources[S]:``, ``trait[S]:`` and ``group_policy``, as Nova reads them.
+"""Parse ``resources[S]:``, ``trait[S]:`` and ``group_policy`` as Nova does.
 
-See ``nova.scheduler.utils.ResourceRequest``: what it drops with a warning is
-dropped here with the same warning.
+See ``nova.scheduler.utils.ResourceRequest``: keys that it drops with a warning
+are dropped here with the same warning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from os_acc.objects.request import (
 
 @dataclasses.dataclass(slots=True)
 class GroupBuilder:
-    """A group as far as it has been read."""
+    """A group under construction."""
 
     resources: dict[str, int] = dataclasses.field(default_factory=dict)
     required: set[str] = dataclasses.field(default_factory=set)
@@ -42,7 +42,7 @@ class GroupBuilder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for nothing; Nova strips amounts of zero."""
+        """Whether the group requests nothing; Nova strips amounts of zero."""
         return not (
             any(self.resources.values())
             or self.required
@@ -53,7 +53,7 @@ class GroupBuilder:
         )
 
     def group(self, suffix: str) -> RequestGroup:
-        """The group that it has become."""
+        """Return the finished group."""
         return RequestGroup(
             suffix=suffix,
             resources=tuple(
@@ -70,9 +70,9 @@ class GroupBuilder:
 
 
 def text_of(key: str, value: object) -> str:
-    """The value of an extra spec, which has to be text.
+    """Return the value of an extra spec, which must be text.
 
-    :raises InvalidExtraSpec: it is not.
+    :raises InvalidExtraSpec: it is not text.
     """
     if not isinstance(value, str):
         raise exception.InvalidExtraSpec(
@@ -86,9 +86,9 @@ LOG = logging.getLogger("os_acc.scheduling.extra_specs")
 
 GROUP_POLICY: Final = "group_policy"
 
-# Nova's XS_KEYPAT, so that both read the same keys.
+# Nova's XS_KEYPAT, so that both accept the same keys.
 _GRANULAR = re.compile(rf"^(resources|trait)({NUMBERED_SUFFIX})?:(.*)$")
-# What a person may have taken for one of these, or of Placement's parameters.
+# Keys easily mistaken for one of these, or for Placement's parameters.
 _LOOKS_LIKE_IT = re.compile(
     r"(resource|trait|required|forbidden|group.?polic|limit$"
     r"|in_tree|member_of|same_subtree|root_required)",
@@ -97,25 +97,25 @@ _LOOKS_LIKE_IT = re.compile(
 
 
 def is_read(key: str) -> bool:
-    """Whether a key says something of request groups."""
+    """Return whether a key affects request groups."""
     return key == GROUP_POLICY or _GRANULAR.match(key) is not None
 
 
 def suffix_of(key: str) -> str | None:
-    """The suffix of the group that a key is about; None: it is about none."""
+    """Return the suffix of a key's group; None: the key is about no group."""
     match = _GRANULAR.match(key)
     return None if match is None else match[2] or ""
 
 
 def looks_like_it(key: str) -> bool:
-    """Whether a person may believe that a key does."""
+    """Return whether a key resembles a key that affects request groups."""
     return _LOOKS_LIKE_IT.match(key) is not None
 
 
 def read(key: str, value: object, drafts: dict[str, GroupBuilder]) -> None:
-    """Add to its group what a key says, if it is about groups.
+    """Add a key to its group; ignore keys that are not about groups.
 
-    :raises InvalidExtraSpec: Placement would refuse it.
+    :raises InvalidExtraSpec: Placement would reject the key.
     """
     match = _GRANULAR.match(key)
     if match is None:
@@ -129,7 +129,7 @@ def read(key: str, value: object, drafts: dict[str, GroupBuilder]) -> None:
 
 
 def policy(value: object) -> GroupPolicy | None:
-    """What ``group_policy`` says; None where Nova drops it.
+    """Return the value of ``group_policy``; None if Nova drops it.
 
     :raises InvalidExtraSpec: it is not text.
     """
@@ -156,7 +156,7 @@ def _check_name(key: str, name: str) -> None:
 def _add_resource(
     draft: GroupBuilder, suffix: str, name: str, key: str, value: object
 ) -> None:
-    # A bool is an int to Python, but never an amount that somebody meant.
+    # In Python a bool is an int, but it is not a valid amount.
     given = value if type(value) is int else text_of(key, value)
     if not (
         os_resource_classes.is_custom(name) or name in os_resource_classes.STANDARDS
@@ -184,7 +184,7 @@ def _add_resource(
             f"extra spec {exception.show(key)} asks for {exception.show(amount)}",
             hint=f"Placement counts up to {MAX_AMOUNT}",
         )
-    # Keys may differ, and the names in them not: by a newline at their end.
+    # Keys that differ only by a trailing newline have the same name.
     if draft.resources.setdefault(name, amount) != amount:
         raise exception.InvalidExtraSpec(
             f"extra spec {exception.show(key)} asks for {amount} {name}, another one "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""``selected_rp``: what the scheduler selected, read from what Nova passes."""
+"""Parse ``selected_rp``, the scheduler's selection as passed by Nova."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _FORMS = (
 
 
 def parse(selected_rp: object) -> Selection | None:
-    """Read ``selected_rp`` in one of its forms.
+    """Parse ``selected_rp`` in one of its forms.
 
-    * ``{"uuid": RP, ...}``: one provider; other keys are Nova's business;
+    * ``{"uuid": RP, ...}``: one provider; other keys are ignored;
     * ``{"allocations": {RP: {"resources": {RC: n}}}, "mappings": {S: [RP]}}``:
-      one allocation request of Placement, ``mappings`` may be absent;
-    * None: make the recorded lease ready again.
+      one allocation request of Placement, ``mappings`` is optional;
+    * None: prepare the recorded lease again.
 
-    UUIDs come out in their canonical form, everything sorted.
+    UUIDs are returned in canonical form, everything sorted.
 
-    :raises InvalidSelectedProvider: anything else.
+    :raises InvalidSelectedProvider: any other value.
     """
     if selected_rp is None:
         return None

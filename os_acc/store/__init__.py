@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What has to survive a crash: leases, the journal, and the locks beside them."""
+"""Crash-safe state: leases, the journal of events, and the locks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A lease as canonical JSON, and back.
+"""Encode leases as canonical JSON, and decode them.
 
-Canonical means that equal leases give equal text, so that a digest of the
-text proves the record.
+Equal leases give equal text, so that a digest of the text verifies the record.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ VERSION = 1
 
 
 class DecodeError(Exception):
-    """A record that does not prove itself, or says nothing we know."""
+    """The record does not match its digest, or is not the record of a lease."""
 
 
 def digest(payload: str) -> str:
-    """SHA-256 of a payload, as hexadecimal text."""
-    # What a damaged file gave us need not be text that can be encoded.
+    """Return the SHA-256 of a payload, as hexadecimal text."""
+    # Text from a damaged file may contain surrogates.
     return hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def proof(*values: object) -> str:
-    """The digest of plain values and their types; '' of what no row of ours has."""
+    """Return the digest of plain values and their types; '' for other types."""
     if not all(isinstance(value, str | int) for value in values):
         return ""
     return digest(json.dumps(values))
 
 
 def encode(lease: Lease, previous: str | None = None) -> str:
-    """The payload of a lease.
+    """Return the payload of a lease.
 
-    :param previous: the payload that it takes the place of; what a newer
-        os_acc wrote into it beyond our fields is kept.
+    :param previous: the payload to replace; fields that a newer os_acc added
+        are kept.
     """
     fields: dict[str, Any] = json.loads(previous) if previous else {}
     newest = max(VERSION, int(fields.get("version", VERSION)))
@@ -80,9 +79,9 @@ def encode(lease: Lease, previous: str | None = None) -> str:
 
 
 def decode(payload: str) -> Lease:
-    """The lease that a payload records.
+    """Return the lease that a payload records.
 
-    :raises Unreadable: it is not the record of a lease.
+    :raises DecodeError: the payload is not the record of a lease.
     """
     try:
         fields = json.loads(payload)
@@ -106,7 +105,7 @@ def decode(payload: str) -> Lease:
             project_id=fields["project_id"],
             epoch=fields["epoch"],
             reason=fields["reason"],
-            # Records from before there were regions have none.
+            # Records from before regions existed lack this field.
             programming=_decode_programming(fields.get("programming")),
             attach_target=AttachTarget(fields.get("attach_target", "VM")),
             affinity=_decode_affinity(fields.get("affinity")),

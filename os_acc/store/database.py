@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The SQLite file: opened for one transaction at a time, and then closed.
+"""The SQLite file: opened for one transaction at a time, then closed.
 
-Every transaction of every thread and process runs under one lock of ours,
-and each opens its own connection. So no connection outlives a transaction:
-none is carried across a fork (https://www.sqlite.org/howtocorrupt.html,
-section 2.6), and none goes on writing into a file that another process has
-set aside. As nobody reads while somebody writes, a write-ahead log would buy
-nothing; with a rollback journal a committed row is in the file itself,
-whereas a damaged write-ahead log loses committed rows silently. The journal
-stays where it is, its header overwritten at each commit: to make and remove a
-file each time takes twice as long, because the file system's own journal
-then has to reach the disk as well
-(https://www.sqlite.org/pragma.html#pragma_journal_mode).
+Every transaction of every thread and process runs under one lock of os_acc,
+and each opens its own connection. No connection outlives a transaction: none
+is carried across a fork (https://www.sqlite.org/howtocorrupt.html, section
+2.6), and none keeps writing into a file that another process has set aside.
+Since readers and writers never overlap, a write-ahead log would gain nothing.
+With a rollback journal a committed row is in the file itself, whereas a damaged
+write-ahead log loses committed rows silently. The journal file persists and its
+header is overwritten at each commit: creating and removing a file each time
+takes twice as long, because the file system's own journal then has to reach the
+disk as well (https://www.sqlite.org/pragma.html#pragma_journal_mode).
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ LOG = log.getLogger(__name__)
 
 _FILE = "os_acc.sqlite"
 _LOCK = "9-store"
-#: What SQLite may keep beside a file; meaningless beside another one.
+#: Suffixes of SQLite's companion files; meaningless beside another database.
 _LOG = ("-wal", "-shm")
 _COMPANIONS = ("-journal", *_LOG)
-#: Where the file says which journal it has, and what it says for ours
+#: Offset of the file format versions in the header, and the version for a
+#: rollback journal
 #: (https://www.sqlite.org/fileformat2.html#file_format_version_numbers).
 _MODE_AT, _ROLLBACK = 18, b"\x01"
-#: The same twice: who may read, and who may write. Another tool may have left a
-#: write-ahead log.
+#: Valid read and write versions. Another tool may have left a write-ahead log.
 _MODES = (b"\x01\x01", b"\x02\x02")
-#: Format and encoding of the schema.
+#: Schema format and text encoding, and their offsets in the header.
 _FORMAT, _FORMAT_AT = (4).to_bytes(4, "big"), 44
 _UTF8, _UTF8_AT = (1).to_bytes(4, "big"), 56
 
-# SQLite keeps the books of its own POSIX locks in the memory of the process,
-# and a child inherits the books without the locks. So no thread forks while
-# another one has a connection open.
+# SQLite keeps track of its POSIX locks in process memory. A forked child
+# inherits that memory without the locks, so no thread may fork while another
+# one has a connection open.
 _no_fork = threading.RLock()
 os.register_at_fork(
     before=_no_fork.acquire,
@@ -63,12 +62,12 @@ os.register_at_fork(
 
 
 class StoreDamaged(exception.StoreError):
-    """The store was damaged; what could be read of it is in a new one.
+    """The store was damaged and has been replaced; readable records were kept.
 
-    Raised once in each process, by the operation that finds out; that
+    Raised once in each process, by the operation that detects the damage; that
     operation changed nothing.
 
-    :ivar path: where the damaged file is now.
+    :ivar path: path of the damaged file, which was set aside.
     """
 
     default_hint = (
@@ -82,19 +81,19 @@ class StoreDamaged(exception.StoreError):
 
 
 class StoreReplaced(exception.StoreError):
-    """Another store is in the place of the one that the caller has read."""
+    """The store was replaced after the caller had read it."""
 
     default_hint = "read the leases again before adding one"
 
 
 class _Damage(Exception):
-    """The file is not a sound store."""
+    """The file is not a valid store."""
 
 
 def owner_of(state_path: str) -> tuple[int, int]:
-    """User and group id of the owner of the state directory.
+    """Return the user and group id of the owner of the state directory.
 
-    :raises StateUnavailable: there is no such directory.
+    :raises StateUnavailable: the directory does not exist.
     """
     try:
         state = os.stat(state_path)
@@ -104,24 +103,24 @@ def owner_of(state_path: str) -> tuple[int, int]:
 
 
 def identity_of(connection: sqlite3.Connection) -> str:
-    """The store that a file is; each one that is made has another identity."""
+    """Return the identity of the store; each new store gets another one."""
     return meta.read(connection).store
 
 
 def check_is(connection: sqlite3.Connection, seen: str) -> None:
-    """Make sure that this is the store that the caller has read; '' is any.
+    """Check that this is the store that the caller has read; '' accepts any.
 
-    :raises StoreReplaced: it is another one.
+    :raises StoreReplaced: it is another store.
     """
     if seen not in ("", identity_of(connection)):
         raise StoreReplaced("the store was replaced after it had been read")
 
 
 def has_strange_log(path: str) -> bool:
-    """Whether a write-ahead log lies beside a store that has none.
+    """Return whether a write-ahead log of another copy lies beside the store.
 
-    SQLite would play it in, whatever the store itself says of its journal;
-    but it is of another copy, and what it says is over.
+    SQLite would replay the log, whichever journal mode the store's header
+    names; its contents are obsolete.
     """
     if not os.path.exists(f"{path}-wal"):
         return False
@@ -129,22 +128,22 @@ def has_strange_log(path: str) -> bool:
         with open(path, "rb") as file:
             header = file.read(_MODE_AT + 1)
     except OSError:
-        # Whoever opens it next says why.
+        # The next open reports the error.
         return False
     return header[_MODE_AT:] == _ROLLBACK
 
 
 def has_sound_header(path: str) -> bool:
-    """Whether the header has what that of every store has.
+    """Return whether the fixed header fields have the values of a store.
 
-    SQLite takes other values for those of a file that is read-only, or of a
-    newer SQLite, and not for damage.
+    SQLite does not report wrong values as damage: it takes the file for a
+    read-only one, or for that of a newer SQLite.
     """
     try:
         with open(path, "rb") as file:
             header = file.read(_UTF8_AT + 4)
     except OSError:
-        # The next one to open it reports why.
+        # The next open reports the error.
         return True
     return (
         header[_MODE_AT : _MODE_AT + 2] in _MODES
@@ -156,15 +155,15 @@ def has_sound_header(path: str) -> bool:
 class Database:
     """The store's file below one state directory.
 
-    :param busy_timeout: how long to wait for other threads and processes,
-        in seconds.
+    :param busy_timeout: limit for waiting for other threads and processes, in
+        seconds.
     """
 
     def __init__(self, state_path: str, busy_timeout: float) -> None:
         self._directory = os.path.abspath(state_path)
         self._busy_timeout = busy_timeout
         self._locks = Locks.below(self._directory)
-        # Which file it was: another one in its place is a loss to report.
+        # Identity of the store; a change means that leases may have been lost.
         self._known: str | None = None
 
     @property
@@ -173,7 +172,7 @@ class Database:
 
     @property
     def damaged(self) -> tuple[str, ...]:
-        """Files that were set aside and that nobody has removed yet."""
+        """Paths of damaged files that were set aside and not removed yet."""
         found = set(glob.glob(f"{glob.escape(self.path)}.damaged-*"))
         beside = {file + suffix for file in found for suffix in _COMPANIONS}
         return tuple(sorted(found - beside))
@@ -182,14 +181,14 @@ class Database:
     def transaction(
         self, *, thorough: bool = False, deadline: float = math.inf
     ) -> Iterator[sqlite3.Connection]:
-        """One transaction, alone on the store; committed if nothing is raised.
+        """Run one exclusive transaction; commit unless an exception is raised.
 
         :param thorough: read and check the whole file first.
-        :param deadline: of the operation that this belongs to.
-        :raises StoreBusy: others held the store longer than the timeout.
+        :param deadline: deadline of the enclosing operation.
+        :raises StoreBusy: the store stayed locked longer than the timeout.
         :raises StoreFull: no space is left.
-        :raises StoreTooNew: a newer os_acc made the store.
-        :raises StoreDamaged: the store was, and has been replaced.
+        :raises StoreTooNew: a newer os_acc created the store.
+        :raises StoreDamaged: the store was damaged, and has been replaced.
         :raises StateUnavailable: the directory or file cannot be used.
         """
         deadline = deadlines.for_record(deadline, self._busy_timeout)
@@ -210,7 +209,7 @@ class Database:
                 if not errors.is_damage(error) and has_sound_header(self.path):
                     raise errors.from_sqlite(error, self.path) from error
                 raise self._replace(str(error), deadline) from error
-            # Names in SQLite's messages come out of the file as they are.
+            # SQLite's messages quote names from the file undecoded.
             except (_Damage, codec.DecodeError, UnicodeDecodeError) as error:
                 raise self._replace(str(error), deadline) from error
 
@@ -258,12 +257,12 @@ class Database:
             )
 
     def _create(self, deadline: float) -> None:
-        """Put an empty store where none is."""
+        """Create an empty store where none exists."""
         lost = any(os.path.exists(self.path + suffix) for suffix in _COMPANIONS)
         if lost:
             aside = self._move_companions()
             LOG.error(
-                "%s is gone, but not what SQLite kept beside it (now %s-*);"
+                "%s is missing, but SQLite's companion files are left (now %s-*);"
                 " leases are lost, devices in an unknown state are not offered",
                 self.path,
                 aside,
@@ -285,13 +284,13 @@ class Database:
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
         LOG.error(
-            "A write-ahead log that is not of %s lay beside it; it is now %s-wal",
+            "A foreign write-ahead log lay beside %s; it was moved to %s-wal",
             self.path,
             aside,
         )
 
     def _replace(self, why: str, deadline: float) -> StoreDamaged:
-        """Set the file aside, and put a store in its place atomically."""
+        """Set the file aside and atomically put a new store in its place."""
         try:
             fresh, saved = self._build(deadline, self._remains(deadline))
             aside = self._aside()
@@ -316,7 +315,7 @@ class Database:
     def _build(
         self, deadline: float, remains: recovery.SalvagedContents
     ) -> tuple[str, recovery.RecoveryResult]:
-        """A complete store under another name, so that none is half made."""
+        """Build a complete store under another name, to be renamed atomically."""
         fresh = f"{self.path}.new"
         _remove(fresh, "", *_COMPANIONS)
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
@@ -336,7 +335,7 @@ class Database:
             if errors.is_passing(error):
                 raise
         except UnicodeDecodeError:
-            LOG.debug("Not even the names of its tables can be read.")
+            LOG.debug("The table names of the damaged store are unreadable.")
         return recovery.SalvagedContents()
 
     def _aside(self) -> str:
@@ -366,9 +365,9 @@ def _connect(
         )
         with contextlib.closing(connection):
             if not trusting:
-                # One wrong name in the schema then costs one table or index.
+                # Limits a wrong name in the schema to one table or index.
                 connection.execute("PRAGMA writable_schema = ON")
-            # A damaged text must not make the rows around it unreadable.
+            # Damaged text must not make the rows around it unreadable.
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.execute("PRAGMA journal_mode = PERSIST")
             connection.execute("PRAGMA synchronous = FULL")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors of the store, also in the place of those of SQLite and the file system."""
+"""Errors of the store, translated from SQLite and the file system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DISK_HINT = "look at the disk of [os_acc] state_path; the kernel's log says mor
 
 
 class AlreadyLeased(exception.NoDeviceAvailable):
-    """Another consumer's lease claims a function that this one needs."""
+    """The lease of another consumer claims a function that this one needs."""
 
     default_hint = "another plug was faster: choose among the free devices again"
 
@@ -43,7 +43,7 @@ class StaleLease(exception.OsAccError):
 
 
 def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
-    """The error for a system call on ``path`` that failed."""
+    """Return the error for a failed system call on ``path``."""
     if error.errno in _NO_SPACE:
         return exception.StoreFull(f"no space is left for {path}")
     refusal = exception.StateUnavailable(
@@ -55,14 +55,14 @@ def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
 
 
 def from_memory(path: str) -> exception.StateUnavailable:
-    """The error for an operation for which no memory was left."""
+    """Return the error for an operation that ran out of memory."""
     refusal = exception.StateUnavailable(f"{path} cannot be used: no memory is left")
     refusal.set_exhausted()
     return refusal
 
 
 def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
-    """The error for an operation on the store at ``path`` that failed.
+    """Return the error for a failed operation on the store at ``path``.
 
     See https://www.sqlite.org/rescode.html for the codes.
     """
@@ -75,7 +75,7 @@ def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
         refusal = exception.StateUnavailable(
             f"{path} cannot be used: {error}", hint=_OWNER_HINT
         )
-        # SQLite does not tell why it could not open a file that is ours.
+        # SQLite does not report why it could not open an accessible file.
         if code == sqlite3.SQLITE_CANTOPEN and _can_be_opened(path):
             refusal.set_exhausted()
         return refusal
@@ -83,24 +83,24 @@ def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether SQLite says that the file is not a sound database."""
+    """Return whether SQLite reports that the file is not a valid database."""
     return _primary_code(error) in _DAMAGED
 
 
 def is_passing(error: sqlite3.Error) -> bool:
-    """Whether the error says nothing about what is in the file."""
+    """Return whether the error is transient, unrelated to the file's contents."""
     return _primary_code(error) in _PASSING
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    # Errors of the sqlite3 module itself carry no code. The lowest byte is
-    # the primary code of an extended one.
+    # Errors of the sqlite3 module itself carry no code. The lowest byte of an
+    # extended code is the primary code.
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
 
 def _can_be_opened(path: str) -> bool:
-    # Without a descriptor: there may be none.
+    # Uses no descriptor: the process may have run out of them.
     return (
         os.path.isfile(path)
         and os.access(path, os.R_OK | os.W_OK)
@@ -109,8 +109,8 @@ def _can_be_opened(path: str) -> bool:
 
 
 def _is_full(path: str) -> bool:
-    # SQLite reports a full disk as an input/output error or a file that
-    # cannot be opened where it is its journal that does not fit.
+    # If the journal does not fit, SQLite reports a full disk as an input/output
+    # error or as a file that cannot be opened.
     try:
         state = os.statvfs(os.path.dirname(path))
     except OSError:

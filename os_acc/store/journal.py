@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What was done, for people; nothing in os_acc decides by it."""
+"""The log of changes, for operators; os_acc makes no decision by it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from os_acc.store.proven_tables import EVENTS
 
 LOG = log.getLogger(__name__)
 
-#: How many of the newest events are kept.
+#: Number of newest events that are kept.
 KEPT = 10_000
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Operation(enum.Enum):
-    """What happened to a lease."""
+    """The kind of a change."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -37,9 +37,9 @@ class Operation(enum.Enum):
 class Event:
     """One change of one lease.
 
-    :ivar when: in UTC.
-    :ivar operation: the value of an :class:`Operation`, of this os_acc or of
-        a newer one.
+    :ivar when: time of the change, in UTC.
+    :ivar operation: value of an :class:`Operation`, of this os_acc or a newer
+        one.
     """
 
     when: datetime.datetime
@@ -60,7 +60,7 @@ def record(
     state: str = "",
     detail: str = "",
 ) -> None:
-    """Write an event into an open transaction, and let the oldest go.
+    """Write an event in an open transaction, and remove the oldest ones.
 
     :param now: microseconds since 1970, UTC.
     """
@@ -73,7 +73,7 @@ def record(
 
 
 def newest(connection: sqlite3.Connection, limit: int) -> tuple[Event, ...]:
-    """The newest events that prove themselves, the latest of them last."""
+    """Return the newest intact events, in chronological order."""
     found = connection.execute(
         f"SELECT {EVENTS.listed} FROM events ORDER BY id DESC LIMIT ?",
         (max(0, limit),),
@@ -83,19 +83,19 @@ def newest(connection: sqlite3.Connection, limit: int) -> tuple[Event, ...]:
 
 
 def sweep(connection: sqlite3.Connection) -> None:
-    """Remove events that do not prove themselves.
+    """Remove damaged events.
 
-    A number that is too high would make all others too old to be kept.
+    An event with too high a number would make all others too old to be kept.
     """
     found = connection.execute(f"SELECT {EVENTS.listed} FROM events").fetchall()
     damaged = [(row[0],) for row in found if not EVENTS.is_sound(row)]
     if damaged:
-        LOG.error("the records of %d events are damaged and removed", len(damaged))
+        LOG.error("Removed the damaged records of %d events", len(damaged))
         connection.executemany("DELETE FROM events WHERE id = ?", damaged)
 
 
 def _when(at: int) -> datetime.datetime:
-    # The clock may have been anywhere.
+    # The clock may have been set to any time.
     try:
         return _EPOCH + datetime.timedelta(microseconds=at)
     except OverflowError:

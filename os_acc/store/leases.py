@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who holds what, durable before the host is touched."""
+"""The store of leases: each is durable before the host is touched."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ LOG = log.getLogger(__name__)
 class Store:
     """The leases of this host; safe for many threads and processes.
 
-    Each method is one transaction, durable when it returns. Each of them may
-    raise :class:`os_acc.exception.StateUnavailable` and its subclasses
-    (``StoreBusy``, ``StoreFull``, ``StoreTooNew``, :class:`StoreDamaged`)
-    and has then changed nothing.
+    Each method is one transaction and durable when it returns. Each may raise
+    :class:`os_acc.exception.StateUnavailable` and its subclasses
+    (``StoreBusy``, ``StoreFull``, ``StoreTooNew``, :class:`StoreDamaged`),
+    having changed nothing.
 
-    :param clock: nanoseconds since 1970, UTC.
+    :param clock: returns nanoseconds since 1970, UTC.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Store:
         clock: Callable[[], int] = time.time_ns,
         deadline: float = math.inf,
     ) -> Self:
-        """Open the store below a directory; make what is missing.
+        """Open the store below a directory; create missing files.
 
-        A damaged store is set aside and replaced here without an error: see
+        A damaged store is set aside and replaced without an error: see
         :attr:`damaged`.
 
-        :param busy_timeout: how long an operation waits for others, in
-            seconds.
-        :param deadline: of the operation that opens it.
+        :param busy_timeout: limit for an operation to wait for other threads and
+            processes, in seconds.
+        :param deadline: deadline of the calling operation.
         :raises StateUnavailable: the store cannot be used.
         """
         store = cls(Database(state_path, busy_timeout), clock)
@@ -77,10 +77,12 @@ class Store:
         return store
 
     def until(self, deadline: float) -> Self:
-        """The same store for one operation.
+        """Return the same store for one operation.
 
-        Nothing waits for others longer than the grace that the operation has
-        after its deadline, on the clock of :func:`time.monotonic`.
+        No method waits longer than the operation's grace period after the
+        deadline.
+
+        :param deadline: on the clock of :func:`time.monotonic`.
         """
         other = copy.copy(self)
         other._deadline = deadline
@@ -88,18 +90,18 @@ class Store:
 
     @property
     def damaged(self) -> tuple[str, ...]:
-        """Damaged files, as paths, until somebody removes them."""
+        """Paths of damaged files that were set aside and not removed yet."""
         return self._database.damaged
 
     def leases(self, consumer: str | None = None) -> tuple[Lease, ...]:
-        """All leases, or a consumer's, in the order in which they were added."""
+        """Return all leases, or those of one consumer, in order of creation."""
         with self._transaction() as connection:
             if consumer is None:
                 return self._load(connection, rows.select(connection))
             return self._of(connection, consumer)
 
     def lease_of(self, address: PciAddress) -> Lease | None:
-        """The lease that takes this function from the host, if one does."""
+        """Return the lease that claims this function, if any."""
         with self._transaction() as connection:
             found = [
                 row
@@ -109,12 +111,12 @@ class Store:
             return next(iter(self._load(connection, found)), None)
 
     def add(self, leases: Iterable[Lease], seen: str = "") -> tuple[Lease, ...]:
-        """Record new leases, all or none; they return with their epoch.
+        """Record new leases, all or none; return them with their epoch.
 
-        :param seen: the store by whose leases their devices were chosen; '' where
-            they were not chosen.
+        :param seen: identity of the store whose leases the device selection used;
+            '' if no selection took place.
         :raises AlreadyLeased: a function, or a lease's uuid, is taken.
-        :raises StoreReplaced: this is another store than that.
+        :raises StoreReplaced: the store is no longer the one seen.
         """
         with self._transaction() as connection:
             check_is(connection, seen)
@@ -130,13 +132,13 @@ class Store:
     def replace(
         self, leases: Iterable[Lease], accepted: AcceptedEpochs | None = None
     ) -> tuple[Lease, ...]:
-        """Change leases, all or none; they return with their new epoch.
+        """Change leases, all or none; return them with their new epoch.
 
-        :param leases: with the epoch with which they were read.
-        :param accepted: by the helper, which has refused their epoch.
+        :param leases: leases with the epoch at which they were read.
+        :param accepted: epochs that the helper accepts, after it rejected theirs.
         :raises LeaseNotFound: one of them is not recorded.
-        :raises StaleLease: one of them was changed by somebody else.
-        :raises AlreadyLeased: a function that one now needs is taken.
+        :raises StaleLease: one of them was changed since it was read.
+        :raises AlreadyLeased: a function that one of them now needs is taken.
         """
         with self._transaction() as connection:
             read = tuple(leases)
@@ -147,20 +149,20 @@ class Store:
             for row, lease in zip(current, fresh, strict=True):
                 self._claim(connection, lease)
                 rows.update(connection, row, lease)
-                # A retry changes nothing but the epoch: the events stay readable.
+                # A retry changes only the epoch and is not worth an event.
                 if dataclasses.replace(rows.lease_of(row), epoch=lease.epoch) != lease:
                     self._record(connection, _operation(lease), lease)
             return fresh
 
     def delete(self, leases: Iterable[Lease]) -> None:
-        """Forget leases, all or none.
+        """Delete leases, all or none.
 
-        What is left of a consumer's accelerator requests is whole from then on: each
-        of them is unbound by itself.
+        The consumer's remaining accelerator requests then form a complete set:
+        each of them can be unbound on its own.
 
-        :param leases: with the epoch with which they were read.
+        :param leases: leases with the epoch at which they were read.
         :raises LeaseNotFound: one of them is not recorded.
-        :raises StaleLease: one of them was changed by somebody else.
+        :raises StaleLease: one of them was changed since it was read.
         """
         with self._transaction() as connection:
             gone = tuple(leases)
@@ -175,26 +177,25 @@ class Store:
         self, connection: sqlite3.Connection, consumer: str, count: int
     ) -> None:
         rest = self._of(connection, consumer)
-        # One that waits in quarantine may be of something earlier: then what is
-        # there has lost nothing with it, nor is it a part of that.
+        # A quarantined lease may belong to an earlier request and is not counted.
         ready = sum(lease.state is not LeaseState.QUARANTINED for lease in rest)
         for lease in rest:
             is_request = bool(requests.select(connection, "uuid = ?", lease.uuid))
-            # Not simply what is left: one whose record is damaged is not given back.
+            # At least `ready`: a lease with a damaged record is never given back.
             size = max(lease.request_size - count, ready)
             if is_request and lease.request_size > size:
-                # Of the same epoch: whoever has read it may be giving it back.
+                # The epoch stays: a concurrent unplug may have read this lease.
                 less = dataclasses.replace(lease, request_size=size)
                 (row,) = rows.select(connection, "uuid = ?", lease.uuid)
                 rows.update(connection, row, less)
 
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
-        """Give all leases of one consumer to another; they return changed.
+        """Transfer all leases of one consumer to another; return them changed.
 
-        What waits in quarantine is in nobody's way.
+        Quarantined leases of the new consumer are no conflict.
 
         :raises LeaseNotFound: the old consumer has none.
-        :raises ConsumerConflict: the new consumer has some already.
+        :raises ConsumerConflict: the new consumer already has active leases.
         """
         with self._transaction() as connection:
             there = self._of(connection, new_consumer)
@@ -218,15 +219,15 @@ class Store:
             return fresh
 
     def next_epoch(self, accepted: AcceptedEpochs | None = None) -> int:
-        """An epoch for a privileged step that belongs to no lease.
+        """Return an epoch for a privileged call that belongs to no lease.
 
-        :param accepted: by the helper, which has refused the one before.
+        :param accepted: epochs that the helper accepts, after it rejected one.
         """
         with self._transaction() as connection:
             return rows.next_epoch(connection, self._now(), accepted)
 
     def providers(self) -> dict[str, str]:
-        """Every provider that was ever offered: uuid to resource class."""
+        """Return every provider ever offered: uuid to resource class."""
         with self._transaction() as connection:
             return dict(PROVIDERS.read(connection))
 
@@ -236,10 +237,10 @@ class Store:
         where: Mapping[str, ProviderOrigin] = NOWHERE,
         by: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Record what is offered, uuid to resource class, for ever.
+        """Record offered providers permanently, uuid to resource class.
 
-        :param where: what providers, and those of cards, are named after.
-        :param by: the names of the plugins that offer them.
+        :param where: origins from which the names of providers and cards derive.
+        :param by: names of the plugins that offer them.
         """
         with self._transaction() as connection:
             PROVIDERS.put(connection, offered.items())
@@ -247,46 +248,46 @@ class Store:
             providers.keep_plugins(connection, by)
 
     def told(self) -> PublishedNames:
-        """What Placement was told under our name."""
+        """Return the names that os_acc published in Placement."""
         with self._transaction() as connection:
             return providers.read_published(connection)
 
     def change_published(
         self, more: PublishedNames, gone: PublishedNames = NOTHING
     ) -> None:
-        """Record what Placement is told from now on, and what no longer."""
+        """Record names as published, and others as no longer published."""
         with self._transaction() as connection:
             providers.change_published(connection, more, gone)
 
     def forget_region(self, key: str, image_id: str) -> regions.RegionRow | None:
-        """Record that a region is about to be programmed with an image.
+        """Record that programming of a region with an image is about to begin.
 
-        Until :meth:`know_region` nothing is known of what it holds.
+        The region's contents are unverified until :meth:`know_region`.
 
-        :returns: what :meth:`recall_region` takes.
+        :returns: the previous record, to pass to :meth:`recall_region`.
         """
         with self._transaction() as connection:
             return regions.doubt(connection, key, image_id)
 
     def know_region(self, key: str, content: str = "") -> None:
-        """Record what a region is proved to hold, in words of the caller's."""
+        """Record the verified contents of a region, as text of the caller's choice."""
         with self._transaction() as connection:
             regions.settle(connection, key, content)
 
     def entrust_region(self, key: str) -> None:
-        """Record that a guest can program a region, until it is proved anew."""
+        """Record a region as guest-writable, until it is verified again."""
         with self._transaction() as connection:
             regions.entrust(connection, key)
 
     def recall_region(self, key: str, before: regions.RegionRow | None) -> None:
-        """Record again what was known before a programming that never began."""
+        """Restore the record of a region whose programming never began."""
         with self._transaction() as connection:
             regions.recall(connection, key, before)
 
     def requests(self, uuids: Collection[str] = ()) -> tuple[AcceleratorRequest, ...]:
-        """Accelerator requests with their leases: all, or these.
+        """Return all accelerator requests, or the given ones, with their leases.
 
-        :raises RequestNotFound: one of these is not there.
+        :raises RequestNotFound: one of the given requests does not exist.
         """
         with self._transaction() as connection:
             leases = self._load(connection, rows.select(connection))
@@ -311,9 +312,9 @@ class Store:
             requests.insert(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
-        """Change what is recorded of requests, all or none.
+        """Update requests, all or none.
 
-        :raises RequestNotFound: one of them is not there any more.
+        :raises RequestNotFound: one of them no longer exists.
         """
         wanted = tuple(changed)
         with self._transaction() as connection:
@@ -323,17 +324,17 @@ class Store:
                 )
 
     def delete_requests(self, uuids: Iterable[str]) -> None:
-        """Forget requests, all or none."""
+        """Delete requests, all or none."""
         with self._transaction() as connection:
             requests.delete(connection, uuids)
 
     def events(self, limit: int) -> tuple[Event, ...]:
-        """The newest events, the latest of them last."""
+        """Return the newest events, in chronological order."""
         with self._transaction() as connection:
             return journal.newest(connection, limit)
 
     def standing(self) -> RecordedState:
-        """All leases, and what else is not to be offered."""
+        """Return all leases, and all else that must not be offered."""
         with self._transaction() as connection:
             leases = self._load(connection, rows.select(connection))
             return RecordedState(
@@ -347,17 +348,17 @@ class Store:
             )
 
     def keep_recorded(self, claimed: Mapping[PciAddress, str], seen: str) -> None:
-        """Record what the helper has taken for leases that this store has not."""
+        """Record functions that the helper claims for leases missing here."""
         with self._transaction() as connection:
             check_is(connection, seen)
             rows.keep_recorded(connection, claimed)
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:
-        """Functions of leases whose records are damaged; not to be offered."""
+        """Return functions claimed by leases with damaged records; not offered."""
         return self.standing().unreadable
 
     def forget_damaged(self, address: PciAddress) -> None:
-        """Drop the damaged record that claims a function: the way out.
+        """Delete the damaged record that claims a function, to free the function.
 
         :raises LeaseNotFound: no damaged record claims it.
         """
@@ -380,7 +381,7 @@ class Store:
         with self._transaction(thorough=True) as connection:
             journal.sweep(connection)
             regions.tell(connection)
-            # It logs those that do not prove themselves.
+            # Logs damaged requests.
             requests.select(connection)
             for lease in self._load(connection, rows.select(connection)):
                 rows.restore_claims(connection, lease)
@@ -391,7 +392,7 @@ class Store:
     def _load(
         self, connection: sqlite3.Connection, found: list[rows.LeaseRow]
     ) -> tuple[Lease, ...]:
-        """The leases that prove themselves; the others are set aside."""
+        """Return the intact leases; set the damaged records aside."""
         leases = []
         for row in found:
             try:
@@ -448,8 +449,8 @@ class Store:
         epoch = rows.next_epoch(connection, self._now(), accepted)
 
         def stamped(lease: Lease) -> Lease:
-            # A lease may be ahead of the counter, and calls that carry its epoch
-            # may be queued. It goes back only where the helper refuses them, too.
+            # The epoch of a lease may be ahead of the counter, and calls that carry it
+            # may be queued. The epoch only falls if the helper would reject those too.
             own = epoch if accepted else min(max(epoch, lease.epoch + 1), LIMIT)
             whose = consumer or lease.consumer
             return dataclasses.replace(lease, epoch=own, consumer=whose)

@@ -3,16 +3,16 @@
 """Locks that hold across threads and processes, each with a deadline.
 
 A lock is a file in one directory, locked as a whole with a POSIX record lock
-(fcntl(2), F_SETLK): the kernel drops it when its process ends, however it
-ends, and a forked child does not inherit it. Such a lock belongs to the
-process, and closing *any* descriptor of the file drops it. So the threads of
-one process queue for a file first, and only the thread whose turn it is opens
-it.
+(fcntl(2), F_SETLK). The kernel releases it when the process ends for any
+reason, and a forked child does not inherit it. The lock belongs to the process,
+and closing *any* descriptor of the file releases it. Therefore the threads of
+one process queue for a file first, and only the thread at the head of the queue
+opens it.
 
-Lock files of devices stay: a host has a fixed number of
-them. Those of consumers and images are removed by whoever holds them, before
-letting go; who waited then holds a lock on a file that has no name any more, sees that
-the name means another file or none, and starts over.
+Lock files of devices stay: a host has a fixed number of them. The holder of a
+consumer's or image's lock removes its file before releasing it. A waiter then
+acquires a lock on an unlinked file, detects that the name refers to another file
+or to none, and starts over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from os_acc.store import errors
 #: The longest pause between two attempts at a lock, in seconds.
 POLL_INTERVAL = 0.02
 
-#: The lock of whoever changes which files the cache of bitstreams has.
+#: The lock for adding files to the bitstream cache and removing them.
 CACHE_LOCK = "4-bitstreams"
 
 _CONSUMER = "1-consumer-"
@@ -45,9 +45,9 @@ _NAME = re.compile(r"[0-9]-[0-9a-z.:-]{1,100}", re.ASCII)
 
 
 def consumer_lock(uuid: str) -> str:
-    """The lock of an instance or migration; taken before all others.
+    """Return the lock of an instance or migration; acquired before all others.
 
-    :raises InvalidInput: the name cannot be that of a lock file.
+    :raises InvalidInput: the uuid is not valid in the name of a lock file.
     """
     if not uuid:
         raise exception.InvalidInput("a consumer's lock needs the consumer's uuid")
@@ -55,25 +55,24 @@ def consumer_lock(uuid: str) -> str:
 
 
 def device_lock(address: PciAddress) -> str:
-    """The lock of a card, or of one of its regions."""
+    """Return the lock of a card, or of one of its regions."""
     return f"2-device-{address.domain:08x}{str(address)[-8:]}"
 
 
 def bitstream_lock(digest: Digest) -> str:
-    """The lock of whoever fetches or judges the image with this digest."""
-    # The name of a file is shorter than some digests; two that begin alike
-    # would but wait for each other.
+    """Return the lock for fetching or verifying the image with this digest."""
+    # File names are shorter than some digests; images whose digests share a
+    # prefix merely wait for each other.
     algorithm = digest.algorithm.replace("_", "-")
     return f"{_BITSTREAM}{algorithm}-{digest.value[:64]}"
 
 
 class Locks:
-    """The locks below one directory, which is made when it is missing.
+    """The locks below one directory, which is created if missing.
 
-    The leading digit of a lock's name is its place in the order in which
-    locks are taken, so sorting the names is enough to rule out deadlocks
-    within one :meth:`hold`. A thread that takes a lock which it already
-    holds waits for itself until the deadline.
+    The leading digit of a lock's name is its rank in the lock order, so sorting
+    the names rules out deadlocks within one :meth:`hold`. A thread that
+    acquires a lock which it already holds blocks until the deadline.
 
     :param directory: absolute path; readable by the owner's group at most.
     """
@@ -83,7 +82,7 @@ class Locks:
 
     @classmethod
     def below(cls, state_path: str) -> Self:
-        """Those of one state directory."""
+        """Return the locks of one state directory."""
         return cls(os.path.join(state_path, "locks"))
 
     @contextlib.contextmanager
@@ -104,7 +103,7 @@ class Locks:
 
     @contextlib.contextmanager
     def try_hold(self, names: Iterable[str]) -> Iterator[bool]:
-        """Hold every named lock if all are free now; yields whether they are.
+        """Hold every named lock if all are free now; yield whether they are held.
 
         :raises StateUnavailable: the lock files cannot be used.
         """
@@ -131,14 +130,14 @@ def _checked(name: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class _Queue:
-    """The threads of this process that want one lock file."""
+    """The threads of this process that contend for one lock file."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     users: int = 0
 
 
 class _Process:
-    """What this process, not its parent, holds and waits for."""
+    """Locks held and awaited by this process, excluding its parent's."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -147,7 +146,7 @@ class _Process:
 
     @contextlib.contextmanager
     def turn(self, path: str, deadline: float) -> Iterator[bool]:
-        """Wait among the threads of this process; yields whether it came."""
+        """Queue among the threads of this process; yield whether the turn came."""
         with self._guard:
             queue = self._queues.setdefault(path, _Queue())
             queue.users += 1
@@ -169,9 +168,9 @@ _process = _Process()
 
 
 def _forget_parent() -> None:
-    # A thread that the child does not have may have held the parent's guard.
-    # The files are closed now, because closing one later, when garbage is
-    # collected, would drop the lock that the child itself took on it.
+    # A thread that does not exist in the child may have held the parent's guard.
+    # The files are closed now: closing one later, at garbage collection, would
+    # release the lock that the child itself acquired on it.
     global _process
     inherited, _process = _process.files, _Process()
     for lock in inherited:
@@ -189,7 +188,7 @@ def _attempt(path: str, deadline: float) -> Iterator[bool]:
         try:
             yield lock is not None
         finally:
-            # A child that was forked in here leaves the parent's lock alone.
+            # A child that was forked here leaves the parent's lock alone.
             if lock is not None and process is _process:
                 _release(process, lock, path)
 
@@ -225,7 +224,7 @@ def _acquire(
 
 
 def _is_named(lock: fasteners.InterProcessLock, path: str) -> bool:
-    """Whether the locked file is the one that others find under its name."""
+    """Return whether the locked file still has its name."""
     held = os.fstat(lock.lockfile.fileno())
     try:
         named = os.stat(path)
@@ -236,7 +235,7 @@ def _is_named(lock: fasteners.InterProcessLock, path: str) -> bool:
 
 def _release(process: _Process, lock: fasteners.InterProcessLock, path: str) -> None:
     if os.path.basename(path).startswith((_CONSUMER, _BITSTREAM)):
-        # Only who holds the lock may do this: see the top of this module.
+        # Only the holder may do this: see the module docstring.
         with contextlib.suppress(OSError):
             os.unlink(path)
     _discard(process, lock)
@@ -248,8 +247,8 @@ def _discard(process: _Process, lock: fasteners.InterProcessLock) -> None:
 
 
 def _close(lock: fasteners.InterProcessLock) -> None:
-    # Closing drops the lock; fasteners itself leaves the file open where it
-    # did not get it.
+    # Closing releases the lock; fasteners leaves the file open if the acquisition
+    # failed.
     if lock.lockfile is not None:
         lock.lockfile.close()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The one row about the store itself: its identity, counter and version."""
+"""The metadata row of the store: its identity, epoch counter and version."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from os_acc.store.proven_tables import META
 
 
 class StoreMeta(NamedTuple):
-    """The row.
+    """The metadata row.
 
-    :ivar store: another one for each store that was ever made.
-    :ivar epoch: the number that the counter has reached.
-    :ivar version: of the schema; the same as in the header of the file.
+    :ivar store: identity, different for each store ever created.
+    :ivar epoch: the last value of the counter.
+    :ivar version: version of the schema; the same as in the header of the file.
     """
 
     store: str
@@ -26,9 +26,9 @@ class StoreMeta(NamedTuple):
 
 
 def read(connection: sqlite3.Connection) -> StoreMeta:
-    """The row of a store of this version.
+    """Return the metadata row of a store of the current version.
 
-    :raises Unreadable: it is not as it was written, or there is another number.
+    :raises DecodeError: the row is damaged, missing or not unique.
     """
     found = META.read(connection)
     if len(found) != 1 or not 0 <= found[0][1] <= LIMIT:
@@ -37,7 +37,7 @@ def read(connection: sqlite3.Connection) -> StoreMeta:
 
 
 def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
-    """Let the counter go on from a number."""
+    """Set the epoch counter."""
     connection.execute(
         "UPDATE meta SET epoch = ?1, digest = proof('meta', store, ?1, version)",
         (epoch,),
@@ -45,9 +45,9 @@ def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
 
 
 def contradicts_header(connection: sqlite3.Connection) -> bool:
-    """Whether the row proves itself, and names another version than the header.
+    """Return whether an intact row names another version than the header.
 
-    The row of an older store says nothing of it; that of a newer one has more.
+    An older schema does not record the version; a newer one has more columns.
     """
     try:
         found = connection.execute(f"SELECT {META.listed} FROM meta").fetchall()

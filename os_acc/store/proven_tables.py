@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tables whose rows prove themselves; in an open transaction, no policy here.
+"""Tables whose rows carry a digest; used in an open transaction.
 
-Each row has a digest of its table's name and of all its values with their types.
-It is compared whenever a row is read, and for every row when the store is opened.
+The digest of a row covers the table's name and all values with their types. It
+is checked whenever a row is read, and for every row when the store is opened.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from os_acc.store import codec, schema
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProvenTable:
-    """A table of plain columns, and a digest beside them.
+    """A table of plain columns, with a digest per row.
 
-    :ivar columns: all others, in the order of the table.
-    :ivar since: the first version of the schema that has it.
+    :ivar columns: all columns but the digest, in the order of the table.
+    :ivar since: the first version of the schema that has the table.
     """
 
     name: str
@@ -30,11 +30,11 @@ class ProvenTable:
 
     @property
     def listed(self) -> str:
-        """All columns, for a statement."""
+        """All columns, as a list for an SQL statement."""
         return ", ".join((*self.columns, "digest"))
 
     def is_sound(self, row: tuple[Any, ...]) -> bool:
-        """Whether a row of all columns is as it was written."""
+        """Return whether the digest of a row of all columns matches."""
         *values, digest = row
         return bool(digest) and codec.proof(self.name, *values) == digest
 
@@ -44,14 +44,14 @@ class ProvenTable:
         condition: str = "TRUE",
         *arguments: object,
     ) -> list[tuple[Any, ...]]:
-        """The values of rows, without their digests.
+        """Return the values of rows, without their digests.
 
-        :raises Unreadable: one of them is not as it was written.
+        :raises DecodeError: the digest of a row does not match.
         """
         version = schema.version_of(connection)
         if version < self.since:
             return []
-        # A reader brings no older store up to date.
+        # A read-only store of an older version is not migrated.
         proves = version >= schema.WITH_DIGESTS
         listed = self.listed if proves else ", ".join(self.columns)
         found = connection.execute(
@@ -70,9 +70,9 @@ class ProvenTable:
         *,
         keep: bool = False,
     ) -> int:
-        """Write rows in the place of those with the same key; how many.
+        """Insert or replace rows by key; return how many were written.
 
-        :param keep: leave rows that are there as they are.
+        :param keep: leave existing rows unchanged.
         """
         verb = "IGNORE" if keep else "REPLACE"
         marks = ", ".join("?" * (len(self.columns) + 1))
@@ -96,14 +96,14 @@ PLACES: Final = ProvenTable(
 OFFERED: Final = ProvenTable("offered_by", ("provider", "plugin"), schema.WITH_PLUGINS)
 RECORDED: Final = ProvenTable("recorded", ("address", "lease"), schema.WITH_RECORDED)
 
-#: A damaged row of these tables makes the whole store a damaged one.
+#: A damaged row in one of these tables makes the whole store damaged.
 DECISIVE: Final = (META, CLAIMS, PROVIDERS, TOLD, MADE, PLACES, OFFERED, RECORDED)
 
 
 def check(connection: sqlite3.Connection) -> None:
-    """Read every row that decides anything.
+    """Check the digest of every row in the decisive tables.
 
-    :raises Unreadable: one of them is not as it was written.
+    :raises DecodeError: the digest of a row does not match.
     """
     for table in DECISIVE:
         table.read(connection)

@@ -3,9 +3,9 @@
 """Providers as rows of an open transaction: published names, origins, plugins.
 
 No policy is applied here. A lost row of published names makes the name count as
-somebody else's, and it stays in Placement. A lost row of an origin costs a
-provider its name where cards share a serial number. A lost row of a plugin lets
-another plugin offer a device while its own plugin fails.
+foreign, and it stays in Placement. A lost row of an origin costs a provider its
+name where cards share a serial number. A lost row of a plugin lets another
+plugin offer a device while its own plugin fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS = {each.value: each for each in NameKind}
 
 
 def read_published(connection: sqlite3.Connection) -> PublishedNames:
-    """All that was told."""
+    """Return all names that os_acc published."""
     given: defaultdict[str, set[PlacementName]] = defaultdict(set)
     for provider, kind, text in TOLD.read(connection):
         if kind in _KINDS:
@@ -44,7 +44,7 @@ def read_published(connection: sqlite3.Connection) -> PublishedNames:
 def change_published(
     connection: sqlite3.Connection, more: PublishedNames, gone: PublishedNames
 ) -> None:
-    """Record what is told from now on, and what is not any more."""
+    """Record names as published, and others as no longer published."""
     connection.executemany(
         "DELETE FROM told WHERE provider = ? AND kind = ? AND name = ?", gone.rows()
     )
@@ -63,7 +63,7 @@ def _made(told: PublishedNames) -> list[tuple[str, str]]:
 
 
 def read_origins(connection: sqlite3.Connection) -> Mapping[str, ProviderOrigin]:
-    """The place of every provider that was ever offered, by its uuid."""
+    """Return the origin of every provider ever offered, by its uuid."""
     return MappingProxyType(
         {
             provider: ProviderOrigin(PciAddress.parse(address), key)
@@ -75,7 +75,7 @@ def read_origins(connection: sqlite3.Connection) -> Mapping[str, ProviderOrigin]
 def keep_origins(
     connection: sqlite3.Connection, places: Mapping[str, ProviderOrigin]
 ) -> None:
-    """Record where providers are now."""
+    """Record the current origins of providers."""
     PLACES.put(
         connection,
         [(uuid, str(each.address), each.key) for uuid, each in places.items()],
@@ -83,10 +83,10 @@ def keep_origins(
 
 
 def read_plugins(connection: sqlite3.Connection) -> Mapping[str, str]:
-    """The plugin of every provider of which it is on record, by its uuid."""
+    """Return the recorded plugin of each provider, by the provider's uuid."""
     return MappingProxyType(dict(OFFERED.read(connection)))
 
 
 def keep_plugins(connection: sqlite3.Connection, plugins: Mapping[str, str]) -> None:
-    """Record who offers providers now."""
+    """Record the plugins that offer providers now."""
     OFFERED.put(connection, plugins.items())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Read the store without leaving a trace.
+"""Read the store without side effects.
 
-Opening a :class:`os_acc.store.leases.Store` makes what is missing, takes lock
-files and repairs what it can. Somebody who only looks does none of that.
+Opening a :class:`os_acc.store.leases.Store` creates missing files, creates lock
+files and repairs damage. Reading a snapshot does none of this.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from os_acc.store.database import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoreSnapshot:
-    """What a store says; nothing where there is none yet.
+    """The contents of a store; empty if there is no store yet.
 
     :ivar damaged_claims: functions of leases that cannot be read.
     :ivar damaged_files: damaged stores that were set aside.
-    :ivar told: what Placement was told under our name.
-    :ivar requests: that were made of device profiles, with their leases.
-    :ivar places: what providers are named after, by uuid.
-    :ivar plugins: that offered each of them last, by uuid.
-    :ivar claimed: functions that the helper has taken without a lease here, with
-        the uuid of the lease.
+    :ivar told: the names that os_acc published in Placement.
+    :ivar requests: accelerator requests made from device profiles, with their
+        leases.
+    :ivar places: origins from which the names of providers derive, by uuid.
+    :ivar plugins: the plugin that last offered each provider, by uuid.
+    :ivar claimed: functions that the helper claims without a lease here, with the
+        uuid of the lease.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -67,7 +68,7 @@ class StoreSnapshot:
 
     @property
     def standing(self) -> RecordedState:
-        """The same as somebody has it who may write."""
+        """The same state as :meth:`.leases.Store.standing` returns it."""
         return RecordedState(
             self.leases,
             self.damaged_claims,
@@ -79,11 +80,11 @@ class StoreSnapshot:
 
 
 def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
-    """What the store below a state directory says at this moment.
+    """Return the current contents of the store below a state directory.
 
-    :param busy_timeout: how long to wait for those who write, in seconds.
-    :raises StoreDamaged: it is; this call leaves it where it is.
-    :raises StateUnavailable: it cannot be read.
+    :param busy_timeout: limit for waiting for writers, in seconds.
+    :raises StoreDamaged: the store is damaged; it is left in place.
+    :raises StateUnavailable: the store cannot be read.
     """
     database = Database(state_path, busy_timeout)
     try:
@@ -112,11 +113,11 @@ def _read(path: str, deadline: float) -> StoreSnapshot:
             try:
                 return _recorded(path, "ro", left)
             except sqlite3.OperationalError as error:
-                # A process was killed in the middle of a transaction. Undoing
-                # that is for those who write.
+                # A process was killed in the middle of a transaction. Rolling back is
+                # left to writers.
                 if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
                     raise
-        # A copy of ours shows what is left.
+        # A private copy can be rolled back.
         if (copied := _copied(path)) is not None:
             return copied
         if not left:
@@ -124,7 +125,7 @@ def _read(path: str, deadline: float) -> StoreSnapshot:
 
 
 def _copied(path: str) -> StoreSnapshot | None:
-    """What a copy says; None where somebody wrote while it was made."""
+    """Return the contents of a copy; None if it was written to meanwhile."""
     files = [each for each in (path, f"{path}-journal") if os.path.exists(each)]
     with tempfile.TemporaryDirectory(prefix="os-acc-") as directory:
         copies = [os.path.join(directory, os.path.basename(each)) for each in files]
@@ -153,7 +154,7 @@ def _recorded(path: str, mode: str, timeout: float) -> StoreSnapshot:
             isolation_level=None,
         )
     ) as connection:
-        # A damaged text must not make the rows around it unreadable.
+        # Damaged text must not make the rows around it unreadable.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.execute("BEGIN")
         if not schema.is_store(connection):

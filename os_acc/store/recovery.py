@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What can still be read of a damaged store goes into the new one."""
+"""Salvage the readable part of a damaged store into a new one."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from os_acc.store.proven_tables import (
 )
 
 _LEASE = "uuid, consumer, epoch, payload, digest"
-#: Tables whose rows are kept as they are. Events go with the file set aside.
+#: Tables whose rows are kept as they are. Events stay in the damaged file.
 _KEPT = (PROVIDERS, TOLD, MADE, PLACES, OFFERED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SalvagedContents:
-    """What a damaged store still says; nothing where it says nothing.
+    """The readable contents of a damaged store.
 
-    :ivar claims: also those that do not prove themselves.
-    :ivar tables: rows that prove themselves, of each table of plain columns.
-    :ivar regions_are_whole: whether this is all that it said of regions.
+    :ivar claims: all claims, also those whose digest does not match.
+    :ivar tables: intact rows of each table of plain columns.
+    :ivar regions_are_whole: whether no record of a region is missing.
     """
 
     leases: tuple[rows.LeaseRow, ...] = ()
@@ -50,16 +50,16 @@ class SalvagedContents:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """How many leases were kept, and how many were there but unreadable."""
+    """Numbers of leases: kept ones, and unreadable ones."""
 
     kept: int = 0
     damaged: int = 0
 
 
 def read(connection: sqlite3.Connection) -> SalvagedContents:
-    """Read a damaged store as far as it can be read.
+    """Read a damaged store as far as possible.
 
-    :raises sqlite3.Error: it cannot be read now, for a reason that passes.
+    :raises sqlite3.Error: the store cannot be read now; the error is transient.
     """
     return SalvagedContents(
         leases=tuple(
@@ -81,12 +81,12 @@ def read(connection: sqlite3.Connection) -> SalvagedContents:
 
 
 def write(connection: sqlite3.Connection, remains: SalvagedContents) -> RecoveryResult:
-    """Copy every lease that proves itself, and every claim that is left.
+    """Copy every intact lease and every remaining claim.
 
-    A claim whose lease is not among them keeps its device out of use, also where
-    it does not prove itself: what it was may be known of it alone.
+    A claim without an intact lease keeps its device out of use, even if the
+    claim's digest does not match: it may be the only remaining record.
 
-    :param connection: a new store, in a transaction.
+    :param connection: connection to a new store, in a transaction.
     """
     kept: set[str] = set()
     damaged, last = 0, remains.epoch
@@ -116,7 +116,7 @@ def write(connection: sqlite3.Connection, remains: SalvagedContents) -> Recovery
 
 
 def _is_whole(connection: sqlite3.Connection) -> bool:
-    """Whether nothing is missing of what is recorded of regions."""
+    """Return whether all records of regions are present and intact."""
     try:
         (verdict,) = connection.execute(
             "PRAGMA integrity_check(unknown_regions)"
@@ -126,7 +126,7 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
         if errors.is_passing(error):
             raise
     except UnicodeDecodeError:
-        # As in _scan().
+        # See _scan().
         pass
     return False
 
@@ -150,11 +150,11 @@ def _texts(
 def _scan(
     connection: sqlite3.Connection, table: str, columns: str
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table with their rowid, in its order; none if it is another."""
-    # By all that they say: a damaged rowid may be that of another row.
+    """Yield the rows of a table with their rowid; none if columns are missing."""
+    # Keyed by all values: a damaged rowid may equal that of another row.
     found: dict[tuple[Any, ...], None] = {}
-    # A damaged page ends a scan; what lies behind it is reached from the
-    # other end. An index may lie, so none is asked.
+    # A scan ends at a damaged page; the rows behind it are reached from the
+    # other end. Indexes are not used: they may be damaged.
     for direction in ("ASC", "DESC"):
         try:
             for row in connection.execute(

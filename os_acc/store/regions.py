@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is known of regions, and of which nothing is; in an open transaction.
+"""Records of region contents; used in an open transaction.
 
-A row is proved by its digest. Where one is not, or rows may be missing, any
-region may be the one that it named: all are in doubt then, but those that are
-recorded as proved since.
+Each row carries a digest. If one does not match, or rows may be missing, the lost
+record may concern any region: all regions then count as unverified, except those
+that were verified afterwards.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LOG = log.getLogger(__name__)
 
 COLUMNS = "key, image, proved, digest"
 
-#: No region's key: that of the row which says that rows have been lost.
+#: Pseudo-key of the row that marks records as lost.
 _ALL = "*"
 
 
 class RegionState(enum.IntEnum):
-    """What the column ``proved`` says of a region, and ``image`` beside it.
+    """The values of the column ``proved``.
 
-    FAILED: its programming has begun with this image, and is not proved.
-    PROVED: it holds this. ENTRUSTED: it did, and a guest was given the
-    function through which it is programmed.
+    FAILED: programming has begun with the image in ``image``, and the result is
+    unverified. PROVED: the region holds ``image``, verified. ENTRUSTED: the region
+    was verified, but its programming function was then attached to a guest.
     """
 
     FAILED = 0
@@ -42,7 +42,7 @@ class RegionState(enum.IntEnum):
 
 
 class RegionRow(NamedTuple):
-    """One row as SQLite gives it; in a damaged file, anything may be in it."""
+    """One raw row; in a damaged file, the values may be anything."""
 
     key: object
     image: object
@@ -51,7 +51,7 @@ class RegionRow(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is what was once written."""
+        """Whether the digest matches."""
         return (
             isinstance(self.key, str)
             and isinstance(self.image, str)
@@ -62,12 +62,12 @@ class RegionRow(NamedTuple):
 
 
 def read(connection: sqlite3.Connection) -> UnverifiedRegions:
-    """What is in doubt, by all that the store says."""
+    """Return the unverified regions, according to all records."""
     version = schema.version_of(connection)
     if version < schema.WITH_REGIONS:
         return NO_DOUBTS
     if version < schema.WITH_PROOF:
-        # Somebody only looks, and brings nothing up to date.
+        # A read-only store of an older version is not migrated.
         found = connection.execute("SELECT key FROM unknown_regions").fetchall()
         return UnverifiedRegions(proved=frozenset()) if found else NO_DOUBTS
     rows = _rows(connection)
@@ -84,9 +84,9 @@ def read(connection: sqlite3.Connection) -> UnverifiedRegions:
 
 
 def doubt(connection: sqlite3.Connection, key: str, image: str) -> RegionRow | None:
-    """Record that a region is about to be programmed with an image.
+    """Record that programming of a region with an image is about to begin.
 
-    :returns: what was recorded of it before.
+    :returns: the previous record.
     """
     before = _row_of(connection, key)
     _all_are(connection)
@@ -95,7 +95,7 @@ def doubt(connection: sqlite3.Connection, key: str, image: str) -> RegionRow | N
 
 
 def settle(connection: sqlite3.Connection, key: str, content: str) -> None:
-    """Record what a region is proved to hold."""
+    """Record the verified contents of a region."""
     _all_are(connection)
     _put(connection, _row(key, content, RegionState.PROVED))
 
@@ -103,7 +103,7 @@ def settle(connection: sqlite3.Connection, key: str, content: str) -> None:
 def entrust(connection: sqlite3.Connection, key: str) -> None:
     """Record that a guest can program a region from now on.
 
-    Of one of which nothing is known, this says nothing new.
+    The record of a region that is already unverified stays unchanged.
     """
     all_are = _all_are(connection)
     before = _row_of(connection, key)
@@ -114,7 +114,7 @@ def entrust(connection: sqlite3.Connection, key: str) -> None:
 
 
 def recall(connection: sqlite3.Connection, key: str, before: RegionRow | None) -> None:
-    """Record again what was known before a programming that never began."""
+    """Restore the record of a region whose programming never began."""
     _all_are(connection)
     if before is not None:
         _put(connection, before)
@@ -123,29 +123,29 @@ def recall(connection: sqlite3.Connection, key: str, before: RegionRow | None) -
 
 
 def tell(connection: sqlite3.Connection) -> None:
-    """Log that rows do not prove themselves, where some do not."""
+    """Log an error if records of regions are damaged."""
     if not is_sound(connection):
         LOG.error(
-            "the records of some regions are damaged: no region is given out before"
-            " it has been programmed anew"
+            "The records of some regions are damaged; no region is offered before it"
+            " has been programmed again"
         )
 
 
 def is_sound(connection: sqlite3.Connection) -> bool:
-    """Whether each row is what was once written."""
+    """Return whether the digest of each row matches."""
     return all(row.is_sound for row in _rows(connection))
 
 
 def keep(
     connection: sqlite3.Connection, rows: Iterable[RegionRow], *, whole: bool
 ) -> None:
-    """Put into a new store what a damaged one still said.
+    """Copy the intact records of a damaged store into a new one.
 
-    :param rows: that are sound.
-    :param whole: whether no others were there.
+    :param rows: intact rows.
+    :param whole: whether no other rows existed.
     """
     for row in rows:
-        # What was proved then may have been in doubt since, in what is lost.
+        # A later record, now lost, may have made a verified region unverified.
         if whole or row.proved == RegionState.FAILED:
             _put(connection, row)
     if not whole:
@@ -153,10 +153,10 @@ def keep(
 
 
 def _all_are(connection: sqlite3.Connection) -> bool:
-    """Whether all are in doubt; then this is recorded.
+    """Return whether all regions are unverified; if so, record it.
 
-    A damaged row need not have been that of the region whose row it is now,
-    which may be about to take its place.
+    The record precedes any change of a row: a damaged row may have belonged to
+    another region, and may be overwritten next.
     """
     if read(connection).proved is None:
         return False
@@ -169,7 +169,7 @@ def _keys(rows: Iterable[RegionRow], state: RegionState) -> frozenset[str]:
 
 
 def _row_of(connection: sqlite3.Connection, key: str) -> RegionRow | None:
-    """The row of a region, if it is sound."""
+    """Return the row of a region, if it is intact."""
     return next(
         (row for row in _rows(connection) if row.key == key and row.is_sound), None
     )

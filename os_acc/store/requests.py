@@ -2,8 +2,8 @@
 
 """Accelerator requests as rows of an open transaction; no policy here.
 
-A row that does not prove itself counts as none. What its request had is its
-lease's, and the lease proves itself.
+A damaged row counts as missing. The devices of its request belong to the lease,
+which carries its own digest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS = "uuid, payload, digest"
 def select(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
 ) -> list[AcceleratorRequest]:
-    """Requests in the order in which they were made, without their leases."""
+    """Return requests in order of creation, without their leases."""
     if schema.version_of(connection) < schema.WITH_REQUESTS:
         return []
     cursor = connection.execute(
@@ -44,7 +44,7 @@ def select(
 def joined(
     found: Iterable[AcceleratorRequest], leases: Iterable[Lease]
 ) -> tuple[AcceleratorRequest, ...]:
-    """Requests, each with its lease."""
+    """Return the requests, each with its lease."""
     known = {lease.uuid: lease for lease in leases}
     return tuple(
         dataclasses.replace(each, lease=known.get(each.uuid)) for each in found
@@ -66,7 +66,7 @@ def insert(
 def update(
     connection: sqlite3.Connection, requests: Iterable[AcceleratorRequest]
 ) -> int:
-    """Write rows in the place of those of the same uuids; how many there were."""
+    """Replace rows by uuid; return how many existed."""
     changed = 0
     for each in requests:
         payload = _encode(each)
@@ -78,9 +78,9 @@ def update(
 
 
 def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
-    """Record of those of these that are requests that they have nothing more.
+    """Record the given requests as unbound; ignore uuids of other leases.
 
-    One that has failed to be bound stays that, until somebody has seen it.
+    A request whose binding failed keeps that state, so that it stays visible.
     """
     for uuid in uuids:
         for each in select(connection, "uuid = ?", uuid):
@@ -92,7 +92,7 @@ def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
 def move(
     connection: sqlite3.Connection, uuids: Iterable[str], instance_uuid: str
 ) -> None:
-    """Record of those of these that are requests whose they are from now on."""
+    """Record a new instance for the bound requests among the given uuids."""
     for uuid in uuids:
         for each in select(connection, "uuid = ?", uuid):
             if each.binding:
@@ -101,7 +101,7 @@ def move(
 
 
 def sweep(connection: sqlite3.Connection) -> None:
-    """Remove rows that do not prove themselves: they count as none."""
+    """Remove damaged rows, which count as missing."""
     if schema.version_of(connection) < schema.WITH_REQUESTS:
         return
     whole = {each.uuid for each in select(connection)}
@@ -118,7 +118,7 @@ def delete(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
 
 
 def keep(connection: sqlite3.Connection, rows: Iterable[tuple[object, ...]]) -> None:
-    """Put into a new store what a damaged one still said."""
+    """Copy the intact rows of a damaged store into a new one."""
     found = {each.uuid: each for each in _sound(rows)}
     insert(connection, found.values())
 
@@ -129,12 +129,12 @@ def _sound(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
             try:
                 found = _decode(payload)
             except (KeyError, TypeError, ValueError) as error:
-                LOG.error("accelerator request %s is damaged: %s", uuid, error)
+                LOG.error("Accelerator request %s is damaged: %s", uuid, error)
                 continue
             if found.uuid == uuid:
                 yield found
                 continue
-        LOG.error("the record of accelerator request %s does not prove itself", uuid)
+        LOG.error("The record of accelerator request %s is damaged", uuid)
 
 
 def _encode(request: AcceleratorRequest) -> str:

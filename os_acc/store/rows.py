@@ -21,7 +21,7 @@ COLUMNS = "rowid, uuid, consumer, epoch, payload, digest"
 
 
 class LeaseRow(NamedTuple):
-    """One row as SQLite gives it; in a damaged file, anything may be in it."""
+    """One raw row; in a damaged file, the values may be anything."""
 
     rowid: int
     uuid: object
@@ -32,9 +32,9 @@ class LeaseRow(NamedTuple):
 
 
 def lease_of(row: LeaseRow) -> Lease:
-    """The lease of a row that proves itself.
+    """Return the lease of a row.
 
-    :raises codec.Unreadable: the row is not what was once written.
+    :raises codec.DecodeError: the row is damaged.
     """
     if not isinstance(row.payload, str):
         raise codec.DecodeError("its payload is not text")
@@ -53,7 +53,7 @@ def lease_of(row: LeaseRow) -> Lease:
 def select(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
 ) -> list[LeaseRow]:
-    """Rows in the order in which they were added."""
+    """Return rows in order of creation."""
     cursor = connection.execute(
         f"SELECT {COLUMNS} FROM leases WHERE {condition} ORDER BY rowid",
         arguments,
@@ -64,12 +64,13 @@ def select(
 def next_epoch(
     connection: sqlite3.Connection, now: int, accepted: AcceptedEpochs | None = None
 ) -> int:
-    """The next number, above all that this store gave out, and near ``now``.
+    """Return the next epoch: above all earlier ones, and close to ``now``.
 
-    :param now: microseconds; makes the number rise even if the store is lost.
-    :param accepted: by the helper, which has refused a number; None: it has not.
-        The number may then be lower than those before. The counter follows no
-        further up than the helper would on this store's word.
+    :param now: microseconds; makes epochs rise even if the store is lost.
+    :param accepted: epochs that the helper accepts, after it rejected one;
+        None: none was rejected. The result may then be lower than earlier
+        epochs. The counter rises no further than the helper's own limit for
+        this store.
     """
     last = meta.read(connection).epoch
     own = min(max(last + 1, now), epoch.LIMIT)
@@ -80,7 +81,7 @@ def next_epoch(
 
 
 def insert(connection: sqlite3.Connection, lease: Lease) -> None:
-    """Write a new row; its addresses have to be claimed separately."""
+    """Insert a row; its addresses have to be claimed separately."""
     payload = codec.encode(lease)
     connection.execute(
         "INSERT INTO leases (uuid, consumer, epoch, payload, digest)"
@@ -90,7 +91,7 @@ def insert(connection: sqlite3.Connection, lease: Lease) -> None:
 
 
 def update(connection: sqlite3.Connection, row: LeaseRow, lease: Lease) -> None:
-    """Write a lease in the place of one that was read before."""
+    """Replace the lease of a row that was read before."""
     payload = codec.encode(lease, previous=str(row.payload))
     connection.execute(
         "UPDATE leases SET consumer = ?, epoch = ?, payload = ?, digest = ?"
@@ -106,18 +107,18 @@ def update(connection: sqlite3.Connection, row: LeaseRow, lease: Lease) -> None:
 
 
 def delete(connection: sqlite3.Connection, row: LeaseRow) -> None:
-    """Remove a row, and what its lease claims."""
+    """Remove a row and the claims of its lease."""
     connection.execute("DELETE FROM leases WHERE rowid = ?", (row.rowid,))
     release(connection, row)
 
 
 def release(connection: sqlite3.Connection, row: LeaseRow) -> None:
-    """Remove what a lease claims."""
+    """Remove the claims of a lease."""
     connection.execute("DELETE FROM claims WHERE lease = ?", (row.uuid,))
 
 
 def claim(connection: sqlite3.Connection, lease: Lease) -> str | None:
-    """Claim all addresses of a lease; the first one that is taken, or None."""
+    """Claim all addresses of a lease; return the first one taken, or None."""
     for address in addresses_of(lease):
         if not CLAIMS.put(connection, [(address, lease.uuid)], keep=True):
             return address
@@ -126,22 +127,22 @@ def claim(connection: sqlite3.Connection, lease: Lease) -> str | None:
 
 
 def restore_claims(connection: sqlite3.Connection, lease: Lease) -> None:
-    """Claim what a lease has to hold, wherever nobody else holds it."""
+    """Claim the addresses of a lease again, unless another lease claims them."""
     claims = [(address, lease.uuid) for address in addresses_of(lease)]
     CLAIMS.put(connection, claims, keep=True)
 
 
 def addresses_of(lease: Lease) -> list[str]:
-    """All addresses that a lease takes from the host, sorted."""
+    """Return all addresses that a lease claims, sorted."""
     return [str(address) for address in sorted({lease.address, *lease.members})]
 
 
 def set_aside(connection: sqlite3.Connection, row: LeaseRow, found: str) -> None:
-    """Move a damaged row out of the way; what it claims stays claimed.
+    """Move a damaged row to the table of damaged ones; its claims stay.
 
-    :param found: when and why, for people.
+    :param found: time and reason, for operators.
     """
-    # Within SQL, so that the bytes stay as they are, text or not.
+    # Within SQL, so that bytes that are not text stay unchanged.
     connection.execute(
         "INSERT INTO damaged"
         " SELECT uuid, consumer, epoch, payload, digest, ?"
@@ -155,7 +156,7 @@ _ORPHANS = "lease NOT IN (SELECT uuid FROM leases)"
 
 
 def orphans(connection: sqlite3.Connection) -> Iterator[PciAddress]:
-    """Addresses that are claimed by leases which cannot be read any more."""
+    """Yield addresses claimed by leases that cannot be read."""
     yield from _parsed(CLAIMS.read(connection, f"{_ORPHANS} ORDER BY address"))
 
 
@@ -168,12 +169,12 @@ def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[PciAddress]:
 
 
 def claims_of(connection: sqlite3.Connection, row: LeaseRow) -> Iterator[PciAddress]:
-    """Addresses that the lease of a row claims, whether it can be read or not."""
+    """Yield the addresses that the lease of a row claims, readable or not."""
     yield from _parsed(CLAIMS.read(connection, "lease = ?", row.uuid))
 
 
 def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:
-    """Drop the damaged lease that claims an address; how many claims it had."""
+    """Delete the damaged lease that claims an address; return its claim count."""
     condition = f"{_ORPHANS} AND lease = (SELECT lease FROM claims WHERE address = ?)"
     connection.execute(
         "DELETE FROM damaged WHERE uuid IN"
@@ -186,10 +187,12 @@ def forget_orphans(connection: sqlite3.Connection, address: PciAddress) -> int:
 
 
 def recorded(connection: sqlite3.Connection) -> Mapping[PciAddress, str]:
-    """What the helper has taken for leases that are not here, by their uuids.
+    """Return functions that the helper claims for leases missing here.
 
-    A copy of the helper's list, for those who cannot ask the helper. A lost row is
-    no harm: the helper refuses to take such a function for another lease.
+    This copies the helper's list for readers without access to the helper. A
+    lost row does no harm: the helper rejects a claim for another lease.
+
+    :returns: lease uuids by address.
     """
     rows = RECORDED.read(connection, "address NOT IN (SELECT address FROM claims)")
     found: dict[PciAddress, str] = {}
@@ -202,7 +205,7 @@ def recorded(connection: sqlite3.Connection) -> Mapping[PciAddress, str]:
 def keep_recorded(
     connection: sqlite3.Connection, claimed: Mapping[PciAddress, str]
 ) -> None:
-    """Record what the helper has listed, in place of what it listed before."""
+    """Replace the copy of the helper's list."""
     connection.execute("DELETE FROM recorded")
     RECORDED.put(
         connection, [(str(address), lease) for address, lease in claimed.items()]

@@ -34,7 +34,7 @@ FIRST, SECOND, LOST, UNLEASED = (
     f"{number}1111111-1111-4111-8111-111111111111" for number in range(1, 5)
 )
 #: How the log reports a row that is set aside.
-_REPORT = re.compile("damaged|does not prove itself")
+_REPORT = re.compile("damaged")
 #: A provider whose device has gone.
 _GONE = "99999999-9999-4999-8999-999999999999"
 _FAST = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The data of an image on its way here."""
+"""Download of image data from Glance."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from os_acc.objects.image import Image
 from os_acc.rest.transport import DATA
 
 _PIECE = 2**20
-# Python refuses to read integers of thousands of digits.
+# Bounded: Python refuses to convert thousands of digits to an integer.
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 _LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 class Download:
-    """A file on its way here; see :class:`os_acc.bitstreams.source.ImageStream`.
+    """A running download; see :class:`os_acc.bitstreams.source.ImageStream`.
 
-    :ivar offset: where it really begins.
+    :ivar offset: the actual start of the data.
     """
 
     def __init__(self, response: requests.Response, image: Image, offset: int) -> None:
@@ -38,11 +38,11 @@ class Download:
         self._about = f"the data of image {image.id}"
 
     def __iter__(self) -> Iterator[bytes]:
-        """The file in pieces of at most a mebibyte.
+        """Yield the data in pieces of at most a mebibyte.
 
-        :raises CutShort: Glance sent less than it had told of.
-        :raises ImageServiceUnavailable: the connection was dropped, or is
-            silent, or the deadline has passed.
+        :raises DownloadInterrupted: Glance sent less than it announced.
+        :raises ImageServiceUnavailable: the connection was dropped or timed out, or
+            the deadline has passed.
         """
         received = 0
         try:
@@ -74,9 +74,9 @@ class Download:
 
 
 def begin(http: adapter.Adapter, image: Image, offset: int) -> Download:
-    """Ask for the data of an image, from an offset on where Glance can.
+    """Start a download, from the offset if Glance supports it.
 
-    :raises ImageNotFound: there are none.
+    :raises ImageNotFound: the image has no data.
     """
     headers = {"Accept": DATA, "Accept-Encoding": "identity"}
     if offset:
@@ -94,7 +94,7 @@ def begin(http: adapter.Adapter, image: Image, offset: int) -> Download:
 
 
 def _begins(response: requests.Response, image: Image, offset: int) -> int | None:
-    """Where the answer begins; None where it is of no use for this offset."""
+    """Return the offset of the response; None if it is unusable for a resume."""
     code = response.status_code
     if offset and code == 416:
         return None
@@ -124,7 +124,7 @@ def _begins(response: requests.Response, image: Image, offset: int) -> int | Non
 
 
 def _continues(response: requests.Response, image: Image, offset: int) -> bool:
-    """Whether the answer is all the rest, and of the file that was begun."""
+    """Return whether the response is the complete rest of the same file."""
     told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if told is None or _encoded(response) or int(told[1]) != offset:
         return False

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The errors of os_acc for those of glanceclient, keystoneauth1 and requests."""
+"""Translation of errors of glanceclient, keystoneauth1 and requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from os_acc.rest.retries import Failures
 
 
 class GlanceRefused(Exception):
-    """Glance itself answers with the status of an error, not Keystone."""
+    """Glance, not Keystone, returned an error status."""
 
 
-#: Everything that is raised on the way to an image: OSError is requests' base, too,
-#: and the last are what glanceclient makes of an answer that is not Glance's.
+#: Every exception of an access to an image. OSError is the base of requests' errors;
+#: the last group are glanceclient's errors for a response that is not Glance's.
 RAISED = (
     ksa.ClientException,
     glance.BaseException,
@@ -31,20 +31,20 @@ RAISED = (
     GlanceRefused,
     *errors.NOT_THEIRS,
 )
-# The errors of glanceclient for a connection that was refused, dropped or silent.
+# glanceclient's errors for a connection that was refused, dropped or timed out.
 _NETWORK = (glance.CommunicationError, glance.InvalidEndpoint)
 _REFUSED = (GlanceRefused, glance.HTTPException)
 
 
 def is_connection(error: BaseException) -> bool:
-    """Whether the connection failed, rather than the answer."""
+    """Return whether the connection failed, rather than the response."""
     return errors.is_connection(error, _NETWORK)
 
 
 def check(answer: Response) -> Response:
-    """Return an answer that is one.
+    """Return a successful response.
 
-    :raises Refused: it has the status of an error.
+    :raises GlanceRefused: it has an error status.
     """
     if answer.status_code >= 300:
         raise GlanceRefused(responses.refusal(answer))
@@ -52,7 +52,7 @@ def check(answer: Response) -> Response:
 
 
 def is_cut_short(error: BaseException) -> bool:
-    """Whether an answer ended in order, and before its end."""
+    """Return whether a response ended before its announced length."""
     return any(
         isinstance(cause, http.client.IncompleteRead) for cause in errors.chain(error)
     )
@@ -61,10 +61,10 @@ def is_cut_short(error: BaseException) -> bool:
 def translated(
     error: Exception, code: int | None, about: str, deadline: float
 ) -> exception.BitstreamError | exception.InvalidConfiguration:
-    """The error to raise, from this one.
+    """Return the os_acc error for an exception.
 
-    :param code: the status of the last answer, where there is one.
-    :param about: what was asked for: "image <id>", "the images".
+    :param code: the status of the last response, if there is one.
+    :param about: the requested object: "image <id>", "the images".
     """
     told = f"{about}: {errors.told(error)}"
     if time.monotonic() >= deadline:

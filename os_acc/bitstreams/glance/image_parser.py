@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Glance says of an image, as a value of ours."""
+"""Parser of Glance's images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import types
 from os_acc.objects.image import Image
 from os_acc.rest.responses import JsonValue
 
-# Image service API v2, "Show image": what is no property of the image's own.
+# Image service API v2, "Show image": the fields that are no custom properties.
 _FIELDS = frozenset(
     {
         "id", "name", "status", "visibility", "protected", "os_hidden",
@@ -22,11 +22,11 @@ _FIELDS = frozenset(
 
 
 def image(answer: JsonValue) -> Image:
-    """Return Glance's answer as an image.
+    """Parse an image.
 
-    Properties are texts; those of another type are left out.
+    Properties are strings; those of other types are left out.
 
-    :raises Malformed: it has no id, or a field has another type than Glance's.
+    :raises ResponseMalformed: it has no ID, or a field has an unexpected type.
     """
     image_id = answer["id"]
     size = _optional(answer, "size")

@@ -14,11 +14,11 @@ from os_acc.rest.service import Service
 
 GROUP = cfg.OptGroup(
     "os_acc_glance",
-    title="Glance, as os_acc uses it",
-    help="How the Image service is reached for the bitstreams of FPGAs, and as "
-    "whom. Nobody's token is handed on: os_acc sees the images that this user "
-    "sees. auth_section names another section that has these credentials "
-    "already, as [placement] or [service_user] do.",
+    title="Glance, as a source of bitstreams",
+    help="Endpoint and credentials of the Image service, for bitstreams of FPGAs. "
+    "os_acc never uses a tenant's token: it sees the images that this user "
+    "sees. auth_section can name another section with these credentials, such "
+    "as [placement] or [service_user].",
 )
 
 SERVICE: Final = Service(

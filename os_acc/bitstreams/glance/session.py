@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Glance is asked with, made from the options."""
+"""Session with Glance, from its options."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from os_acc.rest.session import access
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GlanceSession:
-    """What to ask Glance with.
+    """The clients of Glance.
 
-    :ivar client: glanceclient's, for the metadata of images.
-    :ivar http: for their data, which glanceclient can neither begin in the
-        middle nor always give back in pieces.
+    :ivar client: glanceclient's HTTP client, for the metadata of images.
+    :ivar http: an adapter for image data, which glanceclient can neither request
+        from an offset nor always return in pieces.
     """
 
     client: Any
@@ -31,9 +31,9 @@ class GlanceSession:
 
 
 def link(conf: cfg.ConfigOpts) -> GlanceSession:
-    """Read the options; nothing is asked for yet.
+    """Read the options, without any request.
 
-    :raises InvalidConfiguration: there are too few, or some make no sense.
+    :raises InvalidConfiguration: options are missing or invalid.
     """
     found = access(conf, SERVICE)
     where = found.where

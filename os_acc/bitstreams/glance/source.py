@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The images of Glance, as the interface of sources has them."""
+"""Glance as a source of images."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Glance's ids are nothing else; anything else would be another address.
+# Glance's IDs are UUIDs; any other text would form another URL.
 _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PAGE = 200
-# Images that are looked at for one question.
+# Images that one search reads.
 _MOST = 10_000
 
 
 class Glance:
-    """A source of images that is Glance.
+    """Glance as an image source; thread-safe.
 
-    Threads may share one: they share its token, too. glanceclient and
-    keystoneauth1 are imported when it is first asked for something.
+    Threads share the token, too. glanceclient and keystoneauth1 are imported at
+    the first request.
 
-    Images that are hidden (``os_hidden``) are found by their id alone.
+    Hidden images (``os_hidden``) are found only by ID.
 
-    :param conf: as it is when the first image is asked for.
+    :param conf: the configuration, read at the first request.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -51,9 +51,9 @@ class Glance:
     def image(self, image_id: str, deadline: float) -> Image:
         """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
 
-        :raises ImageNotFound: there is none, or none that we may see.
+        :raises ImageNotFound: it does not exist, or is not visible.
         :raises ImageServiceUnavailable: Keystone or Glance do not answer.
-        :raises InvalidConfiguration: they do not let us in, or are not there.
+        :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
         """
         if not _ID.fullmatch(image_id):
             raise exception.ImageNotFound(
@@ -68,14 +68,14 @@ class Glance:
         """See :meth:`os_acc.bitstreams.source.ImageSource.images`.
 
         :raises ImageServiceUnavailable: Keystone or Glance do not answer.
-        :raises InvalidConfiguration: they do not let us in, or are not there.
+        :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
         """
         last: str | None = None
         listed, more = 0, True
         while more:
             page, more = self._page(filters, last, deadline)
             yield from (found for found in page if has(found, filters))
-            # A page without images counts for one: it has an end as well.
+            # An empty page counts as one image, so that the loop ends.
             listed += max(1, len(page))
             if listed > _MOST:
                 raise exception.ImageServiceUnavailable(
@@ -96,11 +96,11 @@ class Glance:
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[Download]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.data`.
 
-        Nothing is verified here, and glanceclient is not asked.
+        The data are not verified here, and glanceclient is not used.
 
         :raises ImageNotFound: it is gone, has no data, or is deactivated.
         :raises ImageServiceUnavailable: Keystone or Glance do not answer.
-        :raises InvalidConfiguration: they do not let us in, or are not there.
+        :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
         """
         from os_acc.bitstreams.glance import download
 
@@ -167,10 +167,10 @@ def _page(
 
 
 def _asked_of(link: GlanceSession, path: str) -> JsonValue:
-    """Ask for a document.
+    """Request a document.
 
-    The models that glanceclient makes of it follow a schema that the server sends,
-    and fail in ways of their own: here every field is read as its type.
+    glanceclient's models follow a schema that the server sends, and fail in ways
+    of their own: here every field is read with its expected type.
     """
     from os_acc.rest.responses import JsonValue
 
@@ -179,15 +179,15 @@ def _asked_of(link: GlanceSession, path: str) -> JsonValue:
 
 
 def _asked_for(filters: Mapping[str, str]) -> dict[str, str]:
-    """Return the filters as Glance takes them."""
+    """Return the filters in Glance's syntax."""
     asked = dict(filters)
     if "owner" in asked:
-        # Glance lists the community images of others to those who ask for them.
+        # Glance lists community images of others only with this filter.
         asked.setdefault("visibility", "all")
     name = filters.get("name", "")
     if ":" in name:
-        # Glance takes what is before a colon for an operator, and knows no way
-        # to write a quote: such a name is looked for among all.
+        # Glance parses the text before a colon as an operator, and has no escape for
+        # a quote: for a name with both, all images are listed.
         del asked["name"]
         if not set(name) & set('"\\'):
             asked["name"] = f'in:"{name}"'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What ``os-acc check`` looks at: one small function for each question."""
+"""The checks of ``os-acc check``: one small function for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BEFORE", "CHECKS", "CheckContext", "Finding", "Severity", "run"]
 
 Check: TypeAlias = Callable[[CheckContext], Iterable[Finding]]
 
-#: While root, if started by root: it starts helpers without sudo.
+#: Checks that run as root, if started by root: helpers then need no sudo.
 BEFORE: Sequence[tuple[str, Check]] = (
     ("configuration", configured.configuration),
     ("helper base", helpers.base),
@@ -24,7 +24,7 @@ BEFORE: Sequence[tuple[str, Check]] = (
     ("privileged.conf", helpers.limits),
 )
 
-#: As the owner of the state directory.
+#: Checks that run as the owner of the state directory.
 CHECKS: Sequence[tuple[str, Check]] = (
     ("iommu", devices.iommu_on),
     ("vfio-pci", devices.vfio_ready),
@@ -50,7 +50,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
 def run(
     checks: Sequence[tuple[str, Check]], context: CheckContext
 ) -> Iterator[Finding]:
-    """Make these checks, each whatever has become of the others."""
+    """Run these checks; the failure of one does not stop the others."""
     for name, check in checks:
         try:
             findings = list(check(context))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Is what the operator configured complete and understood?"""
+"""Checks of the configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc.objects.numa import NUMACell
 
 
 def configuration(context: CheckContext) -> Iterator[Finding]:
-    """Can the options be read, and from where?"""
+    """Check that the options can be read; report their files."""
     state_path = context.settings.state_path
     read = files.read_files(context.config)
     if read:
@@ -28,7 +28,7 @@ def configuration(context: CheckContext) -> Iterator[Finding]:
 
 
 def device_spec(context: CheckContext) -> Iterator[Finding]:
-    """Does it parse, and does each part of it name something?"""
+    """Check that ``device_spec`` parses, and that each entry matches a device."""
     if not context.named.entries:
         yield warning(
             "it names nothing: os_acc touches no device",
@@ -53,7 +53,7 @@ def device_spec(context: CheckContext) -> Iterator[Finding]:
 
 
 def plugins(context: CheckContext) -> Iterator[Finding]:
-    """Which plugins are in use, and which could not be?"""
+    """Report the loaded plugins, and the ones set aside."""
     for aside in context.plugins.set_aside:
         yield failed(
             f"{aside.name} is set aside: {aside.reason}",
@@ -67,8 +67,8 @@ def plugins(context: CheckContext) -> Iterator[Finding]:
 
 
 def networks(context: CheckContext) -> Iterator[Finding]:
-    """Are the NUMA nodes of physical networks and tunnels those of this host?"""
-    context.settings  # noqa: B018  (says first what is wrong with the options)
+    """Check that the NUMA nodes of physical networks and tunnels exist."""
+    context.settings  # noqa: B018  (reports invalid options first)
     affinity = network_options.NetworkAffinity.load(context.config)
     host = affinity.on(numa.read_topology(context.root))
     idle = network_options.idle_sections(context.config)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the checks look at, each part read when it is first needed."""
+"""The subject of the checks; each part is read on first use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from os_acc.store.locks import Locks
 
 
 class Severity(enum.Enum):
-    """FAILED: os_acc cannot serve, or cannot do what it is told to."""
+    """Result of a check. FAILED: os_acc cannot serve as configured."""
 
     OK = "ok"
     WARNING = "warning"
@@ -32,7 +32,7 @@ class Severity(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: how it is, what was found, what to do about it."""
+    """One line of the report: result, description and hint."""
 
     result: Severity
     what: str
@@ -40,31 +40,31 @@ class Finding:
     check: str = ""
 
     def named(self, check: str) -> Self:
-        """The same, with the name of its check."""
+        """Return the same finding with the name of its check."""
         return dataclasses.replace(self, check=check)
 
 
 def ok(what: str) -> Finding:
-    """All is well."""
+    """Return a finding without problems."""
     return Finding(Severity.OK, what)
 
 
 def warning(what: str, hint: str) -> Finding:
-    """It works, but not all of it, or not as meant."""
+    """Return a finding that os_acc works only in part, or not as intended."""
     return Finding(Severity.WARNING, what, hint)
 
 
 def failed(what: str, hint: str) -> Finding:
-    """It does not work."""
+    """Return a finding that os_acc does not work."""
     return Finding(Severity.FAILED, what, hint)
 
 
 class CheckContext:
     """A host with its configuration and state.
 
-    What cannot be read raises an error of ours, again at each attempt.
+    An unreadable part raises an error of os_acc, again at each access.
 
-    :param broken: why the configuration could not be parsed, if it could not.
+    :param broken: the error that prevented parsing the configuration, if any.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class CheckContext:
 
     @functools.cached_property
     def settings(self) -> conf.Settings:
-        """The options."""
+        """The options of os_acc."""
         if self._broken is not None:
             raise self._broken
         return conf.Settings.load(self.config)
 
     @functools.cached_property
     def named(self) -> DeviceSpec:
-        """What ``[os_acc] device_spec`` names."""
+        """The devices in ``[os_acc] device_spec``."""
         return specs.parse(self.settings.device_spec)
 
     @functools.cached_property
@@ -94,42 +94,42 @@ class CheckContext:
 
     @functools.cached_property
     def plugins(self) -> plugins.Plugins:
-        """The plugins, and those that were set aside."""
+        """The loaded plugins, and the ones set aside."""
         return plugins.load(self.config, self.settings.enabled_plugins)
 
     @functools.cached_property
     def image_settings(self) -> options.BitstreamSettings:
         """The options of images."""
-        self.settings  # noqa: B018  (says first what is wrong with the options)
+        self.settings  # noqa: B018  (reports invalid options first)
         return options.BitstreamSettings.load(self.config)
 
     @functools.cached_property
     def image_rules(self) -> policy.ImagePolicy:
-        """Which images may be programmed."""
+        """The policy for images that may be programmed."""
         self.settings  # noqa: B018  (as above)
         return policy.ImagePolicy.load(self.config)
 
     @functools.cached_property
     def images(self) -> library.Library:
-        """The images, wherever they are."""
+        """The bitstream library, whatever its source."""
         state_path = self.settings.state_path
         return library.build(self.config, state_path, Locks.below(state_path))
 
     @functools.cached_property
     def recorded(self) -> readonly.StoreSnapshot:
-        """What the store says."""
+        """The contents of the store."""
         return readonly.read(self.settings.state_path, service.STORE_SECONDS)
 
     @functools.cached_property
     def look(self) -> HostInspection:
-        """All of it together."""
-        self.settings  # noqa: B018  (says first what is wrong with the options)
+        """The inspection of the host with its store."""
+        self.settings  # noqa: B018  (reports invalid options first)
         return service.look(self.config, self.root)
 
     def failure(self, error: exception.OsAccError) -> Finding:
-        """The finding for a check that could not be made.
+        """Return the finding for a check that could not run.
 
-        One cause that stops several checks fails once.
+        A cause that stops several checks is reported as failed once.
         """
         if str(error) in self._told:
             return warning("not checked, for a reason told above", "mend that first")

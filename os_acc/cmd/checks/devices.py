@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which devices are named and yet not offered?"""
+"""Checks of devices that are configured but not offered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc.objects.device import RejectedDevice, RejectReason
 
 
 def iommu_on(context: CheckContext) -> Iterator[Finding]:
-    """Are there IOMMU groups?"""
+    """Check that IOMMU groups exist."""
     if iommu.iommu_on(context.root):
         yield ok(f"{len(context.host.groups)} IOMMU groups")
     else:
@@ -27,7 +27,7 @@ def iommu_on(context: CheckContext) -> Iterator[Finding]:
 
 
 def vfio_ready(context: CheckContext) -> Iterator[Finding]:
-    """Is the driver there?"""
+    """Check that vfio-pci is available."""
     vfio.vfio_ready(context.root)
     yield ok("the driver is loaded")
 
@@ -56,7 +56,7 @@ _TOLD_ELSEWHERE = (
     RejectReason.DENYLISTED,
     RejectReason.UNKNOWN_STATE,
     *_ISOLATION,
-    # As it should be: the VFs are what is offered, or the card is in use.
+    # Expected: the VFs are offered instead, or the card is in use.
     RejectReason.HAS_VFS,
     RejectReason.PF_LEASED,
     RejectReason.VFS_LEASED,
@@ -65,7 +65,7 @@ _SHOWN = 4
 
 
 def claims(context: CheckContext) -> Iterator[Finding]:
-    """Does Nova claim what os_acc is told to take?"""
+    """Check that Nova claims no device of os_acc."""
     both = _refused(context, (RejectReason.NOVA_CLAIMS,))
     if both:
         yield failed(
@@ -79,7 +79,7 @@ def claims(context: CheckContext) -> Iterator[Finding]:
 
 
 def isolation(context: CheckContext) -> Iterator[Finding]:
-    """Can the IOMMU keep apart what is offered from the rest?"""
+    """Check that the IOMMU isolates the offered devices from all others."""
     found = _refused(context, _ISOLATION)
     for refused in found[:_SHOWN]:
         yield warning(f"{refused.address}: {refused}", _ISOLATION[refused.reason])
@@ -92,7 +92,7 @@ def isolation(context: CheckContext) -> Iterator[Finding]:
 
 
 def denylist(context: CheckContext) -> Iterator[Finding]:
-    """Does vfio-pci refuse any of them for their errata?"""
+    """Check that vfio-pci denies no device because of its errata."""
     found = _refused(context, (RejectReason.DENYLISTED,))
     if found:
         yield warning(
@@ -105,7 +105,7 @@ def denylist(context: CheckContext) -> Iterator[Finding]:
 
 
 def unknown(context: CheckContext) -> Iterator[Finding]:
-    """Is anything prepared for a guest that no lease knows of?"""
+    """Check that no device is prepared for a guest without a lease."""
     found = [
         each
         for each in device_states(context.look)
@@ -122,7 +122,7 @@ def unknown(context: CheckContext) -> Iterator[Finding]:
 
 
 def others(context: CheckContext) -> Iterator[Finding]:
-    """What else is named and not offered, and is anything?"""
+    """Report all other devices that are not offered, and the number offered."""
     for aside in context.look.stock.set_aside:
         yield failed(
             f"the plugin {aside.name} offers nothing: {aside.reason}",

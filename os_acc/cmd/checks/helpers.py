@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Can the privileged helper be started?"""
+"""Checks of the privileged helper."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from os_acc.privsep.rootconf import LimitMode
 
 
 def base(checked: CheckContext) -> Iterator[Finding]:
-    """Does the context that writes start?"""
+    """Check that the context for writing starts."""
     yield _start(checked, privsep.base)
 
 
 def inspect(checked: CheckContext) -> Iterator[Finding]:
-    """Does the context that looks who holds a device start?"""
+    """Check that the context for finding holders starts."""
     yield _start(checked, privsep.inspect)
 
 
 def image(checked: CheckContext) -> Iterator[Finding]:
-    """Does the context that programs FPGAs start?"""
+    """Check that the context for programming FPGAs starts."""
     yield _start(checked, privsep.image)
 
 
 def limits(checked: CheckContext) -> Iterator[Finding]:
-    """Does root's configuration limit what the helper does for its callers?"""
+    """Check that root's configuration limits the helper."""
     settings = checked.settings
     deadline = time.monotonic() + settings.initialize_timeout
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Can bitstreams be fetched, trusted and kept?"""
+"""Checks of bitstreams: source, signatures and cache."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from os_acc.cmd import identity
 from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.store import errors
 
-# Seconds for a session with the Image service and one page of images.
+# Timeout in seconds for an Image service session and one page of images.
 _PATIENCE = 30.0
 _SHOWN = 4
 
 
 def source(context: CheckContext) -> Iterator[Finding]:
-    """Where do the images come from, and does that answer?"""
+    """Check that the source of images answers."""
     settings = context.image_settings
     where = settings.directory if settings.source == "directory" else "Glance"
     try:
@@ -38,11 +38,11 @@ def source(context: CheckContext) -> Iterator[Finding]:
 
 
 def signers(context: CheckContext) -> Iterator[Finding]:
-    """Who may sign images, where they have to be signed?"""
+    """Check the certificates of signers, if images have to be signed."""
     if not context.image_rules.signed:
         yield ok("images need not be signed")
         return
-    # Few need it, and cryptography takes long to import.
+    # Rarely needed, and cryptography imports slowly.
     from os_acc.bitstreams import certificates
 
     directory = context.image_settings.certificates
@@ -65,7 +65,7 @@ def signers(context: CheckContext) -> Iterator[Finding]:
 
 
 def cache(context: CheckContext) -> Iterator[Finding]:
-    """Can images be kept, by whom, and how many more?"""
+    """Check the owner, the permissions and the free space of the cache."""
     path = context.images.cache.directory
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
@@ -80,7 +80,7 @@ def cache(context: CheckContext) -> Iterator[Finding]:
 
 
 def files(context: CheckContext) -> Iterator[Finding]:
-    """Does anything lie in the cache that does not belong there?"""
+    """Check for foreign files in the cache."""
     found = context.images.cache.survey()
     if found.abandoned:
         yield warning(

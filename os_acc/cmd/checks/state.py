@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Can what has to survive a crash be written, and is it sound?"""
+"""Checks of the state directory and the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from os_acc.cmd.checks.context import CheckContext, Finding, failed, ok, warning
 from os_acc.host.attributes import read_lines
 from os_acc.objects.lease import LeaseState
 
-# POSIX record locks there do not hold, or not across hosts and crashes.
+# POSIX record locks do not work there, or not across hosts and crashes.
 _REMOTE = frozenset(
     {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3"}
 )
@@ -21,7 +21,7 @@ _VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 
 def directory(context: CheckContext) -> Iterator[Finding]:
-    """Is it there, with the right owner, writable, with space left?"""
+    """Check that the directory exists, its owner, permissions and free space."""
     path = context.settings.state_path
     uid, _gid = identity.check_owner(path)
     owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
@@ -45,7 +45,7 @@ def directory(context: CheckContext) -> Iterator[Finding]:
 
 
 def file_system(context: CheckContext) -> Iterator[Finding]:
-    """Is it local, and does it survive a reboot?"""
+    """Check that the file system is local and survives a reboot."""
     path = os.path.realpath(context.settings.state_path)
     kind = _kind(context.root, path)
     hint = "move [os_acc] state_path to a local disk, while no instance has devices"
@@ -60,7 +60,7 @@ def file_system(context: CheckContext) -> Iterator[Finding]:
 
 
 def files(context: CheckContext) -> Iterator[Finding]:
-    """Did somebody else leave files there that the owner cannot write?"""
+    """Check that all files belong to the owner of the directory."""
     path = context.settings.state_path
     uid, _gid = identity.check_owner(path)
     strange = [each for each in _below(path) if os.lstat(each).st_uid != uid]
@@ -74,7 +74,7 @@ def files(context: CheckContext) -> Iterator[Finding]:
 
 
 def records(context: CheckContext) -> Iterator[Finding]:
-    """Is the store sound, and does anything in it wait for an operator?"""
+    """Check that the store is intact, and list records that need an operator."""
     found = context.recorded
     for path in found.damaged_files:
         yield warning(
@@ -102,10 +102,10 @@ def records(context: CheckContext) -> Iterator[Finding]:
 
 
 def _kind(root: str, path: str) -> str | None:
-    """The type of the file system that a path is on.
+    """Return the type of a path's file system.
 
-    Documentation/filesystems/proc.rst: "/proc/self/mounts", of which a later
-    line covers an earlier one of the same place.
+    Documentation/filesystems/proc.rst: in "/proc/self/mounts", a later line
+    covers an earlier one of the same mount point.
     """
     best, kind = "", None
     for line in read_lines(os.path.join(root, "proc/self/mounts")):

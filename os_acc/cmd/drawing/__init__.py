@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What ``os-acc topology`` draws: a tree of lines, as text and as SVG."""
+"""Drawings of ``os-acc topology``: a tree of lines, as text and as SVG."""

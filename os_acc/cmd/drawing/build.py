@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The lines of a drawing, from what was found."""
+"""Build the lines of a drawing from a snapshot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from os_acc.objects.pci import PciAddress
 
 
 def supplies(snapshot: HostSnapshot) -> tuple[Supply, ...]:
-    """For a guest in each one of the cells, or for the one that is asked about."""
+    """Return the supplies for a guest in each cell, or for the given guest."""
     names = sorted({each.resource_class for each in snapshot.accelerators})
     return tuple(_supply(snapshot, name) for name in names)
 
@@ -60,10 +60,10 @@ def _free(guest: GuestCells, nodes: Sequence[int | None]) -> tuple[int, ...]:
 
 
 def draw(snapshot: HostSnapshot, *, long: bool = False) -> Drawing:
-    """The host as a tree.
+    """Draw the host as a tree.
 
-    :param long: each function has a line of its own, those that os_acc is not
-        told of as well.
+    :param long: draw each function as a separate line, including functions
+        that os_acc does not use.
     """
     return Drawing(_Artist(snapshot, long).host(), supplies(snapshot))
 
@@ -116,7 +116,7 @@ class _Artist:
         )
 
     def _unlisted(self) -> Iterator[Line]:
-        """Nodes of functions that are no cells: they have gone, or are offline."""
+        """Yield nodes of functions that are not in the topology: offline or gone."""
         known = {cell.id for cell in self._snapshot.topology.cells}
         for node in sorted(each for each in self._forest.nodes if each is not None):
             if node not in known:
@@ -137,7 +137,7 @@ class _Artist:
             )
 
     def _node(self, *nodes: int | None) -> Iterator[Line]:
-        """All that is in one node, or in several."""
+        """Yield all lines of one node, or of several."""
         planted, functions = self._forest, self._snapshot.functions
         tops = [each for node in nodes for each in planted.tops.get(node, ())]
         others = [each for node in nodes for each in planted.others.get(node, ())]
@@ -154,9 +154,9 @@ class _Artist:
             )
 
     def _lines(self, some: Sequence[PciAddress]) -> Iterator[Line]:
-        """Functions beside each other; those of one slot as one card.
+        """Yield adjacent functions; those of one slot as one card.
 
-        VFs whose PF is drawn elsewhere are told of as if they were below it.
+        VFs whose PF is drawn elsewhere are drawn as if below it.
         """
         places: dict[PciAddress | tuple[int, ...], list[PciAddress]] = {}
         for address in some:
@@ -189,7 +189,7 @@ class _Artist:
         return line if self._long or device else self._without_detours(line)
 
     def _without_detours(self, line: Line) -> Line:
-        """Bridges in one line, where each has nothing but the next one below it."""
+        """Merge a chain of bridges that have a single child into one line."""
         if line.mark is not Mark.PLACE or len(line.below) != 1:
             return line
         (only,) = line.below
@@ -203,7 +203,7 @@ class _Artist:
         )
 
     def _strange(self, address: PciAddress) -> tuple[str, ...]:
-        """What is above it, where that is drawn elsewhere."""
+        """Describe the parent of a function, if it is drawn elsewhere."""
         function = self._snapshot.functions[address]
         above = function.physfn or self._snapshot.parents.get(address)
         if above is None or above == self._forest.above.get(address):
@@ -238,18 +238,18 @@ class _Artist:
             )
 
     def _vfs_of(self, pf: PciAddress) -> Sequence[PciAddress]:
-        """By what either side says: one of them may be unreadable."""
+        """Return the VFs of a PF by the links of both sides; one may be unreadable."""
         functions = self._snapshot.functions
         named = functions[pf].vfs if pf in functions else ()
         naming = (at for at, each in functions.items() if each.physfn == pf)
         return sorted({*named, *naming})
 
     def _alike(self, vfs: Sequence[PciAddress]) -> list[list[PciAddress]]:
-        # Whatever is below a VF, it stays there.
+        # A VF with lines below it keeps its own line.
         return forest.alike(self._snapshot, vfs, apart=self._forest.below)
 
     def _missing(self) -> Iterator[Line]:
-        """What is leased or named, and cannot be seen."""
+        """Yield leased or named functions that cannot be read."""
         host = self._snapshot.host
         lines = [
             Line(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which function is drawn below which, and in which cell."""
+"""Arrangement of functions as trees in NUMA cells."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from os_acc.cmd.drawing import labels
 from os_acc.cmd.drawing.snapshot import HostSnapshot
 from os_acc.objects.pci import PciAddress
 
-# Of so many instances each has a line of its own below one card.
+# Up to this number, each instance has a line of its own below a card.
 _HOLDERS = 8
 
 
 def alike(
     snapshot: HostSnapshot, vfs: Sequence[PciAddress], apart: Collection[PciAddress]
 ) -> list[list[PciAddress]]:
-    """The VFs of one card, together where they differ in nothing but their places.
+    """Group the VFs of one card that differ only in their addresses.
 
-    Where many instances have some, these are told of together as well.
+    With many instances, the VFs of all instances are grouped as well.
 
-    :param apart: that each have a line of their own.
+    :param apart: VFs that each have a line of their own.
     """
     leases = [device.lease for vf in vfs if (device := snapshot.states.get(vf))]
     by_holder = len({lease.consumer for lease in leases if lease}) <= _HOLDERS
@@ -37,7 +37,7 @@ def alike(
 
 
 def _key(snapshot: HostSnapshot, vf: PciAddress, *, by_holder: bool) -> object:
-    """What VFs have in common of which one line tells."""
+    """Return the properties that VFs on one line have in common."""
     function, device = snapshot.functions[vf], snapshot.states.get(vf)
     common = (labels.driver(function), function.iommu_group is None)
     if device is None:
@@ -45,7 +45,7 @@ def _key(snapshot: HostSnapshot, vf: PciAddress, *, by_holder: bool) -> object:
     told = (*common, device.state, device.resource_class, device.reason)
     if device.lease is None:
         return told
-    # Who is in trouble is named.
+    # The instances of devices in trouble are always named.
     is_named = by_holder or device.state is not DeviceStatus.LEASED
     consumer = device.lease.consumer if is_named else ""
     return (*told, device.lease.attach_target, consumer)
@@ -58,10 +58,10 @@ _Places = Mapping[PciAddress | None, tuple[PciAddress, ...]]
 class FunctionTrees:
     """The functions of a host as trees, each in one NUMA node.
 
-    :ivar above: what a function is drawn below; not of those at the top.
-    :ivar below: the other way round; sorted.
-    :ivar tops: those that are below no other, by node; sorted.
-    :ivar others: those that are not drawn, by node; sorted.
+    :ivar above: the parent of a function; missing for those at the top.
+    :ivar below: the children of a function; sorted.
+    :ivar tops: functions without a parent, by node; sorted.
+    :ivar others: functions that are not drawn, by node; sorted.
     """
 
     above: Mapping[PciAddress, PciAddress]
@@ -71,14 +71,14 @@ class FunctionTrees:
 
     @property
     def nodes(self) -> frozenset[int | None]:
-        """Where there are functions."""
+        """The nodes that have functions."""
         return frozenset({*self.tops, *self.others})
 
 
 def plant(snapshot: HostSnapshot, everything: bool) -> FunctionTrees:
-    """Put every function of the host into its place.
+    """Arrange every function of the host in trees.
 
-    What os_acc may take is drawn, and what that is below.
+    Functions that os_acc may use are drawn, with their parents.
 
     :param everything: draw all functions.
     """
@@ -109,10 +109,10 @@ def plant(snapshot: HostSnapshot, everything: bool) -> FunctionTrees:
 
 
 def _above(snapshot: HostSnapshot, address: PciAddress) -> PciAddress | None:
-    """The PF, or the next bridge, of the same node.
+    """Return the PF, or the next bridge, of the same node.
 
     The kernel gives a function the node of its bus, but firmware, quirks and
-    whoever writes to ``numa_node`` may say otherwise.
+    writes to ``numa_node`` may override this.
     """
     function = snapshot.functions[address]
     above = function.physfn or snapshot.parents.get(address)

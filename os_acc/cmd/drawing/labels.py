@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is said of functions and cells."""
+"""Texts about functions and cells."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from os_acc.objects.request import AttachTarget
 def addresses(
     some: Iterable[PciAddress], neighbours: Sequence[PciAddress] | None = None
 ) -> str:
-    """Addresses as ranges, such as ``0000:3b:02.0-03.7, 04.1``.
+    """Format addresses as ranges, for example ``0000:3b:02.0-03.7, 04.1``.
 
-    :param neighbours: a range leaves out none of these that is between its ends;
-        default: there are no others.
+    :param neighbours: all addresses of which a range must not skip any; default:
+        only the given ones.
     """
     wanted = set(some)
     order = sorted(wanted) if neighbours is None else neighbours
@@ -39,7 +39,7 @@ def addresses(
 
 
 def numbers(some: Iterable[int]) -> str:
-    """Numbers as ranges, such as ``0-7,16``."""
+    """Format numbers as ranges, for example ``0-7,16``."""
     order = sorted(set(some))
     parts: list[list[int]] = []
     for number in order:
@@ -51,7 +51,7 @@ def numbers(some: Iterable[int]) -> str:
 
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """First and last place of each row of truths."""
+    """Yield the first and last index of each run of true values."""
     first = None
     for place, flag in enumerate((*flags, False)):
         if flag and first is None:
@@ -62,7 +62,7 @@ def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
 
 
 def _short(address: PciAddress, before: PciAddress | None) -> str:
-    """Without domain and bus where they are those of the one before."""
+    """Format an address, without domain and bus if equal to the one before."""
     if before is not None and address.parts[:2] == before.parts[:2]:
         return f"{address.slot:02x}.{address.function:x}"
     return str(address)
@@ -111,24 +111,24 @@ _FEW = 3
 
 
 def plain(text: str) -> str:
-    """Text without what would move a cursor, hide, or be no XML."""
+    """Replace characters that are unprintable or invalid in XML."""
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def kind(function: PciFunction) -> str:
-    """What it is for, by its class."""
+    """Return the kind of a function, by its class code."""
     base = function.class_code >> 16
     return _CLASSES.get(base, f"class {base:02x}")
 
 
 def kinds(functions: Iterable[PciFunction]) -> str:
-    """How many there are of each kind."""
+    """Return the number of functions of each kind."""
     counted = Counter(map(kind, functions))
     return ", ".join(f"{name}: {counted[name]}" for name in sorted(counted))
 
 
 def affinity(snapshot: HostSnapshot, node: int | None) -> Iterator[str]:
-    """How a device of a node stands to the guest, and which policy allows that."""
+    """Yield the affinity of a node to the guest, and the policies allowing it."""
     found = snapshot.affinity(node)
     if found is not None:
         policies = allowing(found)
@@ -138,12 +138,12 @@ def affinity(snapshot: HostSnapshot, node: int | None) -> Iterator[str]:
 
 
 def allowing(found: Affinity) -> tuple[NUMAPolicy, ...]:
-    """The policies by which a guest may have what stands so to it."""
+    """Return the policies that allow a device with this affinity."""
     return tuple(policy for policy in POLICIES if allows(policy, found))
 
 
 def holder(leases: Sequence[Lease]) -> Iterator[str]:
-    """Who has something, or had it last."""
+    """Yield the current or last holder of devices."""
     consumers = {lease.consumer: lease for lease in leases}
     if len(consumers) > 1:
         yield f"{len(consumers)} instances"
@@ -156,11 +156,11 @@ def holder(leases: Sequence[Lease]) -> Iterator[str]:
 
 
 def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
-    """All that is said of one function, the most important first."""
+    """Yield all details of one function, the most important first."""
     found = snapshot.functions[address]
     device = snapshot.states.get(address)
     if device is not None and _goes_along(device):
-        # All else is said of the one that it goes along with.
+        # The function that it goes along with has all other details.
         yield plain(device.reason)
         yield from (role(found), driver(found))
         return
@@ -173,7 +173,7 @@ def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
 
 
 def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
-    """What is said of VFs that differ in nothing but their places."""
+    """Yield the details of VFs that differ only in their addresses."""
     found = [snapshot.functions[each] for each in some]
     devices = [snapshot.states[each] for each in some if each in snapshot.states]
     if devices:
@@ -185,23 +185,23 @@ def alike(snapshot: HostSnapshot, some: Sequence[PciAddress]) -> Iterator[str]:
 
 
 def role(found: PciFunction) -> str:
-    """Its class, and what it is in SR-IOV's terms."""
+    """Return the kind of a function, and its SR-IOV role."""
     if found.role is PciRole.PF:
         return f"{kind(found)}, {len(found.vfs)} of {found.total_vfs} VFs"
     return f"{kind(found)} VF" if found.role is PciRole.VF else kind(found)
 
 
 def driver(found: PciFunction) -> str:
-    """The driver that it has."""
+    """Return the name of the function's driver."""
     return plain(found.driver) if found.driver else "no driver"
 
 
 def cell(found: NUMACell) -> Iterator[str]:
-    """What a cell has."""
+    """Yield the resources of a cell."""
     cpus = found.cpuset | found.pcpuset
     yield f"CPUs {numbers(cpus)}" if cpus else "no CPUs"
     yield _size(found.memory)
-    # By ascending size: the first are no huge ones.
+    # By ascending size: the first entry is for normal pages.
     for pages in found.mempages[1:]:
         if pages.total:
             size = _size(pages.size_kb // 1024)
@@ -220,7 +220,7 @@ def cell(found: NUMACell) -> Iterator[str]:
 
 
 def cells(some: Sequence[int]) -> str:
-    """Cells by their numbers."""
+    """Format the numbers of cells."""
     return f"{'cells' if len(some) > 1 else 'cell'} {numbers(some)}"
 
 
@@ -236,7 +236,7 @@ def _device(snapshot: HostSnapshot, devices: Sequence[DeviceState]) -> Iterator[
 
 
 def _goes_along(device: DeviceState) -> bool:
-    """Whether it is what a guest gets besides, as it is in the same group."""
+    """Return whether a guest gets it only as a member of an IOMMU group."""
     if device.lease is not None:
         return device.address != device.lease.address
     handles = device.provider.device.handles if device.provider else ()

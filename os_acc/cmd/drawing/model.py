@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A drawing, before it is known where it is drawn."""
+"""The model of a drawing, independent of its output format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from os_acc.objects.pci import PciAddress
 
 
 class Mark(enum.Enum):
-    """What a line is about; it has a colour where there are colours."""
+    """The meaning of a line, which determines its colour."""
 
     PLACE = "place"
     HOST = "host"
@@ -26,11 +26,11 @@ class Mark(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """One line, and what is below it.
+    """One line, and the lines below it.
 
-    :ivar state: one word of ``os-acc device list``; empty where it has none.
-    :ivar framed: whether there is a frame around it and what is below.
-    :ivar functions: those that it stands for, without those below.
+    :ivar state: a state of ``os-acc device list``; empty for other lines.
+    :ivar framed: whether a frame encloses the line and all below it.
+    :ivar functions: the functions of the line, without those below.
     """
 
     label: str
@@ -42,23 +42,24 @@ class Line:
     below: tuple[Line, ...] = ()
 
     def all(self) -> Iterator[Line]:
-        """This line and all below it, from the top."""
+        """Yield this line and all below it, from the top."""
         yield self
         for line in self.below:
             yield from line.all()
 
     @property
     def depth(self) -> int:
-        """How many lines are below each other, at most."""
+        """The maximum number of nested lines."""
         return 1 + max((line.depth for line in self.below), default=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """What guests in these cells would have to choose from.
+    """The free accelerators for guests in these cells.
 
-    :ivar cells: that are all alike in this; of one guest in several: as ``0+1``.
-    :ivar free: accelerators that are free, for each policy.
+    :ivar cells: cells with equal numbers; for one guest in several cells: as
+        ``0+1``.
+    :ivar free: number of free accelerators, for each policy.
     """
 
     cells: str
@@ -67,20 +68,20 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Supply:
-    """The accelerators of one resource class that are free."""
+    """The free accelerators of one resource class."""
 
     resource_class: str
     free: int
     choices: tuple[Choice, ...]
 
 
-#: The order of ``Choice.free``: from the strictest.
+#: The order of ``Choice.free``: from the strictest policy.
 POLICIES = tuple(NUMAPolicy)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drawing:
-    """A host, and what guests could get of it."""
+    """A host, and the accelerators available to guests."""
 
     host: Line
     supplies: tuple[Supply, ...]

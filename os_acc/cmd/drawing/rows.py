@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The same tree for programs: a row for each socket, cell and function."""
+"""The tree as rows for programs: one for each socket, cell and function."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COLUMNS = (
     "IOMMU Group",
     "Reason",
 )
-#: Where it is asked for a guest.
+#: Additional columns for a given guest.
 MORE = ("Affinity", "Policies")
 
 
 def rows(snapshot: HostSnapshot) -> Iterator[tuple[Any, ...]]:
-    """What is drawn with ``--long``, in ``COLUMNS`` and ``MORE`` of them."""
+    """Yield the tree of ``--long``, in ``COLUMNS``, and ``MORE`` for a guest."""
     cells = snapshot.topology.cells
     blank = (None,) * (len(COLUMNS) - 4)
     for socket in sorted({cell.socket for cell in cells if cell.socket is not None}):

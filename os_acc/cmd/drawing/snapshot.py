@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""All that is drawn, as it was found."""
+"""The data of a drawing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from os_acc.service import HostInspection
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Accelerator:
-    """What one guest can have; ``is_free``: nobody has it, and it is in order."""
+    """One accelerator for a guest; ``is_free``: unused and not faulty."""
 
     resource_class: str
     numa_node: int | None
@@ -29,10 +29,10 @@ class Accelerator:
 class HostSnapshot:
     """A host at one moment.
 
-    :ivar name: of the compute node.
-    :ivar states: what is with the functions that os_acc may take.
-    :ivar parents: what is right above each function that is not on a root bus.
-    :ivar guest: for whom devices are looked at; None: for nobody in particular.
+    :ivar name: name of the compute node.
+    :ivar states: states of the functions that os_acc may use.
+    :ivar parents: the direct parent of each function that is not on a root bus.
+    :ivar guest: the guest of the drawing; None: no particular guest.
     """
 
     name: str
@@ -49,7 +49,7 @@ class HostSnapshot:
         return self.host.functions
 
     def affinity(self, node: int | None) -> Affinity | None:
-        """How a node stands to the guest; None where there is none."""
+        """Return the affinity of a node to the guest; None without a guest."""
         return self.guest.affinity(node) if self.guest else None
 
 
@@ -60,9 +60,9 @@ def of(
     topology: NUMATopology,
     cells: tuple[int, ...] = (),
 ) -> HostSnapshot:
-    """What somebody who only looks has seen.
+    """Return a snapshot from an inspection.
 
-    :param cells: those of a guest; empty: there is none.
+    :param cells: cells of a guest; empty: no guest.
     """
     states = {each.address: each for each in device_states(look)}
     return HostSnapshot(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A drawing as a picture: SVG 1.1, without scripts and without other files."""
+"""Output of a drawing as SVG 1.1, without scripts and external files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 from os_acc.cmd.drawing import text_table
 from os_acc.cmd.drawing.model import POLICIES, Drawing, Line, Mark
 
-# In pixels. A column is a little more than the fonts below take, so that a
-# text never leaves its frame.
+# In pixels. A column is a little wider than those of the fonts below, so that
+# text never exceeds its frame.
 _COLUMN, _ROW, _STEP, _EDGE, _PADDING = 7.4, 18, 22, 16, 6
 _COLUMNS = 120
 _LEAST_COLUMNS = 48
@@ -44,7 +44,7 @@ text { fill: #e5e7eb; }
 
 
 def render(drawing: Drawing) -> str:
-    """The picture, the same for the same drawing."""
+    """Return the picture; equal drawings give equal pictures."""
     canvas = _Canvas()
     canvas.line(drawing.host, 0)
     canvas.table(drawing)
@@ -53,7 +53,7 @@ def render(drawing: Drawing) -> str:
 
 @dataclasses.dataclass(slots=True)
 class _Size:
-    """How much is drawn upon."""
+    """The used area."""
 
     width: float = 0.0
     height: int = _EDGE
@@ -67,7 +67,7 @@ class _Canvas:
         self._texts = ElementTree.Element("g")
 
     def line(self, line: Line, depth: int) -> int:
-        """Draw a line and all below it; the height at which it begins."""
+        """Draw a line and all below it; return the height at which it begins."""
         left = _EDGE + depth * _STEP
         if line.framed:
             self._size.height += _PADDING
@@ -87,7 +87,7 @@ class _Canvas:
         return top
 
     def table(self, drawing: Drawing) -> None:
-        """Draw what guests could get."""
+        """Draw the table of available accelerators."""
         self._size.height += _ROW
         for row in text_table.table(drawing):
             if len(row) > 1:
@@ -104,11 +104,11 @@ class _Canvas:
                 self._size.height += _ROW
 
     def text(self, drawing: Drawing) -> str:
-        """All that was drawn."""
+        """Return the SVG document."""
         width = math.ceil(self._size.width) + 2 * _EDGE
         height = self._size.height + _EDGE
         for frame in self._frames:
-            # What is within a frame ends before it does.
+            # Nested frames end before the outer ones.
             left = int(frame.get("x", "0"))
             frame.set("width", str(width - left - left // 3))
         root = ElementTree.Element(
@@ -147,7 +147,7 @@ class _Canvas:
         self._size.height += _ROW
 
     def _first(self, line: Line, first: str, left: float) -> None:
-        """Label, state and what else fits, each from its own column on."""
+        """Draw the label, the state and the rest, each at its own column."""
         place = text_table.state_at(line, first)
         cut = place[1] if place else len(line.label)
         parts = [(0, min(len(line.label), len(first)), "label")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A drawing for a terminal."""
+"""Output of a drawing on a terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from os_acc.cmd.drawing import text_table
 from os_acc.cmd.drawing.model import Drawing, Line, Mark
 
-#: Less is not of use.
+#: The minimum usable width.
 LEAST_WIDTH = 40
 
-# Select Graphic Rendition (ECMA-48, 8.3.117): colours that are to be read on
-# light and on dark ground.
+# Select Graphic Rendition (ECMA-48, 8.3.117): colours that are legible on light
+# and dark backgrounds.
 _COLOURS = {
     Mark.FREE: "32",
     Mark.LEASED: "34",
@@ -26,7 +26,7 @@ _COLOURS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Signs:
-    """What leads to a line: to one between others, and to the last."""
+    """The branches that lead to a line: to one between others, and to the last."""
 
     to_next: str
     to_last: str
@@ -40,10 +40,10 @@ _ASCII = _Signs("|- ", "`- ", "|  ")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Style:
-    """How a terminal is drawn on.
+    """The properties of a terminal.
 
-    :ivar width: in columns; not less than ``LEAST_WIDTH`` is kept to.
-    :ivar encoding: of the terminal; what it does not have becomes ``?``.
+    :ivar width: in columns; at least ``LEAST_WIDTH`` is used.
+    :ivar encoding: encoding of the terminal; unsupported characters become ``?``.
     """
 
     width: int
@@ -52,7 +52,7 @@ class Style:
 
 
 def render(drawing: Drawing, style: Style) -> Iterator[str]:
-    """The lines of the drawing, none wider than the terminal."""
+    """Yield the lines of the drawing, none wider than the terminal."""
     pen = _Pen(style, drawing.host.depth)
     for line in pen.tree(drawing.host, "", ""):
         yield pen.encoded(line)
@@ -65,7 +65,7 @@ class _Pen:
     def __init__(self, style: Style, depth: int) -> None:
         self._style = style
         self._width = max(style.width, LEAST_WIDTH)
-        # Half of the width is for what is said.
+        # Half of the width is reserved for text.
         self._most = self._width // 2
         self._step = next((step for step in (3, 2) if depth * step <= self._most), 1)
         self._signs = _LINES if self.encoded(_LINES.to_next) == "├─ " else _ASCII
@@ -75,15 +75,15 @@ class _Pen:
         return text.encode(name, "replace").decode(name)
 
     def tree(self, line: Line, lead: str, further: str) -> Iterator[str]:
-        """A line and all below it.
+        """Yield a line and all below it.
 
-        :param lead: what leads to the line.
-        :param further: what is left of all that is below.
+        :param lead: prefix of the line.
+        :param further: prefix of all lines below it.
         """
         hang = self._sign(self._signs.past if line.below else self._signs.none)
         rest = self._cut(further + hang)
         lead = self._cut(lead)
-        # All rows have the room of those that have the least.
+        # All rows get the width of the narrowest one.
         room = self._width - max(len(lead), len(rest))
         first, *others = text_table.fold(text_table.text_of(line), room)
         yield lead + self._coloured(line, first)
@@ -117,7 +117,7 @@ class _Pen:
         return sign[: self._step]
 
     def _cut(self, lead: str) -> str:
-        """The end of what is left of a line, where that would take all the room."""
+        """Return the end of a prefix, shortened to leave room for text."""
         return lead[-self._most :]
 
     def _coloured(self, line: Line, first: str) -> str:

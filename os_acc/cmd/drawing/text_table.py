@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Text in lines of a given width."""
+"""Layout of text in lines of a given width."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from os_acc.cmd.drawing.model import POLICIES, Drawing, Line
 
 _GAP = "  "
-# Where no line is to be broken: the NO-BREAK SPACE, which no text has.
+# Marks places that must not be broken: the NO-BREAK SPACE, which no text has.
 _GLUE = "\u00a0"
-# What is said in so few columns is kept together.
+# Texts of up to this many columns are kept on one line.
 _SHORT = 24
 
 
 def width(text: str) -> int:
-    """How many columns a terminal takes for it (Unicode Standard Annex 11)."""
+    """Return the number of terminal columns (Unicode Standard Annex 11)."""
     return sum(map(_columns, text))
 
 
@@ -28,16 +28,16 @@ def _columns(character: str) -> int:
 
 
 def fold(text: str, room: int) -> list[str]:
-    """The text in lines of so many columns, two at least; words are kept whole.
+    """Fold text into lines of ``room`` columns, at least two, between words.
 
-    A word that is longer than that is broken.
+    A longer word is broken.
     """
     lines: list[str] = []
     for word in text.split(" "):
         if lines and width(lines[-1]) + 1 + width(word) <= room:
             lines[-1] += f" {word}"
             continue
-        # Where a line is broken, a space says nothing more.
+        # Spaces at a line break are dropped.
         if word or not lines:
             lines += _broken(word, room)
     return [line.rstrip().replace(_GLUE, " ") for line in lines]
@@ -54,7 +54,7 @@ def _broken(word: str, room: int) -> Iterator[str]:
 
 
 def text_of(line: Line) -> str:
-    """All that a line says, to be folded."""
+    """Return the full text of a line, to be folded."""
     details = (
         each.replace(" ", _GLUE) if width(each) <= _SHORT else each
         for each in line.details
@@ -63,7 +63,7 @@ def text_of(line: Line) -> str:
 
 
 def state_at(line: Line, first: str) -> tuple[int, int] | None:
-    """From where to where the state is in the first row of the line, if it is."""
+    """Return the position of the state in the first row of the line, if any."""
     start = len(line.label) + len(_GAP)
     end = start + len(line.state)
     if line.state and first[:end] == f"{line.label}{_GAP}{line.state}":
@@ -72,9 +72,10 @@ def state_at(line: Line, first: str) -> tuple[int, int] | None:
 
 
 def table(drawing: Drawing) -> Iterator[tuple[str, ...]]:
-    """What guests could get; a row of one is a heading, an empty one a blank line.
+    """Yield the table of available accelerators.
 
-    All others have as many texts, to be set to the right.
+    A row of one text is a heading, an empty one a blank line. All other rows
+    have equal numbers of texts, to be right-aligned.
     """
     if not drawing.supplies:
         yield ("No accelerators are offered.",)

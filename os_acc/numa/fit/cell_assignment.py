@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Seats for a guest's cells, so that networks and devices can be had as well.
+"""Assign a guest's cells to host cells that also provide networks and devices.
 
-What networks and devices need depends on the *set* of cells alone, and more
-cells never hurt. So families of sets are computed with, not permutations
-(:mod:`os_acc.numa.fit.cell_sets`):
+Networks and devices depend on the *set* of host cells alone, and a larger set
+never provides less. The module therefore computes with families of sets, not
+with permutations (:mod:`os_acc.numa.fit.cell_sets`):
 
-* the sets that the guest's cells can sit on, one on each;
-* those of them that have a cell of each network;
-* of what is left, the first way to sit is tried: do all devices flow to it? If
-  not, some requests want more, together, than that set leads to. Every set
-  that leads to too few for them is taken out, and the next way is tried.
+* start from the sets that can carry the guest's cells, one cell each;
+* keep the sets with a cell of each network;
+* try the first remaining assignment. If the flow of devices falls short, some
+  requests together demand more than its set reaches. Remove every set that
+  reaches too few devices for these requests, and try again.
 
-No group of requests comes up twice, so this ends; as a rule after one or two.
+No group of requests occurs twice, so the loop terminates; usually after one or
+two rounds.
 
-Where there is no way, some of those families have nothing in common with one
-another, and what they are of cannot be had together. That is where the search
-for the least of it begins: to look at every network and request would be slow.
+If no set remains, some of the families have an empty intersection, and their
+requirements conflict. The search for a minimal conflict starts from these
+families, because trying every network and request would be slow.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CellRequirement:
-    """Some of a host's cells, of which the guest needs one.
+    """Host cells of which the guest needs at least one.
 
-    :ivar cells: the set of their places (:mod:`os_acc.numa.fit.cell_sets`).
+    :ivar cells: their positions as a set (:mod:`os_acc.numa.fit.cell_sets`).
     """
 
     name: str
@@ -46,7 +47,7 @@ class CellRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GuestRequirements:
-    """What a guest wants of all its cells together."""
+    """The requirements of a guest on all its cells together."""
 
     needs: tuple[CellRequirement, ...] = ()
     requests: tuple[DeviceRequest, ...] = ()
@@ -57,7 +58,7 @@ class GuestRequirements:
         )
 
     def without(self, part: CellRequirement | DeviceRequest) -> GuestRequirements:
-        """All the rest."""
+        """Return the requirements except this one."""
         return GuestRequirements(
             tuple(each for each in self.needs if each is not part),
             tuple(each for each in self.requests if each is not part),
@@ -68,13 +69,13 @@ def least(
     conflict: GuestRequirements,
     tried: Callable[[GuestRequirements], GuestRequirements | None],
 ) -> GuestRequirements:
-    """Of what cannot be had together, so much that all but any one part can.
+    """Return a minimal set of conflicting requirements.
 
-    Each attempt that fails tells what it failed for, and only that is looked at
-    from there on. Needs are left out before requests are.
+    Each failing attempt returns a smaller conflict, and the search continues
+    with that one. Cell requirements are left out before device requests.
 
-    :param tried: what cannot be had of something; None: all of it can, or
-        nobody knows.
+    :param tried: returns the conflict in the given requirements; None: there is
+        none, or it is unknown.
     """
     parts: tuple[CellRequirement | DeviceRequest, ...] = (
         *conflict.needs,
@@ -86,19 +87,19 @@ def least(
     return conflict
 
 
-#: What requests have in common that can be served from the same devices.
+#: Requests of one kind can be served from the same devices.
 _Kind = tuple[frozenset[str], NUMAPolicy]
 
 
 class CellAssignment:
-    """A host's cells, and which of a guest's can sit where.
+    """The cells of a host, and the host cells allowed for each guest cell.
 
-    Cells of the host are told by their place in their order here.
+    A host cell is identified by its position in ``order``.
 
-    :param order: ids of the host's cells, the first to be taken first.
-    :param choices: for each cell of the guest, the set of the places that it
-        can have (:mod:`os_acc.numa.fit.cell_sets`).
-    :param budget: how many ways to sit may be tried at a time.
+    :param order: ids of the host's cells in the order of preference.
+    :param choices: for each guest cell, the set of allowed positions
+        (:mod:`os_acc.numa.fit.cell_sets`).
+    :param budget: the number of assignments tried per call.
     """
 
     def __init__(
@@ -115,16 +116,16 @@ class CellAssignment:
         self._at_hand = cell_sets.at_hand(choices)
         self._pools = tuple(pools)
         self._budget = budget
-        #: Of kinds of requests that were left short, how many devices the sets
-        #: lead to.
+        #: For each group of kinds left short, the number of devices that each set
+        #: of cells reaches.
         self._worth: dict[frozenset[_Kind], list[int]] = {}
         self._leading: dict[tuple[int | None, frozenset[NUMAPolicy]], int] = {}
 
     def crowded(self) -> tuple[int, ...]:
-        """Cells of the guest that have too few seats, and none too many of them."""
+        """Return a minimal set of guest cells with too few positions between them."""
         if self._at_hand is not None or self._seated[0]:
             return ()
-        # One more than there are seats is too many, whichever they are.
+        # Any selection of one cell more than there are positions is too large.
         kept = list(range(len(self._choices)))[: len(self._order) + 1]
         for place in tuple(kept):
             rest = [each for each in kept if each != place]
@@ -134,12 +135,12 @@ class CellAssignment:
         return tuple(kept)
 
     def found(self, wants: GuestRequirements) -> tuple[int, ...] | GuestRequirements:
-        """The first way to sit that has all of it: ids of the host's cells.
+        """Return the first assignment that meets all requirements, as host cell ids.
 
-        :returns: where there is none, those wants that have ruled out the last.
-        :raises FitTooHard: neither found nor ruled out within the budget.
+        :returns: without a solution, the requirements that excluded the last set.
+        :raises FitTooHard: neither found nor excluded within the budget.
         """
-        # Requests of a kind are served as one.
+        # Requests of one kind are merged.
         counts = Counter[_Kind]()
         for request in wants.requests:
             counts[_kind(request)] += request.count
@@ -147,7 +148,7 @@ class CellAssignment:
         asked = [
             DeviceRequest(str(at), counts[kind], *kind) for at, kind in enumerate(kinds)
         ]
-        # Most guests sit at once, and then no family is made.
+        # Most guests fit at once, without computing a family.
         seats, bounds = self._at_hand, dict[CellRequirement | frozenset[_Kind], int]()
         if seats is None or not _meets(seats, wants.needs):
             bounds = self._known(wants.needs, counts)
@@ -172,10 +173,9 @@ class CellAssignment:
         return self._decisive(wants, bounds)
 
     def conflict(self, wants: GuestRequirements) -> GuestRequirements:
-        """Of what has ruled out the last way, what cannot be had together.
+        """Return a minimal conflict among requirements that cannot be met.
 
-        Without any one part of it the rest can, unless the budget ends before
-        that is known.
+        The result may not be minimal if the budget ends before that is known.
         """
 
         def missing(fewer: GuestRequirements) -> GuestRequirements | None:
@@ -192,7 +192,7 @@ class CellAssignment:
         wants: GuestRequirements,
         bounds: Mapping[CellRequirement | frozenset[_Kind], int],
     ) -> GuestRequirements:
-        """Those wants whose bounds leave no way to sit."""
+        """Return the requirements whose bounds exclude every assignment."""
         origins = tuple(bounds)
         kept = cell_sets.too_narrow(self._seated[0], tuple(bounds.values()))
         needs, short = set[CellRequirement](), set[_Kind]()
@@ -213,7 +213,7 @@ class CellAssignment:
     def _known(
         self, needs: Iterable[CellRequirement], counts: Mapping[_Kind, int]
     ) -> dict[CellRequirement | frozenset[_Kind], int]:
-        """The families that meet each need, and what was learned of requests."""
+        """Return the families that meet each need, and bounds known for requests."""
         found: dict[CellRequirement | frozenset[_Kind], int] = {
             need: cell_sets.touching(len(self._order), need.cells) for need in needs
         }
@@ -233,7 +233,7 @@ class CellAssignment:
     def _leading_to_enough(
         self, group: frozenset[_Kind], counts: Mapping[_Kind, int]
     ) -> int:
-        """The family of the sets with as many devices as a group wants in all."""
+        """Return the family of sets that reach enough devices for a group."""
         number = len(self._order)
         if group not in self._worth:
             worths = Counter[int]()
@@ -244,7 +244,7 @@ class CellAssignment:
         return cell_sets.at_least(number, self._worth[group], wanted)
 
     def _leading_to(self, pool: DevicePool, group: Iterable[_Kind]) -> int:
-        """The places of which one lets a pool serve one of the requests."""
+        """Return the positions from which a pool may serve one of the requests."""
         policies = frozenset(policy for pools, policy in group if pool.name in pools)
         key = pool.node, policies
         if key not in self._leading:

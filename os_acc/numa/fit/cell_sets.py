@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Families of sets of host cells, each family one whole number.
+"""Families of sets of host cells, each encoded as one integer.
 
-Where there are n cells, a set of them is a number below 2**n, and a family of
-sets has a bit for each such number. All sets are looked at in one operation,
-of which the largest, for 16 cells, takes microseconds; so nothing is searched.
+For n cells, a set is a number below 2**n, and a family of sets has one bit for
+each such number. One operation handles all sets; the largest, for 16 cells,
+takes microseconds, so no search is necessary.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-#: How many cells there may be: 2**16 bits are 8 KiB.
+#: The largest number of cells: 2**16 bits are 8 KiB.
 MAX_CELLS: Final = 16
 
 
 def members(cells: int) -> Iterator[int]:
-    """The cells of a set, ascending."""
+    """Yield the cells of a set in ascending order."""
     while cells:
         lowest = cells & -cells
         yield lowest.bit_length() - 1
@@ -27,7 +27,7 @@ def members(cells: int) -> Iterator[int]:
 
 @functools.lru_cache(maxsize=MAX_CELLS + 1)
 def containing(number: int) -> tuple[int, ...]:
-    """For each of so many cells the family of all sets that contain it."""
+    """Return for each of ``number`` cells the family of all sets that contain it."""
     found = []
     for cell in range(number):
         width = 1 << cell
@@ -39,12 +39,12 @@ def containing(number: int) -> tuple[int, ...]:
 
 
 def everything(number: int) -> int:
-    """The family of all sets of so many cells."""
+    """Return the family of all sets of ``number`` cells."""
     return (1 << (1 << number)) - 1
 
 
 def touching(number: int, cells: int) -> int:
-    """The family of the sets that have one of these cells, or more."""
+    """Return the family of sets that contain at least one of these cells."""
     family = 0
     for cell in members(cells):
         family |= containing(number)[cell]
@@ -52,11 +52,12 @@ def touching(number: int, cells: int) -> int:
 
 
 def worth(number: int, worths: Mapping[int, int]) -> list[int]:
-    """What all sets are worth, at once.
+    """Return the worth of all sets at once.
 
-    :param worths: what a set is worth that has one of these cells, or more.
-    :returns: the digits of the sums, the lowest first: each is a family, that of
-        the sets whose sum has it.
+    :param worths: the worth that a set gains if it contains at least one of these
+        cells.
+    :returns: the binary digits of the sums, lowest first; each is the family of
+        the sets whose sum has that digit set.
     """
     digits: list[int] = []
     for cells, value in worths.items():
@@ -77,9 +78,9 @@ def _carry(digits: list[int], family: int, place: int) -> None:
 
 
 def at_least(number: int, digits: Sequence[int], least: int) -> int:
-    """The family of the sets that are worth that much.
+    """Return the family of the sets that are worth at least ``least``.
 
-    :param digits: what :func:`worth` has found.
+    :param digits: the result of :func:`worth`.
     """
     if least.bit_length() > len(digits):
         return 0
@@ -94,14 +95,12 @@ def at_least(number: int, digits: Sequence[int], least: int) -> int:
 
 
 def too_narrow(family: int, bounds: Sequence[int]) -> list[int]:
-    """Places of those bounds that leave nothing of a family, between them.
+    """Return the indexes of a minimal subset of bounds that excludes a family.
 
-    All but any one of them leave something.
-
-    :param bounds: families of which all together leave nothing; the later, the
-        rather they are kept.
+    :param bounds: families whose intersection with ``family`` is empty; later
+        bounds are preferred.
     """
-    # For each place, what the bounds from there on leave of everything.
+    # later[i] is the intersection of the bounds from i on.
     later = [-1]
     for bound in reversed(bounds):
         later.append(later[-1] & bound)
@@ -115,9 +114,9 @@ def too_narrow(family: int, bounds: Sequence[int]) -> list[int]:
 
 
 def at_hand(choices: Sequence[int]) -> list[int] | None:
-    """Each on the lowest cell that is left, as long as that goes well.
+    """Assign each guest cell to the lowest free host cell.
 
-    It is the first way to seat them where it goes well to the end.
+    If this greedy assignment succeeds, it is the first one of :func:`first`.
     """
     taken, found = 0, []
     for cells in choices:
@@ -130,11 +129,11 @@ def at_hand(choices: Sequence[int]) -> list[int] | None:
 
 
 def seats(number: int, choices: Sequence[int]) -> list[int]:
-    """Which sets can carry those that have to sit on a cell each.
+    """Return the sets that can carry guest cells, one host cell each.
 
-    :param choices: of each of them, the cells that it can sit on.
-    :returns: for each place in ``choices``, and for their end, the family of the
-        sets that all from there on fill, with nothing left over.
+    :param choices: for each guest cell, the host cells allowed for it.
+    :returns: for each index in ``choices``, and for the end, the family of the
+        sets that the guest cells from that index on fill exactly.
     """
     families = [1]
     for cells in reversed(choices):
@@ -149,10 +148,10 @@ def seats(number: int, choices: Sequence[int]) -> list[int]:
 def first(
     number: int, choices: Sequence[int], seated: Sequence[int], allowed: int
 ) -> list[int]:
-    """The first way to seat them, the lowest cell of the earliest counting most.
+    """Return the lexicographically first assignment, lower cells preferred.
 
-    :param seated: what :func:`seats` has found.
-    :param allowed: a family with which the first of those has a set in common.
+    :param seated: the result of :func:`seats`.
+    :param allowed: a family that shares a set with ``seated[0]``.
     """
     left, found = allowed & seated[0], []
     for place, cells in enumerate(choices):

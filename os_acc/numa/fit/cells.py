@@ -3,10 +3,10 @@
 """Check whether one cell of a guest fits one cell of the host.
 
 The rules are those of Nova's ``_numa_fit_instance_cell``
-(``nova/virt/hardware.py``): pages, then memory, then CPUs, then overcommit. No
-guest overcommits against itself; a guest with dedicated CPUs does not overcommit
-memory. For dedicated CPUs the verdict is that of ``_pack_instance_onto_cores``,
-by counting: which host CPU becomes which guest CPU does not matter.
+(``nova/virt/hardware.py``): pages, then memory, then CPUs, then overcommit. A
+guest does not overcommit against itself; a guest with dedicated CPUs does not
+overcommit memory. For dedicated CPUs, counting yields the verdict of
+``_pack_instance_onto_cores``; the mapping of host CPUs to guest CPUs is irrelevant.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def dedicated_cpu_refusal(
     *,
     emulator: bool = False,
 ) -> Reason | None:
-    """Why that many CPUs cannot be dedicated here; None: they can.
+    """Return the reason why this many CPUs cannot be dedicated; None: they can.
 
     :param policy: None is ``prefer``.
-    :param emulator: one more is for the threads of the emulator. Nova gives it
-        none where the guest's cell has no dedicated CPU itself.
+    :param emulator: require one more CPU for the emulator's threads. Nova
+        provides none if the guest's cell has no dedicated CPU.
     """
     free = [len(core & host.free_pcpus) for core in host.siblings]
     if policy is CPUThreadPolicy.ISOLATE:
@@ -45,7 +45,7 @@ def dedicated_cpu_refusal(
         whole = sum(each == threads for each in free)
         if threads > 1 and whole and host.pcpuset != host.cpuset:
             return Reason(ReasonKind.THREADS)
-        # Nova counts no CPU at all as none found.
+        # Nova treats a request for no CPU as a failure.
         if not 1 <= cpus <= whole:
             return Reason(ReasonKind.WHOLE_CORES, cpus, whole)
         left = sum(each > 0 for each in free) - cpus
@@ -62,7 +62,7 @@ def dedicated_cpu_refusal(
 
 
 def _no_siblings(host: NUMACell, free: list[int], cpus: int) -> Reason | None:
-    """Why they cannot all be siblings, as many to each core as to the others."""
+    """Return the reason why the CPUs cannot be equal groups of siblings."""
     if not any(len(core) > 1 for core in host.siblings):
         return Reason(ReasonKind.NO_THREADS)
     packed = [
@@ -84,10 +84,10 @@ def refusal(
     *,
     emulator: bool = False,
 ) -> Reason | None:
-    """Why this cell of a guest cannot be there; None: it can.
+    """Return the reason why this guest cell does not fit; None: it fits.
 
-    :param limits: None: what is shared is not judged.
-    :param emulator: it has to have a dedicated CPU for the emulator, too.
+    :param limits: None: overcommit is not checked.
+    :param emulator: require one more dedicated CPU for the emulator.
     """
     return (
         _without_memory(host, guest)
@@ -97,11 +97,11 @@ def refusal(
 
 
 def page_size(host: NUMACell, guest: InstanceNUMACell) -> int | Reason:
-    """The size of the pages that it would have there, in KiB.
+    """Return the page size that the guest cell would get, in KiB.
 
-    Of several that are possible it is the largest.
+    The largest possible size is selected.
 
-    :param guest: one that asks for a size.
+    :param guest: a cell that requests a page size.
     """
     pages = _allowed(sorted(host.mempages, key=_by_size), guest.pagesize)
     wanted = guest.memory * _KIB_OF_MIB
@@ -121,7 +121,7 @@ def _by_size(pages: MemoryPages) -> int:
 
 
 def _allowed(pages: Sequence[MemoryPages], size: int | None) -> Sequence[MemoryPages]:
-    """Of pages by ascending size, those that are asked for."""
+    """Select the requested pages from pages in ascending order of size."""
     if size == PageSize.SMALL:
         return pages[:1]
     if size == PageSize.LARGE:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Nova's objects as values, and values as Nova's objects.
+"""Convert between Nova's objects and values of this library.
 
 The objects are those of Nova 34 (``nova/objects/numa.py``,
-``instance_numa.py``, ``network_metadata.py``), and are only looked at: any field
-but an id may be unset, and is then as if it were empty. Nothing of Nova's is
-imported. What makes such objects takes their classes from ``objects``, which is
+``instance_numa.py``, ``network_metadata.py``). They are not modified; any unset
+field but an id counts as empty. Nova is not imported: functions that create such
+objects take their classes from the argument ``objects``, which is
 ``nova.objects`` after ``register_all()``.
 """
 
@@ -32,7 +32,7 @@ _ISOLATE = "isolate"
 
 
 def networks_from_nova(metadata: Any) -> InstanceNUMANetworks:
-    """What a guest asks for, of a ``NetworkMetadata``; None: nothing."""
+    """Return the networks in a guest's ``NetworkMetadata``; none if it is None."""
     physnets: Iterable[str] = _field(metadata, "physnets", ())
     return InstanceNUMANetworks(
         frozenset(physnets), bool(_field(metadata, "tunneled", False))
@@ -40,7 +40,7 @@ def networks_from_nova(metadata: Any) -> InstanceNUMANetworks:
 
 
 def network_info_from_nova(metadata: Any) -> NUMANetworkInfo:
-    """What leaves the host in a cell, of a ``NetworkMetadata``; None: nothing."""
+    """Return the networks in a cell's ``NetworkMetadata``; none if it is None."""
     networks = networks_from_nova(metadata)
     return NUMANetworkInfo(networks.physnets, networks.tunneled)
 
@@ -48,16 +48,16 @@ def network_info_from_nova(metadata: Any) -> NUMANetworkInfo:
 def networks_to_nova(
     networks: NUMANetworkInfo | InstanceNUMANetworks, objects: Any
 ) -> Any:
-    """The same as a ``NetworkMetadata``: Nova has one class for both."""
+    """Return a ``NetworkMetadata``, Nova's class for guest and host networks."""
     return objects.NetworkMetadata(
         physnets=set(networks.physnets), tunneled=networks.tunneled
     )
 
 
 def host_from_nova(topology: Any) -> NUMATopology:
-    """A host, of a ``NUMATopology``; None: it has no cells.
+    """Return the host of a ``NUMATopology``; without cells if it is None.
 
-    Nova knows no distances.
+    Nova's object has no distances.
 
     :raises InvalidInput: a cell has no id.
     """
@@ -66,10 +66,10 @@ def host_from_nova(topology: Any) -> NUMATopology:
 
 
 def host_to_nova(topology: NUMATopology, objects: Any) -> Any:
-    """The same as a ``NUMATopology``, without its distances.
+    """Return a ``NUMATopology`` without distances.
 
-    For Nova's resource tracker nothing is to be used in it: that adds what each
-    guest has.
+    For Nova's resource tracker the usage must be zero: the tracker adds the
+    usage of each guest.
     """
     return objects.NUMATopology(
         cells=[_host_cell_to_nova(cell, objects) for cell in topology.cells]
@@ -77,7 +77,7 @@ def host_to_nova(topology: NUMATopology, objects: Any) -> Any:
 
 
 def guest_from_nova(topology: Any) -> InstanceNUMATopology:
-    """A guest, of an ``InstanceNUMATopology``; None: it has no cells."""
+    """Return the guest of an ``InstanceNUMATopology``; without cells if it is None."""
     return InstanceNUMATopology(
         tuple(_guest_cell(cell) for cell in _field(topology, "cells", ())),
         _field(topology, "emulator_threads_policy", None) == _ISOLATE,
@@ -85,7 +85,7 @@ def guest_from_nova(topology: Any) -> InstanceNUMATopology:
 
 
 def guest_to_nova(topology: InstanceNUMATopology, objects: Any) -> Any:
-    """The same as an ``InstanceNUMATopology`` that is on no host yet."""
+    """Return an ``InstanceNUMATopology`` that is not assigned to a host."""
     return objects.InstanceNUMATopology(
         cells=[
             _guest_cell_to_nova(number, cell, objects)
@@ -98,12 +98,12 @@ def guest_to_nova(topology: InstanceNUMATopology, objects: Any) -> Any:
 
 
 def host_cells_from_nova(topology: Any) -> tuple[int, ...]:
-    """The host's cells that a guest's are on, in the guest's order.
+    """Return the host cells of a guest's cells, in the guest's order.
 
-    Only of a guest that was claimed: before that, the ids are the guest's own
+    Valid only after the claim: before, the ids are the guest's own
     (``numa_fit_instance_to_host`` in ``nova/virt/hardware.py``).
 
-    :raises InvalidInput: a cell has no id, or was taken from its host.
+    :raises InvalidInput: a cell has no id, or was removed from its host.
     """
     found = tuple(_id(cell) for cell in _field(topology, "cells", ()))
     if any(number < 0 for number in found):
@@ -112,10 +112,9 @@ def host_cells_from_nova(topology: Any) -> tuple[int, ...]:
 
 
 def limits_from_nova(limits: Any) -> NUMALimits:
-    """The ratios of a ``NUMATopologyLimits``; None: nothing beyond what is there.
+    """Return the ratios of a ``NUMATopologyLimits``; no overcommit if it is None.
 
-    The networks that travel with it are :func:`networks_from_nova` of its
-    ``network_metadata``.
+    Use :func:`networks_from_nova` for the ``network_metadata`` of the limits.
     """
     return NUMALimits(
         cpu_allocation_ratio=_field(limits, "cpu_allocation_ratio", 1.0),
@@ -207,8 +206,8 @@ def _id(cell: Any) -> int:
 
 
 def _field(of: Any, name: str, default: Any) -> Any:
-    """A field; the default where the object, the field or its value is missing."""
-    # oslo.versionedobjects: to ask for a field that is not set is an error.
+    """Return a field; the default if the object, the field or its value is missing."""
+    # oslo.versionedobjects raises if an unset field is read.
     if of is None or name not in of:
         return default
     value = getattr(of, name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whether a guest's requests for devices can all be served at once.
+"""Check whether all device requests of a guest can be served at once.
 
-Which devices a request may have, its policy says
-(:mod:`os_acc.numa.affinity`); who gets which is a flow through a network, so
-that no request takes what another one depends on.
+The policy of a request selects its devices (:mod:`os_acc.numa.affinity`). A
+network flow assigns them, so that no request takes a device that another one
+depends on.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from os_acc.objects.pci import PciAddress
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DevicePool:
-    """Free devices that are alike, such as the VFs of one PF.
+    """Free devices that are alike, for example the VFs of one PF.
 
-    :ivar node: None where the kernel knows of none (``numa_node`` -1).
+    :ivar node: None if unknown to the kernel (``numa_node`` -1).
     """
 
     name: str
@@ -36,14 +36,13 @@ class DevicePool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """So many devices that are wanted.
+    """A request for a number of devices.
 
-    :ivar pools: names of those that it can be served from.
-    :ivar also_matching: names of those that have what its specification asks
-        for, and that it is not served from all the same: PFs and vDPA devices
-        that nobody asked for by name, or what Placement allocated to others.
-        Only Nova's way of looking for devices depends on them
-        (:mod:`os_acc.numa.fit.nova`).
+    :ivar pools: names of the pools that can serve it.
+    :ivar also_matching: names of pools that match its specification but do not
+        serve it: PFs and vDPA devices that were not requested explicitly, and
+        devices that Placement allocated to others. Only Nova's device selection
+        depends on them (:mod:`os_acc.numa.fit.nova`).
     """
 
     name: str
@@ -59,12 +58,11 @@ def unserved(
     pools: Sequence[DevicePool],
     requests: Sequence[DeviceRequest],
 ) -> tuple[frozenset[str], ...]:
-    """Names of requests that want more, together, than there is for them.
+    """Return names of requests that together demand more devices than available.
 
-    :param cells: ids of the host's cells that the guest has; none: it may be
-        anywhere.
-    :returns: empty where all can be served at once; else a set for each
-        request that was left short, of all that it competes with.
+    :param cells: ids of the host cells of the guest; none: any cell.
+    :returns: empty if all can be served at once; otherwise, for each request left
+        short, the set of all requests that it competes with.
     """
     guest = GuestCells(topology, tuple(cells))
     flow = Flow(2 + len(requests) + len(pools))
@@ -73,14 +71,14 @@ def unserved(
     for pool in pools:
         flow.add(places[pool.name], sink, pool.count)
     asked = []
-    # One after another, so that there is little to look at; what was served first
-    # still gives way.
+    # Adding requests one by one keeps each search small; earlier ones can still be
+    # rerouted.
     for at, request in enumerate(requests):
         asked.append(flow.add(source, 2 + at, request.count))
         for pool in _served_from(guest, pools, request):
             flow.add(2 + at, places[pool.name], request.count)
         flow.run(source, sink, request.count)
-    # Past the source there are others that were left short, of other pools.
+    # Beyond the source are requests left short of other pools.
     short = [
         flow.reached(2 + at, source)
         for at, request in enumerate(requests)
@@ -108,16 +106,16 @@ def _served_from(
 def free_pools(
     provider: Provider, attached: Mapping[str, Iterable[Mapping[str, Any]]]
 ) -> tuple[DevicePool, ...]:
-    """The devices that a provider has left: a pool for each NUMA node.
+    """Return the free devices of a provider: one pool for each NUMA node.
 
-    What is out of order is in none of them. Nothing of this is allocated or held:
-    who asks later may find less.
+    Faulty devices are excluded. The result is a snapshot: nothing is allocated
+    or reserved.
 
     :param provider: one of :func:`os_acc.providers`.
-    :param attached: what :func:`os_acc.attached` returns of everybody.
-    :returns: in the order of the provider's devices; each is named by the
-        provider's uuid and the node, which is -1 where the kernel knows of none.
-    :raises InvalidInput: an entry is none that :func:`os_acc.plug` returned.
+    :param attached: the result of :func:`os_acc.attached` for all instances.
+    :returns: pools in the order of the provider's devices; each is named by the
+        provider's uuid and the node (-1 if unknown to the kernel).
+    :raises InvalidInput: an entry was not returned by :func:`os_acc.plug`.
     """
     taken = {_address(entry) for entries in attached.values() for entry in entries}
     free = Counter(
@@ -132,7 +130,7 @@ def free_pools(
 
 
 def _address(entry: Mapping[str, Any]) -> PciAddress:
-    # What is not for a guest has an address here, and no pci_id.
+    # An accelerator for the host itself has an address here, but no pci_id.
     parts: Any = entry.get("attach_handle_info")
     try:
         domain, bus, slot, function = (

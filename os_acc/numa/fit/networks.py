@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Check that a guest's cells are where its networks leave the host.
+"""Check that a guest's cells have access to its networks.
 
 The rule is that of the specification of NUMA-aware virtual switches, and of
 Nova's ``_numa_cells_support_network_metadata``: one of the cells is enough,
-and a network that no cell of the host declares can be reached from any cell.
+and a network that no cell of the host declares is reachable from any cell.
 
-The specification distinguishes two kinds of networks: traffic of flat networks
-and VLANs leaves the host by the interface of its physical network, traffic of
-all tunnels by one other interface. Neutron provides the type and the physical
-network of a network (``provider:network_type``, ``provider:physical_network``).
+The specification distinguishes two kinds of networks: flat networks and VLANs
+use the interface of their physical network; all tunnels share one other
+interface. Neutron provides the type and the physical network of a network
+(``provider:network_type``, ``provider:physical_network``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Final
 
 from os_acc.objects.numa import InstanceNUMANetworks, NUMATopology
 
-#: Of a guest that has none, or none that matters.
+#: A guest without networks, or without networks of known affinity.
 NO_NETWORKS: Final = InstanceNUMANetworks()
 
 
 def not_carried(
     topology: NUMATopology, cells: Collection[int], networks: InstanceNUMANetworks
 ) -> InstanceNUMANetworks:
-    """Those networks that leave the host in other cells than these.
+    """Return the networks that are declared by other cells only.
 
-    :param cells: ids of the host's cells that the guest has.
+    :param cells: ids of the host cells of the guest.
     """
     return InstanceNUMANetworks(
         frozenset(
@@ -44,19 +44,19 @@ def not_carried(
 def carried(
     topology: NUMATopology, cells: Collection[int], networks: InstanceNUMANetworks
 ) -> bool:
-    """Whether none of them leaves the host elsewhere."""
+    """Return whether the cells have access to all these networks."""
     return not_carried(topology, cells, networks) == NO_NETWORKS
 
 
 def cells_of_physnet(topology: NUMATopology, name: str) -> frozenset[int]:
-    """Ids of the cells that a physical network leaves the host in; none: any."""
+    """Return the ids of the cells that declare a physical network; none: any cell."""
     return frozenset(
         cell.id for cell in topology.cells if name in cell.network_info.physnets
     )
 
 
 def cells_of_tunnels(topology: NUMATopology) -> frozenset[int]:
-    """Ids of the cells that GRE and VXLAN leave the host in; none: any."""
+    """Return the ids of the cells that declare tunnels; none: any cell."""
     return frozenset(cell.id for cell in topology.cells if cell.network_info.tunneled)
 
 
@@ -65,16 +65,16 @@ def _elsewhere(declared: frozenset[int], cells: Collection[int]) -> bool:
 
 
 PHYSICAL: Final = frozenset({"flat", "vlan"})
-#: Those of Nova (``L3_NETWORK_TYPES`` in ``nova/network/constants.py``).
+#: The types of Nova (``L3_NETWORK_TYPES`` in ``nova/network/constants.py``).
 TUNNELED: Final = frozenset({"geneve", "gre", "vxlan"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Network:
-    """One network, as Neutron describes it to administrators.
+    """A network as shown by Neutron to administrators.
 
-    :ivar network_type: ``flat``, ``vlan``, ``vxlan`` ...; None: it is not told.
-    :ivar physical_network: of flat networks and VLANs.
+    :ivar network_type: ``flat``, ``vlan``, ``vxlan`` ...; None: unknown.
+    :ivar physical_network: set for flat networks and VLANs.
     """
 
     network_type: str | None = None
@@ -82,11 +82,11 @@ class Network:
 
     @property
     def needs(self) -> InstanceNUMANetworks:
-        """What this network alone asks for.
+        """The NUMA requirement of this network.
 
-        A ``local`` network does not leave the host, and of a type that only some
-        back end knows it is not known how it does: neither asks for anything.
-        Nova goes by the physical network alone, and takes it of any type.
+        A ``local`` network stays on the host, and the path of a type specific to
+        some back end is unknown: neither has a requirement. Nova considers the
+        physical network alone, of any type.
         """
         if self.network_type in PHYSICAL and self.physical_network:
             return InstanceNUMANetworks(frozenset({self.physical_network}))
@@ -94,12 +94,12 @@ class Network:
 
 
 def requested(networks: Iterable[Network]) -> InstanceNUMANetworks:
-    """What all networks of a guest ask for together."""
+    """Return the combined requirement of all networks of a guest."""
     return merged(network.needs for network in networks)
 
 
 def merged(requests: Iterable[InstanceNUMANetworks]) -> InstanceNUMANetworks:
-    """Several requests as one."""
+    """Merge several requirements into one."""
     every = tuple(requests)
     return InstanceNUMANetworks(
         frozenset[str]().union(*(each.physnets for each in every)),

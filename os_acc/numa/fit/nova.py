@@ -1,37 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The same question as Nova 34 answers it, with its quirks.
+"""Fit a guest as Nova 34 does, including its quirks.
 
-:func:`os_acc.numa.fit.search.fit_to_host` finds a way wherever there is one.
-Nova's claim refuses some of these guests, and takes a few that go nowhere. Who must not
-promise what the claim refuses asks here. What is different:
+:func:`os_acc.numa.fit.search.fit_to_host` finds an assignment if one exists.
+Nova's claim refuses some of these guests and accepts a few that do not fit. Use
+this module to predict the claim. The differences are:
 
-*A local device that nobody can have hides the others.*
-    ``_filter_pools_for_numa_cells`` looks for enough devices in the guest's
-    cells before PFs, vDPA devices and what Placement allocated to others are
-    taken out. If it finds enough, it looks no further, even under
-    ``preferred``; if they are then taken out, nothing is left.
-*Requests are served in their turn.*
-    Each takes the first pools that it may have, even those that a later one
-    depends on; what has no node comes before what is local, if it is listed
-    before it.
-*Verdicts are kept under names that change.*
-    Whether a cell of the guest goes onto a cell of the host is kept under the
-    ids of both, but the guest's is overwritten with the host's as soon as it
-    does. So the verdict of one cell of the guest is taken for another's, the
-    emulator's CPU included.
+*An unusable local device hides the others.*
+    ``_filter_pools_for_numa_cells`` counts the devices in the guest's cells
+    before PFs, vDPA devices and devices allocated by Placement to others are
+    removed. If the count suffices, no other cell is considered, even under
+    ``preferred``, although the removal may leave none.
+*Requests are served in turn.*
+    Each request takes the first pools allowed, even if a later request depends
+    on them; a pool without node precedes a local pool if it is listed first.
+*Verdicts are cached under changing ids.*
+    The verdict on a guest cell and a host cell is cached under both ids, but a
+    match overwrites the guest cell's id with the host's. The verdict of one
+    guest cell is therefore reused for another, including the emulator's CPU.
 *An id is overwritten too early.*
-    A cell of policy ``mixed`` has the host's id once its CPUs have a place, even
+    A cell of policy ``mixed`` gets the host's id once its CPUs are placed, even
     if the limits then refuse it.
 *A page size is overwritten.*
-    ``small``, ``large`` and ``any`` become the size that the first cell of the
-    host has pages of; from then on that very size is looked for in the others.
-*Networks travel in the limits.*
-    A guest without limits, as one that is forced to its host, is not asked for
-    its networks.
+    ``small``, ``large`` and ``any`` become the page size of the first matching
+    host cell; the other cells are then searched for exactly that size.
+*Networks are part of the limits.*
+    Networks are not checked for a guest without limits, for example one forced
+    to a host.
 
-Nothing of this depends on more than Nova's own order of looking, so that is
-followed, permutation by permutation.
+All of this depends on Nova's search order alone; the module follows that order,
+permutation by permutation.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from os_acc.numa.fit.question import Question, ordered
 from os_acc.numa.fit.reasons import Reason, ReasonKind
 from os_acc.objects.numa import CPUPolicy, NUMACell, NUMAPolicy, NUMATopology
 
-#: How often a cell of the guest may be held against one of the host.
+#: How many pairs of guest cell and host cell are compared at most.
 BUDGET: Final = 500_000
 
 _OF_PAGE_SIZES = {ReasonKind.PAGE_SIZE, ReasonKind.UNEVEN_PAGES, ReasonKind.FREE_PAGES}
@@ -57,12 +55,12 @@ _OF_LIMITS = {ReasonKind.CPU_LIMIT, ReasonKind.RAM_LIMIT}
 
 
 def fit_as_nova(question: Question, *, budget: int = BUDGET) -> tuple[int, ...] | None:
-    """The cells that Nova 34 would choose, in the order of the guest's.
+    """Return the cells that Nova 34 would choose, in the order of the guest's.
 
-    :param budget: how often cells may be held against one another: of 8 cells
-        of the host, 4 of a guest's take at most 6,720 times.
-    :returns: ids of cells of the host; None where Nova refuses.
-    :raises FitTooHard: neither found nor ruled out within the budget.
+    :param budget: the number of cell comparisons allowed; 4 guest cells on 8
+        host cells take at most 6,720.
+    :returns: ids of host cells; None: Nova refuses the guest.
+    :raises FitTooHard: neither found nor excluded within the budget.
     """
     if not question.guest.cells:
         served = served_in_turn(question.host, (), question.pools, question.requests)
@@ -71,7 +69,7 @@ def fit_as_nova(question: Question, *, budget: int = BUDGET) -> tuple[int, ...] 
 
 
 class _Walk:
-    """Nova's way through the permutations, and what it remembers on it."""
+    """Nova's search through the permutations, with its caches."""
 
     def __init__(self, question: Question, budget: int) -> None:
         self._question = question
@@ -85,7 +83,7 @@ class _Walk:
         self._served: dict[frozenset[int], bool] = {}
 
     def result(self) -> tuple[int, ...] | None:
-        """The first permutation that passes."""
+        """Return the first permutation that passes."""
         order = ordered(self._question)
         for chosen in itertools.permutations(order, len(self._guest)):
             if all(self._goes(host, place) for place, host in enumerate(chosen)):
@@ -95,7 +93,7 @@ class _Walk:
         return None
 
     def _goes(self, host: NUMACell, place: int) -> bool:
-        """Whether that cell of the guest goes there, as far as Nova remembers."""
+        """Return whether a guest cell fits a host cell, by Nova's cache."""
         if not self._budget:
             raise exception.FitTooHard(
                 f"Nova's way through the permutations of {len(self._guest)} of "
@@ -113,7 +111,7 @@ class _Walk:
         return fits
 
     def _fits(self, host: NUMACell, place: int) -> bool:
-        """Whether it goes there in truth, and what Nova overwrites meanwhile."""
+        """Return whether the cell really fits, and overwrite fields as Nova does."""
         cell = self._guest[place]
         key = (host.id, place, cell.pagesize)
         if key not in self._reasons:
@@ -132,7 +130,7 @@ class _Walk:
         return reason is None
 
     def _has_everything(self, ids: tuple[int, ...]) -> bool:
-        """Devices and networks: they depend on the set of cells alone."""
+        """Check devices and networks, which depend on the set of cells alone."""
         chosen = frozenset(ids)
         if chosen not in self._served:
             question = self._question
@@ -151,10 +149,9 @@ def served_in_turn(
     pools: Sequence[DevicePool],
     requests: Sequence[DeviceRequest],
 ) -> bool:
-    """Whether requests can be met one after another (``support_requests``).
+    """Return whether requests can be met in turn (``support_requests``).
 
-    :param chosen: ids of the host's cells that the guest has; none: it may be
-        anywhere.
+    :param chosen: ids of the host cells of the guest; none: any cell.
     """
     left = list(pools)
     for request in requests:
@@ -185,10 +182,10 @@ def near_enough(
     pools: Sequence[DevicePool],
     request: DeviceRequest,
 ) -> Sequence[DevicePool]:
-    """The pools that Nova leaves to a request (``_filter_pools_for_numa_cells``).
+    """Return the pools that Nova leaves to a request.
 
-    It goes from the strictest policy to that of the request, and stops where
-    there are enough. What it returns may be too few.
+    ``_filter_pools_for_numa_cells`` proceeds from the strictest policy to that of
+    the request, and stops as soon as the pools suffice. The result may be too few.
     """
     if not chosen:
         return pools
@@ -212,7 +209,7 @@ def _enough(pools: Sequence[DevicePool], request: DeviceRequest) -> bool:
 
 
 def _on_sockets(topology: NUMATopology, chosen: Collection[int]) -> set[int]:
-    """The cells on sockets of these; none where a cell of the host has none."""
+    """Return the cells on the same sockets; none if any host cell lacks a socket."""
     if any(cell.socket is None for cell in topology.cells):
         return set()
     sockets = {cell.socket for cell in topology.cells if cell.id in chosen}

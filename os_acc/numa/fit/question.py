@@ -25,13 +25,13 @@ from os_acc.objects.numa import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A host, a guest, and what the guest needs besides.
+    """A host, a guest, and the guest's networks and devices.
 
-    :ivar limits: None: overcommitment is not judged.
-    :ivar networks: those of the guest.
-    :ivar pools: free devices of the host, no two pools of the same name.
-    :ivar requests: devices that the guest wants, no two of the same name.
-    :ivar pack: take cells that are in use first, rather than empty ones, as
+    :ivar limits: None: overcommit is not checked.
+    :ivar networks: the networks of the guest.
+    :ivar pools: free devices of the host; names are unique.
+    :ivar requests: device requests of the guest; names are unique.
+    :ivar pack: prefer cells in use to empty ones, as
         ``[compute] packing_host_numa_cells_allocation_strategy`` does.
     """
 
@@ -45,12 +45,12 @@ class Question:
 
 
 def ordered(question: Question) -> tuple[NUMACell, ...]:
-    """The host's cells, the first to be taken first.
+    """Return the host's cells in the order of preference.
 
-    What counts most is the number of free devices: the more the better for a
-    guest that asks for some, and the fewer for another, packed or not. Then
-    come CPUs, then memory: the most that is free, or the least. Where the
-    guest takes all cells there is nothing to choose, and they stay as they are.
+    The first criterion is the number of free devices: most first for a guest
+    that requests devices, fewest first for others, packed or not. Then come free
+    CPUs, then free memory: most first, or least first if packed. If the guest
+    takes all cells, the order stays unchanged.
     """
     host, guest = question.host.cells, question.guest.cells
     if len(host) <= len(guest) or not guest:

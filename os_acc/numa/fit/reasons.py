@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Why a cell of a guest does not go onto a cell of the host."""
+"""Reasons why a guest cell does not fit a host cell."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from os_acc.objects.numa import PageSize
 
 
 class ReasonKind(enum.Enum):
-    """What a host cell lacks; each value is what is told of it."""
+    """A kind of mismatch; each value is its message."""
 
     #: In KiB, or one of :class:`~os_acc.objects.numa.PageSize`.
     PAGE_SIZE = "it has no pages of {wanted} KiB"
-    #: What is asked for, in KiB, and the size of the pages.
+    #: The request in KiB, and the page size in KiB.
     UNEVEN_PAGES = "{wanted} KiB are not a whole number of pages of {there} KiB"
     #: In MiB.
     FREE_PAGES = "{wanted} MiB are wanted, and pages for {there} MiB are there"
-    #: In MiB, used or not.
+    #: In MiB, total.
     MEMORY = "{wanted} MiB are wanted, and it has {there} MiB"
     #: In MiB.
     FREE_MEMORY = "{wanted} MiB are wanted, and {there} MiB are free"
-    #: Used or not.
+    #: Total, used or not.
     CPUS = "{wanted} shared CPUs are wanted, and it has {there}"
-    #: Used or not.
+    #: Total, used or not.
     PCPUS = "{wanted} dedicated CPUs are wanted, and it has {there}"
     FREE_PCPUS = "{wanted} dedicated CPUs are wanted, and {there} are free"
     NO_THREADS = "siblings are required, and its cores have one thread each"
-    #: The most that whole sets of equally many siblings come to.
+    #: The most CPUs available in groups of equally many siblings.
     SIBLINGS = "{wanted} CPUs on siblings are required, and there are {there}"
-    #: Cores that nobody has a thread of.
+    #: Cores whose threads are all free.
     WHOLE_CORES = "{wanted} cores of their own are wanted, and {there} are free"
-    #: Nova isolates CPUs of a host with threads only where one set of CPUs is for
-    #: shared and for dedicated ones (``vcpu_pin_set``).
+    #: Nova isolates CPUs on a host with threads only if shared and dedicated CPUs
+    #: are the same set (``vcpu_pin_set``).
     THREADS = "a core to itself is wanted, and its cores have several threads"
     EMULATOR = "no dedicated CPU is left for the emulator's threads"
-    #: Guests' CPUs that share the host's, and how many may.
+    #: Shared guest CPUs in total, and their limit.
     CPU_LIMIT = "{wanted} CPUs would share its own, and at most {there} may"
     #: In MiB.
     RAM_LIMIT = "{wanted} MiB would be used, and at most {there} MiB may"
@@ -53,7 +53,7 @@ _NAMED: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """What is wanted, and what is there; units are those of :class:`ReasonKind`."""
+    """The amounts requested and available, in the units of :class:`ReasonKind`."""
 
     why: ReasonKind
     wanted: int = 0

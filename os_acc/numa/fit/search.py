@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which of a host's cells can carry a guest, its networks and its devices."""
+"""Find the host cells that carry a guest, its networks and its devices."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from os_acc.objects.numa import InstanceNUMANetworks
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unmet:
-    """What cannot be had in one cell of the host alone.
+    """Networks and devices that one host cell alone does not provide.
 
     :ivar host_cell: its id.
-    :ivar networks: those that leave the host in other cells.
-    :ivar requests: names of those requests for devices that, by their
-        policies, find too few there, even without all others.
+    :ivar networks: networks declared by other cells only.
+    :ivar requests: names of device requests for which the policy leaves too few
+        devices, even without the other requests.
     """
 
     host_cell: int
@@ -51,10 +51,10 @@ class Unmet:
 
 
 def lacking(question: Question) -> tuple[Unmet, ...]:
-    """For each cell of the host that does not lead to everything: to what not.
+    """Return the networks and requests that each host cell does not provide.
 
-    It is what is told beside :attr:`os_acc.numa.fit.search.Fit.refusals`, which are
-    about memory and CPUs. A guest of several cells needs each thing in one of
+    It complements :attr:`os_acc.numa.fit.search.Fit.refusals`, which cover memory
+    and CPUs. A guest of several cells needs each network and device in one of
     them.
     """
     found = []
@@ -80,21 +80,21 @@ def _unserved(question: Question, guest: GuestCells) -> tuple[str, ...]:
     )
 
 
-#: How many of the host's cells may be able to carry one of the guest's.
+#: How many host cells may be able to carry a guest cell.
 MAX_CELLS: Final = cell_sets.MAX_CELLS
-#: How many ways to seat a guest may be tried for its devices.
+#: How many assignments are tried for a guest's devices.
 BUDGET: Final = 500
-#: What tunnelled networks are called where the others are by their names;
-#: it is no name of a physical network.
+#: The name of tunnelled networks among the names of physical networks; no
+#: physical network has an empty name.
 _TUNNELS: Final = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CellRefusal:
-    """Why a cell of the guest cannot be on a cell of the host.
+    """The reason why a guest cell cannot be on a host cell.
 
     :ivar host_cell: its id.
-    :ivar guest_cell: its place among the guest's, from 0.
+    :ivar guest_cell: its index among the guest's cells, from 0.
     """
 
     host_cell: int
@@ -110,18 +110,17 @@ class CellRefusal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fit:
-    """Where a guest goes, or why it goes nowhere.
+    """The assignment of a guest, or the reasons why there is none.
 
-    :ivar fits: whether there is a way.
-    :ivar cells: the id of the host's cell for each of the guest's.
-    :ivar refusals: what goes nowhere on this host, whatever the rest is, by
-        host cell and guest cell; also of a guest that fits.
-    :ivar unseated: places of those cells of the guest for which there are too
-        few cells of the host, between them.
-    :ivar networks: those networks, and
-    :ivar requests: the names of those requests for devices, that cannot be met
-        together by cells which carry the guest. Without any one of them all
-        the others can.
+    :ivar fits: whether an assignment exists.
+    :ivar cells: the id of the host cell for each guest cell.
+    :ivar refusals: guest cells that do not fit a host cell, regardless of the
+        rest, by host cell and guest cell; also set for a guest that fits.
+    :ivar unseated: indexes of guest cells that together have too few host cells.
+    :ivar networks: a minimal conflict, together with ``requests``: networks that
+        the cells which carry the guest do not provide together.
+    :ivar requests: names of the device requests in that conflict. Without any
+        one network or request of it, the others can be met.
     """
 
     fits: bool
@@ -135,20 +134,19 @@ class Fit:
 def fit_to_host(
     question: Question, *, budget: int = BUDGET, explain: bool = True
 ) -> Fit:
-    """Find a cell of the host for each of a guest's.
+    """Find a host cell for each guest cell.
 
-    Of all ways it is the first in the order of :mod:`os_acc.numa.fit.question`, where
-    the guest's first cell counts most. A guest without cells may be anywhere:
-    its devices alone are counted.
+    The result is the first assignment in the order of
+    :mod:`os_acc.numa.fit.question`; the guest's first cell counts most. For a
+    guest without cells only the devices are counted.
 
-    :param budget: how many ways may be tried.
-    :param explain: find out which networks and requests are in one another's way
-        where there is none. That asks again without one after another of them,
-        and takes as many times as long.
-    :raises FitTooLarge: more than :data:`MAX_CELLS` cells of the host can carry
-        a part of the guest.
-    :raises FitTooHard: neither found nor ruled out within the budget. Either
-        error has the refusals.
+    :param budget: the number of assignments to try.
+    :param explain: find a minimal conflict of networks and requests if there is
+        no assignment. This repeats the search once per network and request.
+    :raises FitTooLarge: more than :data:`MAX_CELLS` host cells can carry a guest
+        cell.
+    :raises FitTooHard: neither found nor excluded within the budget. Both errors
+        include the refusals.
     """
     if not question.guest.cells:
         return _anywhere(question, explain)
@@ -193,7 +191,7 @@ def _anywhere(question: Question, explain: bool) -> Fit:
 def _choices(
     question: Question, refusals: Collection[CellRefusal]
 ) -> tuple[list[int], list[int]]:
-    """The cells of the host that carry anything, and who may have which place."""
+    """Return the usable host cells, and the positions allowed for each guest cell."""
     guest = range(len(question.guest.cells))
     refused = {(each.host_cell, each.guest_cell) for each in refusals}
     order = [
@@ -218,7 +216,7 @@ def _refusals(question: Question) -> tuple[CellRefusal, ...]:
     found = []
     for host in question.host.cells:
         for place, cell in enumerate(guest.cells):
-            # The emulator's threads are with the guest's first cell.
+            # The emulator's threads belong to the guest's first cell.
             emulator = guest.emulator_threads_isolated and place == 0
             reason = cells.refusal(host, cell, question.limits, emulator=emulator)
             if reason:
@@ -231,7 +229,7 @@ def _places(order: Sequence[int], wanted: Collection[int]) -> int:
 
 
 def _needs(question: Question, order: Sequence[int]) -> tuple[CellRequirement, ...]:
-    """The places that lead to each network, where some do and others do not."""
+    """Return the positions that provide each network that some cells declare."""
     declared = {
         name: cells_of_physnet(question.host, name)
         for name in sorted(question.networks.physnets)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which provider serves which request group, worked out from allocations.
+"""Assign request groups to providers, given allocations without mappings.
 
-What a scheduler's decision allocates is known; which group each part of it
-is for is not, where the mappings are missing. Here that is found again, by
-Placement's own rules (``placement.objects.allocation_candidate``, 16.0.0):
+The allocations of a scheduler's decision are known, but without mappings the
+group of each part is not. This package reconstructs it by Placement's own rules
+(``placement.objects.allocation_candidate``, 16.0.0):
 
-* one provider serves all of a numbered group, and has all that it requires
-  and nothing that it forbids;
-* each resource class of the unnumbered group is served by one provider; what
-  it requires, these have between them, and none has what it forbids;
-* under ``isolate`` no two numbered groups have the same provider.
+* one provider serves a whole numbered group, has all traits that the group
+  requires and none that it forbids;
+* one provider serves each resource class of the unnumbered group; together these
+  providers have its required traits, and none has a forbidden one;
+* under ``isolate`` no two numbered groups share a provider.
 
-The search is exact: an assignment is found wherever there is one, or the
-budget is told to be spent. The same input has the same answer.
+The search is exact: it finds an assignment if one exists, or reports that the
+budget is exhausted. The result is deterministic.
 
 Specification: nova-specs, rocky, "Granular Resource Request Syntax".
 """
@@ -36,13 +36,13 @@ from os_acc.scheduling.assignment.search import AssignmentSearch, BudgetSpent
 
 __all__ = ["AssignmentCase", "ProviderAllocation", "Served", "assign", "find"]
 
-#: How many groups, parts of them that are served alone, and providers may
-#: take part.
+#: The maximum number of groups, of parts that are served separately, and of
+#: providers.
 MAX_GROUPS: Final = 64
 MAX_PARTS: Final = 256
 MAX_PROVIDERS: Final = 512
-#: How many steps a search may take; a step is one attempt, or one way along
-#: which it is shown that an attempt cannot be ruled out.
+#: The maximum number of steps of a search; a step is one attempt, or one
+#: augmenting path of a feasibility check.
 BUDGET: Final = 50_000
 
 
@@ -51,9 +51,9 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
 
     :param budget: in steps.
     :returns: one entry for each group and resource class, sorted.
-    :raises AssignmentTooLarge: more than the bounds take part.
-    :raises AssignmentTooHard: neither found nor ruled out within the budget.
-    :raises NoAssignment: there is none.
+    :raises AssignmentTooLarge: the problem exceeds the bounds.
+    :raises AssignmentTooHard: neither found nor excluded within the budget.
+    :raises NoAssignment: no assignment exists.
     """
     found = find(case, budget)
     if found is None:
@@ -65,7 +65,7 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
 
 
 def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | None:
-    """Find a provider for each group; None, without a reason, if there is none.
+    """Find a provider for each group; return None, without a reason, if impossible.
 
     :raises AssignmentTooLarge: as :func:`assign` does.
     :raises AssignmentTooHard: as :func:`assign` does.

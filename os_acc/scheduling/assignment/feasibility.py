@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Whether amounts can be spread at all, each being divisible at will.
+"""Check whether amounts can be distributed if each is arbitrarily divisible.
 
-Where they cannot, no assignment is left. Where every amount is the same,
-the answer is exact: this is what keeps such requests from being searched.
+If they cannot, no assignment exists. If all amounts are equal, the check is
+exact, and such requests need no search.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-#: Above this, in units of what all amounts have in common, a sum is not
-#: looked for: it counts as one that can be reached.
+#: Sums above this, in units of the greatest common divisor of all amounts, are
+#: not computed and count as reachable.
 _LARGEST: Final = 1 << 14
 
 
 @functools.lru_cache(maxsize=4096)
 def adds_up(target: int, amounts: tuple[tuple[int, int], ...]) -> bool:
-    """Whether some of these amounts make exactly a sum.
+    """Return whether some of these amounts add up to exactly the target.
 
-    :param amounts: (amount, how many there are of it); no amount is zero.
-    :returns: False only where that is sure.
+    :param amounts: (amount, number of times it is available); none is zero.
+    :returns: False only if it is certain.
     """
     if not target:
         return True
@@ -44,7 +44,7 @@ def adds_up(target: int, amounts: tuple[tuple[int, int], ...]) -> bool:
 
 
 def _with_more(reached: int, amount: int, number: int, window: int) -> int:
-    """The sums, as bits, that some of these more make, too."""
+    """Add the sums, as bits, that become reachable with more amounts."""
     many = 1
     while number:
         taken = min(many, number)
@@ -55,9 +55,9 @@ def _with_more(reached: int, amount: int, number: int, window: int) -> int:
 
 
 def parts_of_places(places: int, rows: Sequence[int]) -> list[int]:
-    """Places that the same rows have, together; as bit masks.
+    """Partition places into sets contained in the same rows, as bit masks.
 
-    Those that no row has are left out.
+    Places in no row are omitted.
     """
     parts = [places]
     for row in rows:
@@ -75,16 +75,16 @@ def saturates(
     must: Sequence[int],
     step: Callable[[], None],
 ) -> bool:
-    """Whether all supply finds room, and all that must be filled is filled.
+    """Return whether all supply can be placed and all mandatory room filled.
 
-    What has to be filled is filled first. A way that gives a supply its room
-    later never takes anything from it, so that the two do not compete.
+    Mandatory room is filled first. Later augmenting paths never reduce the
+    amount in a sink, so the two phases do not conflict.
 
-    :param rows: for each supply the places that can take of it, as a bit mask.
-    :param parts: the same for each sink: the places that it is made of.
-    :param capacity: of each sink.
-    :param must: how much of it has to be filled.
-    :param step: called once for each way that is tried.
+    :param rows: for each supply the places that accept it, as a bit mask.
+    :param parts: for each sink the places that it consists of, as a bit mask.
+    :param capacity: the capacity of each sink.
+    :param must: the amount of each sink that must be filled.
+    :param step: called before each search for an augmenting path.
     """
     if sum(must) > sum(supply) or sum(supply) > sum(capacity):
         return False
@@ -94,7 +94,7 @@ def saturates(
 
 
 class _Spread:
-    """A flow from supplies to sinks, made larger way by way."""
+    """A flow from supplies to sinks, increased path by path."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class _Spread:
         self._step = step
         self._total = 0
         self._filled: dict[int, int] = {}
-        # By sink: how much of it comes from which supply.
+        # By sink: the amount from each supply.
         self._flow: dict[int, dict[int, int]] = {}
 
     def pours(self, room: Sequence[int], total: int) -> bool:
-        """Whether this much finds room."""
+        """Return whether a flow of this total is possible."""
         while self._total < total:
             self._step()
             if not self._widened(room):
@@ -119,7 +119,7 @@ class _Spread:
         return True
 
     def _widened(self, room: Sequence[int]) -> bool:
-        """Find one more way from a supply to a sink, and use it to the full."""
+        """Find one augmenting path from a supply to a sink, and saturate it."""
         sources: dict[int, int | None] = {
             each: None for each, left in enumerate(self._left) if left
         }

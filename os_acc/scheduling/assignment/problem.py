@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Groups and allocations as the search takes them: kinds, places, bit masks."""
+"""Groups and allocations in the form of the search: kinds, places, bit masks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from typing import TypeAlias
 
 from os_acc.objects.request import GroupPolicy, RequestGroup
 
-#: (suffix of the group, resource class) to the provider that has to serve it.
+#: (suffix of the group, resource class) to the provider that must serve it.
 Pins: TypeAlias = Mapping[tuple[str, str], str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProviderAllocation:
-    """What an allocation request takes from one provider.
+    """The resources of an allocation request on one provider.
 
     :ivar resources: (resource class, amount).
-    :ivar exact: the groups have to use all of it up.
-    :ivar traits: what it surely has.
-    :ivar unsure: the traits of which nobody knows whether it has them; None:
-        all others.
+    :ivar exact: the groups must use all of it.
+    :ivar traits: traits that it certainly has.
+    :ivar unsure: traits that are unknown; None: all others.
     """
 
     provider: str
@@ -34,24 +33,24 @@ class ProviderAllocation:
     unsure: frozenset[str] | None = frozenset()
 
     def doubts(self, trait: str) -> bool:
-        """Whether nobody knows of this trait."""
+        """Return whether this trait is unknown."""
         if self.unsure is None:
             return trait not in self.traits
         return trait in self.unsure
 
     def has(self, trait: str, certain: bool) -> bool:
-        """Whether it has a trait.
+        """Return whether it has a trait.
 
-        :param certain: what nobody knows counts as no.
+        :param certain: an unknown trait counts as no.
         """
         if self.doubts(trait):
             return not certain
         return trait in self.traits
 
     def is_free_of(self, trait: str, certain: bool) -> bool:
-        """Whether it has not a trait.
+        """Return whether it lacks a trait.
 
-        :param certain: what nobody knows counts as no.
+        :param certain: an unknown trait counts as no.
         """
         if self.doubts(trait):
             return not certain
@@ -60,13 +59,12 @@ class ProviderAllocation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AssignmentCase:
-    """What is asked for, and what is allocated.
+    """A request and its allocations.
 
-    :ivar groups: no two of the same suffix, each with resources.
-    :ivar allocated: no two of the same provider.
-    :ivar pins: the provider of each (suffix, resource class) that has to be
-        served by that one.
-    :ivar certain: doubt about a trait rules a provider out.
+    :ivar groups: suffixes are unique; each group has resources.
+    :ivar allocated: providers are unique.
+    :ivar pins: the mandatory provider of each (suffix, resource class), if any.
+    :ivar certain: an unknown trait excludes a provider.
     """
 
     groups: Collection[RequestGroup]
@@ -78,7 +76,7 @@ class AssignmentCase:
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Served:
-    """One resource class of one group, and who serves it."""
+    """One resource class of one group, and its provider."""
 
     suffix: str
     resource_class: str
@@ -87,25 +85,25 @@ class Served:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AssignmentPart:
-    """What is served by one provider: a numbered group, or one class of the other."""
+    """The unit served by one provider: a numbered group, or one unnumbered class."""
 
     group: RequestGroup
     resources: tuple[tuple[str, int], ...]
 
     @property
     def numbered(self) -> bool:
-        """Whether it is a group of its own."""
+        """Whether it is a numbered group."""
         return bool(self.group.suffix)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartKind:
-    """Parts that nothing tells apart.
+    """Parts that are interchangeable.
 
     :ivar suffixes: of their groups, sorted.
     :ivar need: (number of the resource class, amount).
     :ivar where: the places that can serve one of them, as a bit mask.
-    :ivar doubtful: those of them where that is not sure.
+    :ivar doubtful: the places among these whose traits are uncertain.
     """
 
     suffixes: tuple[str, ...]
@@ -117,12 +115,12 @@ class PartKind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AssignmentProblem:
-    """What is to be assigned.
+    """The assignment problem.
 
-    :ivar classes: sorted; a resource class is its number in here.
-    :ivar providers: sorted; a place is the number of its provider in here.
+    :ivar classes: sorted; a resource class is identified by its index.
+    :ivar providers: sorted; a place is the index of its provider.
     :ivar left: for each place the amount of each class.
-    :ivar exact: the places that have to be used up, as a bit mask.
+    :ivar exact: the places that must be used up, as a bit mask.
     :ivar helping: for each trait that the unnumbered group requires, the
         places that have it, as a bit mask.
     """
@@ -136,7 +134,7 @@ class AssignmentProblem:
     isolate: bool
 
     def served(self, found: Iterable[tuple[int, int]]) -> tuple[Served, ...]:
-        """The answer, of the (kind, place) of each part."""
+        """Return the result, given the (kind, place) of each part."""
         places: dict[int, list[int]] = {}
         for kind, place in found:
             places.setdefault(kind, []).append(place)
@@ -153,7 +151,7 @@ class AssignmentProblem:
 
 
 def problem_of(case: AssignmentCase) -> AssignmentProblem:
-    """What is to be assigned, without those that have no part in it."""
+    """Build the problem, without irrelevant providers and classes."""
     parts = list(parts_of(case.groups))
     asked = {name for part in parts for name, _amount in part.resources}
     places = sorted(
@@ -183,7 +181,7 @@ def problem_of(case: AssignmentCase) -> AssignmentProblem:
 
 
 def parts_of(groups: Iterable[RequestGroup]) -> Iterator[AssignmentPart]:
-    """What is served by one provider each, in a fixed order."""
+    """Yield the parts that one provider each must serve, in a fixed order."""
     for group in sorted(groups, key=lambda group: group.suffix):
         if group.suffix:
             yield AssignmentPart(group, group.resources)
@@ -192,7 +190,7 @@ def parts_of(groups: Iterable[RequestGroup]) -> Iterator[AssignmentPart]:
 
 
 class _Masks:
-    """Which places have something, each asked of all of them once."""
+    """Bit masks of places with a property, each computed once."""
 
     def __init__(self, places: Sequence[ProviderAllocation], certain: bool) -> None:
         self._places = places
@@ -204,7 +202,7 @@ class _Masks:
         self.doubting = functools.cache(self._doubting)
 
     def serving(self, part: AssignmentPart, pins: Pins) -> int:
-        """Those that can serve a part, as far as each alone is asked."""
+        """Return the places that can serve a part, considered separately."""
         found = (1 << len(self._places)) - 1
         for name, amount in part.resources:
             found &= self.offering(name, amount)
@@ -212,13 +210,13 @@ class _Masks:
                 found &= mask(each.provider == pin for each in self._places)
         for trait in part.group.forbidden:
             found &= self.free_of(trait)
-        # The unnumbered group has what it requires between its providers.
+        # Required traits of the unnumbered group may be spread over its providers.
         for trait in part.group.required if part.numbered else ():
             found &= self.having(trait)
         return found
 
     def doubtful(self, part: AssignmentPart) -> int:
-        """Those of which it is not known whether they have the right traits."""
+        """Return the places whose relevant traits are uncertain."""
         found = 0
         for trait in part.group.required | part.group.forbidden:
             found |= self.doubting(trait)
@@ -265,13 +263,13 @@ def _row(
 
 
 def mask(bits: Iterable[bool]) -> int:
-    """The bit mask with these bits, the lowest first."""
+    """Return the bit mask of these bits, the lowest first."""
     text = "".join("1" if bit else "0" for bit in bits)
     return int(text[::-1] or "0", 2)
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
+    """Yield the numbers of the set bits."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Why there is no assignment, in words for an operator."""
+"""Explain to an operator why no assignment exists."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from os_acc.scheduling.assignment.problem import (
 )
 from os_acc.scheduling.assignment.search import AssignmentSearch, BudgetSpent
 
-#: What each question that is asked to find the reason may cost.
+#: The budget of each search for the reason.
 _BUDGET: Final = 5_000
 _SHOWN: Final = 4
 
 
 def reason(case: AssignmentCase) -> str:
-    """Say which group has no provider and why, or what nobody asks for."""
-    # In the order of what they cost, and none is asked after the first answer.
+    """Return the group without a provider and the reason, or unrequested resources."""
+    # Ordered by cost; evaluation stops at the first result.
     found = itertools.chain(_alone(case), _in_all(case), _together(case))
     return next(found, "what the groups ask for is not what is allocated")
 
 
 def _works(case: AssignmentCase) -> bool:
-    """Whether there is an assignment after all; yes where that is not known."""
+    """Return whether an assignment exists; True if the budget is exhausted."""
     try:
         return AssignmentSearch(problem_of(case), _BUDGET).run() is not None
     except BudgetSpent:
@@ -41,13 +41,13 @@ def _works(case: AssignmentCase) -> bool:
 
 
 def _alone(case: AssignmentCase) -> Iterator[str]:
-    """Parts of the request that no provider could serve if they were all of it."""
+    """Yield parts of the request that no provider could serve even on its own."""
     places = _by_uuid(case.allocated)
     for part in parts_of(case.groups):
         if any(not _why_not(part, each, case) for each in places):
             continue
         told = [why for each in places if (why := _why_not(part, each, case))]
-        # Whoever has none of it at all says the least.
+        # Providers without the class at all are the least informative.
         told = [why for why in told if not why.startswith("none")] or told
         shown = "; ".join(told[:_SHOWN]) or "nothing is allocated"
         more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
@@ -61,7 +61,7 @@ def _by_uuid(allocated: Collection[ProviderAllocation]) -> list[ProviderAllocati
 def _why_not(
     part: AssignmentPart, each: ProviderAllocation, case: AssignmentCase
 ) -> str:
-    """Why a provider cannot serve a part, empty where it can."""
+    """Return the reason why a provider cannot serve a part, empty if it can."""
     has, group = dict(each.resources), part.group
     for name, amount in part.resources:
         if not has.get(name):
@@ -81,7 +81,7 @@ def _why_not(
 
 
 def _in_all(case: AssignmentCase) -> Iterator[str]:
-    """Classes of which another amount is allocated than is asked for."""
+    """Yield classes whose allocated amount differs from the requested amount."""
     exact = [each for each in _by_uuid(case.allocated) if each.exact]
     names = {name for each in exact for name, _amount in each.resources}
     asked = {name for group in case.groups for name, _amount in group.resources}
@@ -106,7 +106,7 @@ def _spread_over(name: str, places: Sequence[ProviderAllocation]) -> str:
 
 
 def _together(case: AssignmentCase) -> Iterator[str]:
-    """The first group for which the others leave nothing."""
+    """Yield the first group for which the other groups leave no provider."""
     loose = dataclasses.replace(
         case,
         allocated=tuple(
@@ -114,7 +114,7 @@ def _together(case: AssignmentCase) -> Iterator[str]:
         ),
     )
     if _works(loose):
-        # All have a provider; what they leave is not allowed to be left.
+        # Every group has a provider, but some allocation is not used up.
         yield from _left_over(case)
         return
     groups = sorted(case.groups, key=lambda group: group.suffix)
@@ -122,14 +122,14 @@ def _together(case: AssignmentCase) -> Iterator[str]:
         dataclasses.replace(loose, groups=tuple(groups[:number]))
         for number in range(1, len(groups) + 1)
     ]
-    # Whatever does not work does not work with more groups either.
+    # Infeasibility is monotonic: adding groups never resolves it.
     first = bisect.bisect_left(fewer, True, key=lambda each: not _works(each))
     if first < len(fewer):
         yield f"{_wants(groups[first])}, but {_obstacle(fewer[first], groups[first])}"
 
 
 def _obstacle(case: AssignmentCase, group: RequestGroup) -> str:
-    """What, taken away, would let a group have its provider."""
+    """Return the constraint whose removal would give a group its provider."""
     others = [title(each.suffix) for each in case.groups if each is not group]
     beside = f" beside {', '.join(others[-_SHOWN:])}" if others else ""
     if _works(dataclasses.replace(case, policy=GroupPolicy.NONE)):
@@ -147,7 +147,7 @@ def _obstacle(case: AssignmentCase, group: RequestGroup) -> str:
 
 
 def _left_over(case: AssignmentCase) -> Iterator[str]:
-    """The first provider that cannot be used up beside those before it."""
+    """Yield the first provider that cannot be used up together with earlier ones."""
     tight = [each for each in _by_uuid(case.allocated) if each.exact]
     fewer = [_with_exact(case, tight[:number]) for number in range(1, len(tight) + 1)]
     first = bisect.bisect_left(fewer, True, key=lambda each: not _works(each))
@@ -165,7 +165,7 @@ def _left_over(case: AssignmentCase) -> Iterator[str]:
 def _with_exact(
     case: AssignmentCase, tight: Sequence[ProviderAllocation]
 ) -> AssignmentCase:
-    """With these providers alone having to be used up."""
+    """Require only these providers to be used up."""
     bound = {each.provider for each in tight}
     return dataclasses.replace(
         case,
@@ -192,6 +192,6 @@ def _wants(group: RequestGroup) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """So many that a person reads them."""
+    """Join names, shortened to a readable number."""
     first = list(itertools.islice(names, _SHOWN + 1))
     return ", ".join(first[:_SHOWN]) + (", ..." if len(first) > _SHOWN else "")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The search for an assignment: place one part, see what is left, go back.
+"""Search for an assignment by backtracking.
 
-What cannot work is seen early: an amount that the rest cannot make up, a
-trait that nobody is left to bring, and, once something has gone wrong, room
-that is too small however amounts are spread. Parts that are alike are one
-kind, places that are alike are tried once, and a situation that has failed
-is not tried again in another order.
+Dead ends are detected early: an amount that the remaining parts cannot add up
+to, a required trait without a remaining provider, and, after the first failure,
+insufficient room even for divisible amounts. Interchangeable parts form one
+kind, interchangeable places are tried once, and a failed state is not tried
+again in another order.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _Key: TypeAlias = tuple[object, ...]
 
 
 class BudgetSpent(Exception):
-    """The search has taken as many steps as it may."""
+    """The search has exhausted its budget."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Standing:
-    """How far an assignment is.
+    """A partial assignment.
 
-    :ivar counts: how many of each kind have no place yet.
-    :ivar where: where one of each kind may still be served.
-    :ivar left: what each place has left of each class.
+    :ivar counts: the number of unplaced parts of each kind.
+    :ivar where: the places that may still serve each kind.
+    :ivar left: the remaining amount of each class at each place.
     :ivar taken: the places that have a numbered group.
-    :ivar lacking: the traits that the unnumbered group still has to get, by
-        their numbers.
-    :ivar made: the (kind, place) of each part that has one.
+    :ivar lacking: the indexes of required traits that the unnumbered group still
+        lacks.
+    :ivar made: the (kind, place) of each placed part.
     """
 
     counts: tuple[int, ...]
@@ -47,14 +47,14 @@ class _Standing:
     made: tuple[tuple[int, int], ...] = ()
 
     def open_kinds(self) -> Iterator[int]:
-        """Those of which some have no place yet."""
+        """Return the kinds with unplaced parts."""
         return (kind for kind, count in enumerate(self.counts) if count)
 
 
 class AssignmentSearch:
     """One search.
 
-    :param budget: how many steps it may take.
+    :param budget: the maximum number of steps.
     """
 
     def __init__(self, problem: AssignmentProblem, budget: int) -> None:
@@ -66,9 +66,9 @@ class AssignmentSearch:
         self._failed: set[_Key] = set()
 
     def run(self) -> tuple[tuple[int, int], ...] | None:
-        """The (kind, place) of each part; None: there is no assignment.
+        """Return the (kind, place) of each part; None: no assignment exists.
 
-        :raises BudgetSpent: it is not known.
+        :raises BudgetSpent: the result is unknown.
         """
         problem = self._problem
         start = _Standing(
@@ -89,7 +89,7 @@ class AssignmentSearch:
         self._budget -= 1
 
     def _completed(self, start: _Standing) -> _Standing | None:
-        """The standing with everything served; None: there is none."""
+        """Return the complete assignment; None: impossible."""
         key = self._key(start)
         if key in self._failed:
             return None
@@ -103,12 +103,12 @@ class AssignmentSearch:
             if end is not None:
                 return end
             now = self._narrowed(self._without(now, *choice))
-        # What was ruled out on the way here had been tried: it is not in the key.
+        # Options excluded on the way had failed before, so the key omits them.
         self._failed.add(key)
         return None
 
     def _key(self, now: _Standing) -> _Key:
-        """The same for standings from which the same can be reached."""
+        """Return a key shared by states with the same continuations."""
         touched = {place for _kind, place in now.made}
         places = sorted(
             (self._alike[place], now.left[place], now.taken >> place & 1)
@@ -119,7 +119,7 @@ class AssignmentSearch:
     # -- one step ----------------------------------------------------------
 
     def _placed(self, now: _Standing, kind: int, place: int) -> _Standing:
-        """With one more part served."""
+        """Return the state with one more part placed."""
         need, bit = self._needs[kind], 1 << place
         counts, where, left = list(now.counts), list(now.where), list(now.left)
         counts[kind] -= 1
@@ -147,7 +147,7 @@ class AssignmentSearch:
         )
 
     def _without(self, now: _Standing, kind: int, place: int) -> _Standing:
-        """With no more of a kind at a place, nor at any like it."""
+        """Return the state without a kind at a place and at its equivalents."""
         same = now.where[kind] & _with(now.taken, place)
         for other in now.open_kinds():
             same &= _with(now.where[other], place)
@@ -159,12 +159,12 @@ class AssignmentSearch:
         return dataclasses.replace(now, where=tuple(where))
 
     def _choice(self, now: _Standing) -> tuple[int, int] | None:
-        """The kind and place to be tried next: where there are fewest ways."""
+        """Return the kind and place to try next: the most constrained."""
         kinds = list(now.open_kinds())
         if not kinds:
             return None
         if self._problem.isolate:
-            # With these placed, what is left is a matching.
+            # Once these are placed, the rest is a matching.
             kinds = [each for each in kinds if not self._numbered[each]] or kinds
         kind = min(kinds, key=lambda each: self._urgency(now, each))
         ways = now.where[kind].bit_count()
@@ -194,13 +194,13 @@ class AssignmentSearch:
         return min(bits(places), key=lambda place: now.left[place])
 
     def _unfilled(self, now: _Standing) -> Iterator[int]:
-        """The places that have to be used up, and are not yet."""
+        """Yield the places that still have to be used up."""
         return (place for place in bits(self._problem.exact) if any(now.left[place]))
 
-    # -- what cannot work --------------------------------------------------
+    # -- pruning -----------------------------------------------------------
 
     def _narrowed(self, now: _Standing) -> _Standing | None:
-        """Without places that cannot serve any more; None: that ends it."""
+        """Remove places that can no longer serve; return None at a dead end."""
         where = list(now.where)
         if not self._brings_all(now, where):
             return None
@@ -211,11 +211,11 @@ class AssignmentSearch:
         now = dataclasses.replace(now, where=tuple(where))
         if not all(self._adds_up(now, place) for place in self._unfilled(now)):
             return None
-        # Seldom needed, and dear: not before something has gone wrong.
+        # Rarely useful and expensive, so only after the first failure.
         return None if self._failed and not self._can_be_spread(now) else now
 
     def _brings_all(self, now: _Standing, where: list[int]) -> bool:
-        """Whether somebody is left for each trait of the unnumbered group."""
+        """Return whether each missing unnumbered trait still has a provider."""
         rest = [kind for kind in now.open_kinds() if not self._numbered[kind]]
         for trait in now.lacking:
             helping = self._problem.helping[trait]
@@ -227,7 +227,7 @@ class AssignmentSearch:
         return True
 
     def _leaves_nothing(self, now: _Standing, where: list[int]) -> bool:
-        """Whether one numbered group, or none, can use each place up."""
+        """Return whether each place can be used up with one numbered group or none."""
         kinds = list(now.open_kinds())
         for place in self._unfilled(now):
             has, bit = now.left[place], 1 << place
@@ -245,7 +245,7 @@ class AssignmentSearch:
         return True
 
     def _of_the_unnumbered(self, now: _Standing, place: int) -> dict[int, int]:
-        """The amounts of each class that it may still take from a place."""
+        """Return the amount of each class that unnumbered parts may still take."""
         return {
             number: amount
             for kind in now.open_kinds()
@@ -254,7 +254,7 @@ class AssignmentSearch:
         }
 
     def _adds_up(self, now: _Standing, place: int) -> bool:
-        """Whether what is left of a place can be used up."""
+        """Return whether the rest of a place can be used up."""
         able = [kind for kind in now.open_kinds() if now.where[kind] >> place & 1]
         for number, left in enumerate(now.left[place]):
             amounts: dict[int, int] = {}
@@ -268,7 +268,7 @@ class AssignmentSearch:
         return True
 
     def _can_be_spread(self, now: _Standing) -> bool:
-        """Whether there is room for all, and enough to use up what has to be."""
+        """Return whether all parts fit and all mandatory places can be used up."""
         kinds = list(now.open_kinds())
         if self._problem.isolate:
             return self._numbered_can_be_spread(now, kinds)
@@ -311,14 +311,14 @@ class AssignmentSearch:
 
 
 def _with(row: int, place: int) -> int:
-    """The places that are in a row if this one is, and else those that are not."""
+    """Return a row, complemented if it does not contain the place."""
     return row if row >> place & 1 else ~row
 
 
 def _covered(
     has: Sequence[int], need: Mapping[int, int], rest: Mapping[int, int]
 ) -> bool:
-    """Whether a part takes all that a place has, but for what the rest may take."""
+    """Return whether a part uses up a place, apart from the rest's possible share."""
     return all(
         amount - need.get(number, 0) in (0, rest.get(number, 0))
         for number, amount in enumerate(has)
@@ -326,7 +326,7 @@ def _covered(
 
 
 def _alike(problem: AssignmentProblem) -> list[int]:
-    """A number for each place, the same for those that nothing tells apart."""
+    """Return a number for each place, equal for interchangeable places."""
     rows = (
         problem.exact,
         *problem.helping,

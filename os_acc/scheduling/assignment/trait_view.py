@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is known of the traits of providers, and how far it is to be trusted.
+"""The known traits of providers, and how reliable they are.
 
-It is not always what the scheduler knew. A region may have been programmed
-since; and of what others set, os_acc has Nova's copy, which Nova reads anew
-every five minutes only (``[compute] resource_provider_association_refresh``).
+They may differ from those that the scheduler saw: a region may have been
+programmed since, and traits set by others come from Nova's copy, which Nova
+refreshes only every five minutes
+(``[compute] resource_provider_association_refresh``).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def _nothing() -> _Traits:
 
 
 class TraitDoubt(enum.IntEnum):
-    """What of it is doubted; each includes those before it."""
+    """Levels of doubt about traits; each includes the previous ones."""
 
-    #: What nobody knows, alone.
+    #: Unknown traits only.
     UNKNOWN = 0
-    #: What comes and goes with what a device does.
+    #: Traits that change with a device's use.
     CHANGING = 1
-    #: What others have set.
+    #: Traits set by others.
     HEARD = 2
     ALL = 3
 
@@ -44,11 +45,11 @@ def _never(_trait: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TraitView:
-    """What is known of providers' traits, by their uuids.
+    """The known traits of providers, by uuid.
 
-    :ivar own: what os_acc itself says of each device, by its last look.
-    :ivar heard: what Nova's provider tree had, or Placement has, of any provider.
-    :ivar changes: whether a trait comes and goes with what a device does.
+    :ivar own: traits that os_acc reports for each device, from the last discovery.
+    :ivar heard: traits in Nova's provider tree or in Placement, of any provider.
+    :ivar changes: returns whether a trait changes with a device's use.
     """
 
     own: _Traits = dataclasses.field(default_factory=_nothing)
@@ -58,10 +59,10 @@ class TraitView:
     def unheard(
         self, request: FlavorRequest, selection: Allocations, ours: Collection[str]
     ) -> frozenset[str]:
-        """The providers of which a trait may decide that nobody has told of.
+        """Return providers with unknown traits that may affect the assignment.
 
-        That is none where each of our classes is allocated from one provider,
-        or asked for by one group: traits decide nothing then.
+        The result is empty if each of our classes is allocated from one provider
+        or requested by one group: traits are then irrelevant.
 
         :param ours: the resource classes of this host's providers.
         """
@@ -87,7 +88,7 @@ class TraitView:
         )
 
     def doubting(self, doubt: TraitDoubt, traits: frozenset[str]) -> TraitReading:
-        """What is known of these traits while this much is doubted."""
+        """Return the view of these traits at a level of doubt."""
         doubted = traits if doubt is TraitDoubt.ALL else frozenset[str]()
         if doubt >= TraitDoubt.CHANGING:
             doubted |= {trait for trait in traits if self.changes(trait)}
@@ -97,10 +98,10 @@ class TraitView:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TraitReading:
-    """What is known of some traits.
+    """The known traits among a set of traits.
 
-    :ivar published: those that os_acc itself says of some device.
-    :ivar doubted: those that are doubted of every provider.
+    :ivar published: traits that os_acc itself reports for some device.
+    :ivar doubted: traits that are uncertain for every provider.
     """
 
     known: TraitView
@@ -110,10 +111,10 @@ class TraitReading:
     doubted: frozenset[str]
 
     def of(self, provider: str) -> tuple[frozenset[str], frozenset[str]]:
-        """Which of the traits a provider has, and which it may have."""
+        """Return the traits that a provider has, and those that it may have."""
         own, heard = self.known.own.get(provider), self.known.heard.get(provider)
         has = self.traits & ((own or frozenset()) | (heard or frozenset()))
-        # Of its own devices os_acc knows whether they have what it publishes.
+        # For its own devices os_acc knows the traits that it publishes.
         others = self.traits if own is None else self.traits - self.published
         unsure = self.doubted
         if self.doubt >= TraitDoubt.HEARD:

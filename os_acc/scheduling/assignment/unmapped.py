@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Allocations without mappings, as Nova compute has them of a flavor's groups.
+"""Attribute allocations without mappings, as Nova compute passes them.
 
-They are Placement's decision, read back. So an assignment is not given up for
-a trait before everything is doubted that may have changed since.
+The allocations are Placement's decision. A trait therefore excludes an
+assignment only after everything that may have changed since is doubted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from os_acc.scheduling.assignment import (
 from os_acc.scheduling.assignment.problem import Pins
 from os_acc.scheduling.assignment.trait_view import TraitDoubt, TraitView
 
-#: What Nova takes from a flavor's own fields and adds to the unnumbered group
+#: Classes that Nova adds from a flavor's own fields to the unnumbered group
 #: (``nova.scheduler.utils.ResourceRequest``).
 _OF_THE_FLAVOR: Final = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 
@@ -39,14 +39,14 @@ def without_mappings(
     known: TraitView,
     recorded: Pins,
 ) -> list[GroupAllocation]:
-    """Attribute allocations to the groups that ask for accelerators.
+    """Attribute allocations to the groups that request accelerators.
 
     :param ours: this host's providers: uuid to resource class.
-    :param recorded: how it was decided before, if it was. That stands, if it
-        still answers the request, whatever has become of traits.
-    :raises NoAssignment: the allocations cannot be those of this request.
-    :raises AssignmentTooLarge: there are too many groups or providers.
-    :raises AssignmentTooHard: an answer was not found within the budget.
+    :param recorded: the previous decision, if any. It stays valid as long as it
+        answers the request, even if traits have changed.
+    :raises NoAssignment: the allocations cannot belong to this request.
+    :raises AssignmentTooLarge: too many groups or providers.
+    :raises AssignmentTooHard: no answer was found within the budget.
     """
     cases = _cases(request, selection, ours, known)
     served = _as_recorded(cases, recorded) if recorded else None
@@ -66,7 +66,7 @@ def without_mappings(
 
 
 def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | None:
-    """The assignment that was made before; None: it is no answer now."""
+    """Return the recorded assignment; None if it no longer answers the request."""
     for case in cases:
         with contextlib.suppress(exception.InvalidSelectedProvider):
             if served := case.found(case.allocated(TraitDoubt.ALL), pins=pins):
@@ -75,7 +75,7 @@ def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | Non
 
 
 def _newly_found(cases: Sequence[_Case]) -> tuple[Served, ...]:
-    """The assignment that leaves the least in doubt."""
+    """Return the assignment that requires the least doubt."""
     *larger, last = cases
     for case in larger:
         with contextlib.suppress(exception.InvalidSelectedProvider):
@@ -94,11 +94,10 @@ def _cases(
     ours: Mapping[str, str],
     known: TraitView,
 ) -> list[_Case]:
-    """With all groups, and with those alone that ask for accelerators of ours.
+    """Return the case of all groups, and that of groups with accelerators only.
 
-    The first is the truth. The second is what there is to say where Nova has
-    asked for something else than the flavor has: what it changed has nothing
-    to do with accelerators.
+    The first is preferred. The second serves if Nova requested something other
+    than the flavor specifies: such changes do not concern accelerators.
     """
     offered = set(ours.values())
     amounts = _smallest(selection)
@@ -121,7 +120,7 @@ def _cases(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Case:
-    """Groups, and allocations that are theirs, perhaps among others."""
+    """Groups, and allocations that include theirs."""
 
     groups: tuple[RequestGroup, ...]
     policy: GroupPolicy | None
@@ -130,14 +129,14 @@ class _Case:
     known: TraitView
 
     def found_before(self, end: TraitDoubt) -> tuple[Served, ...] | None:
-        """The assignment that leaves the least in doubt, and less than this."""
+        """Return the assignment with the least doubt, below the level ``end``."""
         doubted = {doubt: self.allocated(doubt) for doubt in TraitDoubt}
         if any(each.unsure for each in doubted[TraitDoubt.UNKNOWN]):
             with contextlib.suppress(exception.AssignmentTooHard):
                 if served := self.found(doubted[TraitDoubt.UNKNOWN], certain=True):
                     return served
         for doubt in (TraitDoubt.UNKNOWN, TraitDoubt.CHANGING, TraitDoubt.HEARD):
-            # More doubt is of no use where it is about none of these.
+            # Skip a level that adds no doubt about these traits.
             same = (
                 doubt < TraitDoubt.HEARD
                 and doubted[doubt] == doubted[TraitDoubt(doubt + 1)]
@@ -153,11 +152,11 @@ class _Case:
         certain: bool = False,
         pins: Pins = MappingProxyType({}),
     ) -> tuple[Served, ...] | None:
-        """The assignment of what is allocated, as far as that is doubted."""
+        """Return an assignment of these allocations."""
         return find(AssignmentCase(self.groups, self.policy, allocated, pins, certain))
 
     def allocated(self, doubt: TraitDoubt) -> list[ProviderAllocation]:
-        """Everything that is allocated; only what is ours has to be used up."""
+        """Return all allocations; only providers of this host must be used up."""
         traits = frozenset[str]().union(
             *(group.required | group.forbidden for group in self.groups)
         )
@@ -176,10 +175,10 @@ def _as_nova_has_it(
     amounts: Mapping[str, int],
     offered: Collection[str],
 ) -> RequestGroup:
-    """The unnumbered group with all that may bring it a trait, or forbid one.
+    """Return the unnumbered group with every class that may contribute a trait.
 
-    :param amounts: what is allocated. Of what is not, Nova may have asked for
-        something else instead, unless it is an accelerator.
+    :param amounts: the allocated amounts. Nova may have replaced a class that is
+        not allocated, unless it is an accelerator.
     """
     kept = {
         name: amount
@@ -194,9 +193,9 @@ def _as_nova_has_it(
 
 
 def _smallest(selection: Allocations) -> dict[str, int]:
-    """The smallest amount of each class that one provider gives.
+    """Return the smallest amount of each class on one provider.
 
-    While a guest is moved, its allocations are those of two hosts.
+    During a migration the allocations include those of two hosts.
     """
     amounts: dict[str, int] = {}
     for _provider, resources in selection.entries:

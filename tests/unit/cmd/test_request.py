@@ -77,7 +77,7 @@ def test_properties_become_groups_and_their_query(console: Console) -> None:
             },
         ],
         "Group Policy": "isolate",
-        "Version": "1.36",
+        "Microversion": "1.36",
         "Query": "/allocation_candidates?group_policy=isolate&limit=1000"
         f"&required_a=CUSTOM_B%2C%21CUSTOM_A&resources1=VCPU%3A2"
         f"&resources_a={FPGA}%3A1",

@@ -352,7 +352,7 @@ def test_a_name_that_somebody_elses_provider_has_is_left_to_it(nova, writer, cap
     assert changed == set()
     assert nova.ours() == {"node1_accel_1": LOST, "node1_accel_2": uuid_of(2)}
     (told,) = caplog.messages
-    assert "node1_accel_1 is the name of" in told
+    assert "cannot create provider node1_accel_1:" in told
 
 
 def test_a_node_that_the_tree_does_not_have_is_told(nova, writer):

@@ -247,7 +247,7 @@ def test_a_damaged_event_hides_no_other(store, state_path, file, make_lease, cap
     execute(file, f"INSERT INTO events VALUES ({values})")
     assert len(store.events(9)) == 1
     store = reopened(state_path)
-    assert "1 events are damaged" in caplog.text
+    assert "damaged records of 1 events" in caplog.text
     store.add([make_lease(2)])
     assert len(store.events(9)) == 2
     assert store.damaged == ()
