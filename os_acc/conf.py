@@ -14,7 +14,7 @@ from typing import Any, Self
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.privsep.options import STATE_PATH
+from os_acc.bitstreams.shared_options import STATE_PATH
 
 GROUP = cfg.OptGroup(
     "os_acc",

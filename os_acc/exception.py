@@ -89,7 +89,7 @@ class _Shown(reprlib.Repr):
 
 
 def show(value: object) -> str:
-    """The value as an error message shows it: short, whatever it is."""
+    """Return any value as short text for an error message."""
     return shorten(_Shown().repr(value), _LONGEST)
 
 

@@ -106,7 +106,7 @@ def initialize(
 
 
 def _watch(of: manager.Manager) -> monitor.HostMonitor | None:
-    """Keep what Placement is told up to date; see :mod:`os_acc.inventory.monitor`."""
+    """Keep the published inventory current; see :mod:`os_acc.inventory.monitor`."""
     if of.root != "/":
         # The kernel speaks of its own devices only.
         return None

@@ -187,21 +187,64 @@ def rows() -> Iterator[Row]:
     top = [path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
     exceptions = list(classes(PACKAGE / "exception.py"))
     public = [name for name in exceptions if not name.startswith("_")]
-    yield Row("files without testing/", 257, 150, len(package))
-    yield Row("lines without testing/", 37_600, 31_000, lines(package))
+    yield Row(
+        "files without testing/",
+        257,
+        150,
+        len(package),
+        "commands, drawing and checks keep one file for each subject",
+    )
+    yield Row(
+        "lines without testing/",
+        37_600,
+        31_000,
+        lines(package),
+        "code is moved and renamed; duplicate mechanisms are still there",
+    )
     yield Row("modules at the top level", 32, 5, len(top))
-    yield Row("files that one plug enters", 84, 50, len(entered))
-    yield Row("frames from plug to the write", 24, 16, depth)
-    yield Row("public exceptions", 84, 30, len(public))
+    yield Row(
+        "files that one plug enters",
+        84,
+        50,
+        len(entered),
+        "the values of objects and the readers of host are one file each",
+    )
+    yield Row(
+        "frames from plug to the write",
+        24,
+        16,
+        depth,
+        "counts the worker's child and the threads, about half of the frames",
+    )
+    yield Row(
+        "public exceptions",
+        84,
+        30,
+        len(public),
+        "classes that differ by their cause alone are not merged yet",
+    )
     yield Row("class names with two meanings", 20, 0, len(ambiguous()))
-    yield Row('lines with "told"', 300, 20, matching("told"))
+    yield Row(
+        'lines with "told"',
+        300,
+        20,
+        matching("told"),
+        "methods, tables and error messages keep it",
+    )
     yield Row(
         'lines with "nobody", "somebody", ...',
         265,
         10,
         matching("nobody|somebody|whoever|anybody"),
+        "error messages and the room attach keep them",
     )
-    yield Row("lines of tests", 65_100, 60_000, lines(sources(TOP / "tests")))
+    yield Row(
+        "lines of tests",
+        65_100,
+        60_000,
+        lines(sources(TOP / "tests")),
+        "tests set up their hosts in several ways",
+    )
 
 
 def main() -> int:
@@ -209,7 +252,7 @@ def main() -> int:
     print(f"{'':38} {'before':>8} {'target':>8} {'now':>8}")
     for row in rows():
         missed = row.measured > row.target
-        note = f"  {row.reason or 'missed'}" if missed else ""
+        note = f"  {row.reason}" if missed else ""
         print(
             f"{row.name:38} {row.before:>8,} {row.target:>8,} {row.measured:>8,}{note}"
         )

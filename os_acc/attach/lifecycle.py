@@ -85,10 +85,11 @@ class Lifecycle:
     """Moves leases from one state to the next, on disk and on the host."""
 
     def __init__(self, services: Services, programmer: programming.Programmer) -> None:
-        self._services = services
         self._root = services.root
         self._store = services.store
+        self._locks = services.locks
         self._helper = services.helper
+        self._plugins = services.plugins
         self._programmer = programmer
 
     # -- making ready ------------------------------------------------------
@@ -250,7 +251,7 @@ class Lifecycle:
         lesson).
         """
         try:
-            with self._services.locks.try_hold([consumer_lock(consumer)]) as mine:
+            with self._locks.try_hold([consumer_lock(consumer)]) as mine:
                 if mine:
                     return self.settle(consumer, deadline)
                 LOG.debug("an operation on consumer %s is under way", consumer)
@@ -381,11 +382,11 @@ class Lifecycle:
         step: Callable[[base.PluginBase], Callable[[Handle], None]],
         deadline: float,
     ) -> None:
-        plugin = self._services.plugins.get(lease.plugin)
+        plugin = self._plugins.get(lease.plugin)
         if plugin is not None:
             deadlines.left(deadline)
             seconds = deadlines.patience(deadline, math.inf)
-            self._services.plugins.call(plugin, seconds, step(plugin), _handle(lease))
+            self._plugins.call(plugin, seconds, step(plugin), _handle(lease))
 
     # -- several -----------------------------------------------------------
 

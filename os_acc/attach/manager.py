@@ -223,7 +223,7 @@ class Manager:
         return self.catalog.look(deadline)
 
     def refresh(self) -> None:
-        """Look at the host for those who cannot wait; see :mod:`.watching`."""
+        """Update the snapshot of the host, for calls that cannot wait."""
         self.catalog.snapshots.refresh()
 
     def providers(self) -> tuple[Provider, ...]:

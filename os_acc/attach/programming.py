@@ -78,10 +78,11 @@ class Programmer:
     """Programs regions for leases; see the top of this module."""
 
     def __init__(self, services: Services, images: Library) -> None:
-        self._services = services
         self._root = services.root
         self._store = services.store
+        self._locks = services.locks
         self._helper = services.helper
+        self._plugins = services.plugins
         self._images = images
 
     @contextlib.contextmanager
@@ -120,7 +121,7 @@ class Programmer:
                         draft.lease, draft.region, wish, bitstream, draft.required
                     )
                 )
-            kept.enter_context(self._services.locks.hold(_locks_of(drafts), deadline))
+            kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
             yield self._decided(drafts, asked, deadline)
 
     def program(
@@ -173,7 +174,7 @@ class Programmer:
             yield ProgrammingPlan(tuple(leases))
             return
         with contextlib.ExitStack() as kept:
-            kept.enter_context(self._services.locks.hold(_locks_of(drafts), deadline))
+            kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
             lost = [each for each in leases if not self._is_held(each, deadline)]
             jobs: dict[str, ProgrammingJob] = {}
             for lease in lost:
@@ -290,7 +291,7 @@ class Programmer:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, math.inf)
         try:
-            return self._services.plugins.call(plugin, seconds, function, *args)
+            return self._plugins.call(plugin, seconds, function, *args)
         except exception.PluginFailed as error:
             # What the library's own steps raise is no fault of the plugin's.
             if isinstance(error.__cause__, exception.OsAccError):
@@ -298,7 +299,7 @@ class Programmer:
             raise
 
     def _plugin(self, name: str) -> base.PluginBase:
-        plugin = self._services.plugins.get(name)
+        plugin = self._plugins.get(name)
         if plugin is None:
             raise exception.PluginFailed(
                 f"the plugin {name}, which knows the region, is not loaded",

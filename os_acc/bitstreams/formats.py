@@ -3,7 +3,8 @@
 """Parser of bitstream files, and the checks of their headers.
 
 The first bytes of a file determine its format, not its name or a property of the
-image. Only the head of a file is read, whatever lengths and nesting it claims.
+image. Only the head of a file is read; lengths and nesting that it claims do not
+extend that.
 
 GBS is the green bitstream of Intel's OPAE: a GUID of 16 bytes, the length of the
 metadata (32 bits, little endian), the metadata in JSON, and the data for the

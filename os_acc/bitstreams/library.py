@@ -256,7 +256,7 @@ class Library:
     def kept(
         self, image: Image, region: Region, deadline: float
     ) -> Iterator[Bitstream | None]:
-        """Provide the cached file of an image of which only the hash is known.
+        """Provide the cached file of an image, by its hash alone.
 
         Used to restore a region's earlier bitstream while the source does not answer;
         its owner and signature were checked then. Yields None if it is not cached.

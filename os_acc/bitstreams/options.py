@@ -57,7 +57,7 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.ListOpt(
         "allowed_projects",
         default=[],
-        help="IDs of projects whose images may be programmed, whatever their "
+        help="IDs of projects whose images may be programmed with any "
         "visibility. Users who can upload images to these projects decide what "
         "FPGAs are programmed with.",
     ),

@@ -35,7 +35,7 @@ class ImageSource(Protocol):
         """
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
-        """Yield all images that match every filter, whatever their status.
+        """Yield all images that match every filter, in any status.
 
         :param filters: ``name``, ``tag``, ``owner``, ``visibility``, or the name of a
             property, with the exact value.

@@ -9,20 +9,20 @@ version 2, as Nova 34 reads them (``nova/virt/libvirt/driver.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
+from typing import NotRequired, Required, TypedDict
 
 
 class InstanceDict(TypedDict, total=False):
-    """An instance, as :func:`os_acc.plug` accepts it; ``uuid`` is required.
+    """An instance, as :func:`os_acc.plug` accepts it.
 
     :ivar numa_cells: ids of the host's NUMA cells that the guest is fitted to.
-    :ivar image_properties: image properties, of which
+    :ivar image_properties: image properties; only
         ``hw_pci_numa_affinity_policy`` is read.
     :ivar port_numa_policies: NUMA policies of ports, by the suffix of the request
         group of the port.
     """
 
-    uuid: str
+    uuid: Required[str]
     name: str
     project_id: str
     image_id: str

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Leases: the crash-safe record of which consumer holds which accelerator."""
+"""Leases: the crash-safe record of the accelerators that each consumer holds."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Units:
 class Capacity:
     """The units of one provider, to be published in Placement.
 
-    :ivar provider: None for a device of which only leases are left.
+    :ivar provider: None if only leases of the device are left.
     :ivar units: units by resource class; none of them is zero.
     """
 
@@ -47,8 +47,8 @@ def capacities(
 ) -> tuple[Capacity, ...]:
     """Return the capacity to publish, in the order of the providers.
 
-    A leased unit is counted whatever the state of its device: Placement holds
-    an allocation of it. A unit whose release failed has no allocation, and is
+    A leased unit is counted in any state of its device: Placement holds an
+    allocation of it. A unit whose release failed has no allocation, and is
     reserved until the release succeeds. A unit that was leased with the
     command is not reserved: Placement may have an allocation of it, and the unit
     would count twice.

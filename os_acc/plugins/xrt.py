@@ -16,6 +16,7 @@ from typing import ClassVar, TypeAlias
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.bitstreams.shared_options import XRT_TOOLS
 from os_acc.host import xrt
 from os_acc.host.function import read_function
 from os_acc.objects.claim import UsableFunction
@@ -25,7 +26,6 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.objects.xrt import USER_DRIVER, VENDOR
 from os_acc.plugins import base, fpga
-from os_acc.privsep.options import XRT_TOOLS
 
 _Found: TypeAlias = Iterator[Device | RejectedDevice]
 

@@ -22,9 +22,10 @@ from concurrent import futures
 from oslo_config import cfg
 
 from os_acc import deadlines, exception
+from os_acc.bitstreams import shared_options
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.objects.digest import Digest
-from os_acc.privsep import options, rootconf
+from os_acc.privsep import rootconf
 from os_acc.privsep.outcome import ImageUnfit
 from os_acc.privsep.rootconf import RootConf
 
@@ -78,9 +79,9 @@ class Images:
         return os.path.join(found, DIRECTORY)
 
     def _configured(self) -> str | None:
-        cfg.CONF.register_opt(options.STATE_PATH, group=options.GROUP)
+        cfg.CONF.register_opt(shared_options.STATE_PATH, group=shared_options.GROUP)
         try:
-            found: str | None = cfg.CONF[options.GROUP].state_path
+            found: str | None = cfg.CONF[shared_options.GROUP].state_path
         except cfg.Error as error:
             raise ImageUnfit(errno.EINVAL, "image", str(error)) from error
         return found

@@ -21,7 +21,8 @@ from typing import NamedTuple, NoReturn
 from oslo_config import cfg
 from oslo_privsep import capabilities
 
-from os_acc.privsep import kernel, options, rootconf, worker
+from os_acc.bitstreams import shared_options
+from os_acc.privsep import kernel, rootconf, worker
 
 #: Limits of a program's output: bytes kept, and lines reported.
 _KEPT = 16384
@@ -72,11 +73,13 @@ class Tools:
             return self._directory
         found = rootconf.known().tools
         if found is None:
-            cfg.CONF.register_opt(options.XRT_TOOLS, group=options.XRT_GROUP)
+            cfg.CONF.register_opt(
+                shared_options.XRT_TOOLS, group=shared_options.XRT_GROUP
+            )
             try:
-                found = str(cfg.CONF[options.XRT_GROUP].tools)
+                found = str(cfg.CONF[shared_options.XRT_GROUP].tools)
             except cfg.Error as error:
-                raise ToolMissing(errno.EINVAL, options.XRT_GROUP) from error
+                raise ToolMissing(errno.EINVAL, shared_options.XRT_GROUP) from error
         if not os.path.isabs(found):
             raise ToolMissing(errno.EINVAL, found)
         return found

@@ -171,7 +171,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """A YAML loader that survives values which cannot be constructed.
 
     :class:`.UnusableValue` replaces the value. It also replaces a mapping with a
-    duplicate key, of which YAML would silently use the last one.
+    duplicate key: YAML would silently use the last value.
     """
 
     def __init__(self, text: bytes, deadline: float) -> None:

@@ -93,7 +93,7 @@ def filled(
 
 
 def miscounted(request: FlavorRequest) -> tuple[str, ...]:
-    """Return classes of which Placement 16 may allocate more than requested.
+    """Return classes that Placement 16 may allocate beyond the requested amount.
 
     If the unnumbered group and a numbered one get a class from the same
     provider, and the policy is not ``none``, Placement adds the second amount to

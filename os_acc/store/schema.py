@@ -60,7 +60,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ),
     (
         # Names published in Placement: the classes and traits of our providers,
-        # some of which may be foreign, and the names that os_acc created.
+        # foreign ones included, and the names that os_acc created.
         "CREATE TABLE told (provider TEXT NOT NULL, kind TEXT NOT NULL,"
         " name TEXT NOT NULL, PRIMARY KEY (provider, kind, name))",
         "CREATE TABLE made_names (kind TEXT NOT NULL, name TEXT NOT NULL,"

@@ -17,13 +17,13 @@ from oslo_config import cfg
 
 from os_acc import conf, exception, privsep, service
 from os_acc.attach.manager import Manager
+from os_acc.bitstreams import shared_options as helpers
 from os_acc.helper.client import Helper
 from os_acc.host import numa
 from os_acc.numa import network_options
 from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.placement import options as placement
-from os_acc.privsep import options as helpers
 from os_acc.profiles import options as profiles
 from os_acc.testing import FakeKernel, helper, hosts
 from tests.random_values import TEXTS, Rubbish, shown

@@ -13,13 +13,19 @@ from stevedore import ExtensionManager
 from os_acc import plugins, service
 from os_acc.attach.manager import Manager
 from os_acc.objects.pci import PciAddress
-from os_acc.privsep import worker
+from os_acc.privsep import rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, hosts
 from tests.unit import acme_fpga
 from tests.unit.bench import Bench, privileged_here
 from tests.unit.bitstreams.glance_double import Double, listening
 from tests.unit.fpga import CRYPTO, POWER_ON, VFS, FpgaBench, two_cards
+
+
+@pytest.fixture(autouse=True)
+def _own_root_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the root configuration that a test has read when it ends."""
+    monkeypatch.setattr(rootconf, "_last", rootconf._last)
 
 
 @pytest.fixture

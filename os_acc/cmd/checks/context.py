@@ -111,7 +111,7 @@ class CheckContext:
 
     @functools.cached_property
     def images(self) -> library.Library:
-        """The bitstream library, whatever its source."""
+        """The bitstream library with the configured source."""
         state_path = self.settings.state_path
         return library.build(self.config, state_path, Locks.below(state_path))
 

@@ -22,8 +22,8 @@ def addresses(
 ) -> str:
     """Format addresses as ranges, for example ``0000:3b:02.0-03.7, 04.1``.
 
-    :param neighbours: all addresses of which a range must not skip any; default:
-        only the given ones.
+    :param neighbours: addresses that a range must not skip; default: the given
+        ones.
     """
     wanted = set(some)
     order = sorted(wanted) if neighbours is None else neighbours
@@ -160,7 +160,7 @@ def function(snapshot: HostSnapshot, address: PciAddress) -> Iterator[str]:
     found = snapshot.functions[address]
     device = snapshot.states.get(address)
     if device is not None and _goes_along(device):
-        # The function that it goes along with has all other details.
+        # All other details are those of its main function.
         yield plain(device.reason)
         yield from (role(found), driver(found))
         return

@@ -36,7 +36,7 @@ from os_acc.objects.numa import NUMAPolicy, NUMATopology
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CellRequirement:
-    """Host cells of which the guest needs at least one.
+    """Host cells; the guest needs at least one of them.
 
     :ivar cells: their positions as a set (:mod:`os_acc.numa.fit.cell_sets`).
     """

@@ -16,8 +16,9 @@ import pytest
 from oslo_config import cfg
 
 from os_acc import conf
+from os_acc.bitstreams import shared_options
 from os_acc.objects.digest import Digest
-from os_acc.privsep import images, options
+from os_acc.privsep import images
 from os_acc.privsep.images import Images
 from os_acc.privsep.outcome import ImageUnfit
 
@@ -223,4 +224,4 @@ def test_a_directory_that_is_not_told_is_an_error(configured, text: str):
 def test_service_and_helper_read_one_option():
     both = cfg.ConfigOpts()
     conf.register(both)
-    both.register_opt(options.STATE_PATH, group=conf.GROUP.name)
+    both.register_opt(shared_options.STATE_PATH, group=conf.GROUP.name)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
+from os_acc.bitstreams.shared_options import XRT_GROUP, XRT_TOOLS
 from os_acc.plugins.xrt import XrtPlugin
 from os_acc.privsep import tools
-from os_acc.privsep.options import XRT_GROUP, XRT_TOOLS
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 """Options that both the service and the privileged helper read.
 
-The helper reads no other option of the service: it loads no plugins and opens
-no store.
+The helper finds the cached bitstreams and the tools that load them by these, and
+reads no other option of the service: it loads no plugins and opens no store. The
+module is outside privsep, so that reading options loads no privileged code.
 """
 
 from __future__ import annotations
