@@ -39,7 +39,7 @@ class Request:
     selected: dict[str, Any]
     ours: dict[str, str]
     known: TraitView
-    refused: type[exception.OsAccError] | None = None
+    refused: exception.AllocationReason | None = None
 
 
 def _uuid(number: int) -> str:
@@ -53,7 +53,7 @@ def _request(
     rules: Callable[[int], list[str]] = lambda _group: [],
     traits: Callable[[int], list[str]] = lambda _provider: [],
     policy: str = "none",
-    refused: type[exception.OsAccError] | None = None,
+    refused: exception.AllocationReason | None = None,
 ) -> Request:
     """Groups of these amounts, and providers with these allocations.
 
@@ -114,7 +114,7 @@ def _one_too_few(providers: int) -> Request:
         groups,
         rules=lambda group: ["CUSTOM_A", "CUSTOM_B"][group % 2 :][:1],
         traits=lambda provider: ["CUSTOM_A", "CUSTOM_B"] * (provider < groups - 1),
-        refused=exception.NoAssignment,
+        refused=exception.AllocationReason.NO_ASSIGNMENT,
     )
 
 
@@ -127,7 +127,7 @@ def _too_hard(providers: int) -> Request:
         amounts,
         [*allocated, *[1] * (providers - ours)],
         ours,
-        refused=exception.AssignmentTooHard,
+        refused=exception.AllocationReason.TOO_HARD,
     )
 
 
@@ -177,7 +177,7 @@ def _assign(
 ) -> tuple[GroupAllocation, ...] | exception.OsAccError:
     try:
         return match_groups(flavor, selection, request.ours, request.known)
-    except (exception.NoAssignment, exception.AssignmentTooHard) as error:
+    except exception.InvalidAllocation as error:
         return error
 
 
@@ -185,7 +185,7 @@ def _check(
     request: Request, answer: tuple[GroupAllocation, ...] | exception.OsAccError
 ) -> None:
     if isinstance(answer, exception.OsAccError):
-        assert type(answer) is request.refused, str(answer)
+        assert answer.reason is request.refused, str(answer)
         return
     assert request.refused is None, f"answered with {answer}"
     amounts: dict[str, int] = {}

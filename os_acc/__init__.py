@@ -77,13 +77,13 @@ def plug(
     :param flavor_extra_specs: the extra specs of the flavor.
     :returns: an entry for each accelerator.
     :raises InvalidInput: an argument is invalid.
-    :raises ConsumerConflict: the instance has accelerators of another request.
+    :raises Conflict: the instance has accelerators of another request.
     :raises ProviderNotFound: a provider is not one of this host.
     :raises NoDeviceAvailable: a provider has too few free devices;
-        :class:`.NUMAPolicyUnmet` if the free ones violate the NUMA policy.
-    :raises LeaseNotFound: nothing is selected, and nothing is recorded.
-    :raises ProfileNotFound: the device profile of the flavor does not exist.
-    :raises ProfilesUnavailable: the source of device profiles does not respond, or
+        :class:`.NoDeviceAvailable` if the free ones violate the NUMA policy.
+    :raises NotFound: nothing is selected, and nothing is recorded.
+    :raises NotFound: the device profile of the flavor does not exist.
+    :raises ServiceUnavailable: the source of device profiles does not respond, or
         is not configured although accelerators of this host are allocated for the
         profile.
     :raises HostError: the host refused a step; see the subclass.
@@ -104,7 +104,7 @@ def unplug(instance_info: InstanceDict) -> int:
 
     :param instance_info: the instance; only ``uuid`` is read.
     :returns: the number of released accelerators.
-    :raises InvalidInstanceInfo: ``uuid`` is missing or invalid.
+    :raises InvalidInput: ``uuid`` is missing or invalid.
     :raises DevicesUnreleased: some accelerators could not be released; the error
         lists the released and the unreleased ones. The service retries releases
         that failed for a temporary cause; ``retryable`` is true if all of them did.
@@ -123,8 +123,8 @@ def rekey(consumer: str, new_consumer: str) -> int:
 
     :returns: the number of leases moved.
     :raises InvalidInput: an argument is not a UUID.
-    :raises LeaseNotFound: the consumer has no lease.
-    :raises ConsumerConflict: the new consumer has leases already.
+    :raises NotFound: the consumer has no lease.
+    :raises Conflict: the new consumer has leases already.
     """
     from os_acc.service import get
 
@@ -138,9 +138,9 @@ def requests_accelerators(flavor_extra_specs: Mapping[str, str] | None) -> bool:
     is configured.
 
     :raises InvalidExtraSpec: as :func:`plug` raises it.
-    :raises ProfileNotFound: the device profile does not exist.
+    :raises NotFound: the device profile does not exist.
     :raises InvalidProfile: the device profile cannot be served by any host.
-    :raises ProfilesUnavailable: the source of device profiles does not respond.
+    :raises ServiceUnavailable: the source of device profiles does not respond.
     :raises HostStepFailed: the host cannot be read.
     """
     from os_acc.service import get
@@ -189,7 +189,7 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     :param nodename: the name of the compute node in the tree. It may differ from
         ``[os_acc] node_name``, which is part of the names of the providers.
     :raises InvalidInput: an argument has the wrong type.
-    :raises NodeNotFound: the tree has no such compute node.
+    :raises InvalidInput: the tree has no such compute node.
     """
     from os_acc.service import get
 
@@ -208,11 +208,11 @@ def sync_placement() -> SyncReport:
     changes. If nothing has changed, the function sends one request.
 
     :returns: the changes that were made and refused, and the number of requests.
-    :raises NodeNotPublished: Placement has no such compute node; os_acc never
+    :raises NotFound: Placement has no such compute node; os_acc never
         creates it.
-    :raises PlacementUnavailable: Keystone or Placement did not respond within
+    :raises ServiceUnavailable: Keystone or Placement did not respond within
         ``[os_acc_placement] sync_timeout``.
-    :raises PlacementTooOld: Placement does not support the microversion.
+    :raises ServiceUnavailable: Placement does not support the microversion.
     :raises InvalidConfiguration: the credentials or the endpoint are wrong.
     :raises OsAccError: the host or the state directory cannot be read.
     """

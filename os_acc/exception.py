@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What can go wrong, as types.
+"""The errors of os_acc.
 
-Every error says what happened (the message), what to do about it (``hint``)
-and whether the same call may succeed later without anybody's doing
-(``retryable``). Whatever caused it is chained (``raise ... from``).
+Each error has a message, a hint on how to solve the problem, and a ``fault``: the
+place of the cause. ``retryable`` and ``elsewhere`` tell a caller whether to retry on
+this host or on another one. A class that covers several causes has a ``reason``.
+The original error is chained (``raise ... from``).
 """
 
 from __future__ import annotations
 
 import builtins
 import difflib
+import enum
 import reprlib
 from collections.abc import Iterable, Sequence
 from errno import EINTR, EMFILE, ENFILE, ENOMEM
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
-#: Characters of a message, and of a hint: an error fits into one line of a log,
-#: also with the text of a service, a file or a caller in it.
+#: Limits in characters: an error fits into one line of a log, also where it quotes
+#: a service, a file or a caller.
 LONGEST_MESSAGE: Final = 1500
 LONGEST_HINT: Final = 480
 
-#: A process or the host has run out of something for the moment. It says nothing
-#: about the device, the disk or the file on which a call was refused so.
+#: Temporary exhaustion of a process or of the host. These error numbers say nothing
+#: about the device, the disk or the file of the call.
 EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOMEM, EINTR})
 _EXHAUSTED_HINT: Final = (
     "retry; see the limits of the service (LimitNOFILE, TasksMax) and the memory of"
@@ -36,24 +38,24 @@ _NOTE: Final = "... ({} more characters)"
 
 
 def shorten(text: str, most: int) -> str:
-    """Return the text, cut to so many characters where it has more.
+    """Return the text with at most this many characters.
 
-    The number of characters that are left out follows the cut.
+    A note at the end gives the number of omitted characters.
     """
     if len(text) <= most:
         return text
-    # The longest note is that of the whole text: room for it is always enough.
+    # The note for the whole text is the longest: the result never exceeds the limit.
     room = most - len(_NOTE.format(len(text)))
     return text[:room] + _NOTE.format(len(text) - room)
 
 
 def encodable(text: str) -> str:
-    """Return the text, with an escape for each character that cannot be written."""
+    """Return the text with lone surrogates escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_encodable(text: str) -> bool:
-    """Whether it can be written: half a pair of surrogates is no character."""
+    """Return whether the text has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -61,9 +63,7 @@ def is_encodable(text: str) -> bool:
     return True
 
 
-# Characters of a value that is shown.
-_LONGEST: Final = 240
-# Characters of what may be a misspelling, and candidates that a person reads.
+_LONGEST_VALUE: Final = 240
 _LONGEST_WORD: Final = 80
 _MOST_WORDS: Final = 24
 
@@ -72,11 +72,11 @@ class _Shown(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = 80
-        # Each further level shows six times as much: of six, 400,000 characters.
+        # Each level multiplies the size by six: six levels give 400,000 characters.
         self.maxlevel = 3
 
     def repr1(self, x: object, level: int) -> str:
-        # reprlib goes by the name of a class, which says nothing of what it is.
+        # reprlib dispatches on the name of a class, which any class can bear.
         if getattr(builtins, type(x).__name__, None) is type(x):
             return super().repr1(x, level)
         return self.repr_instance(x, level)
@@ -90,11 +90,11 @@ class _Shown(reprlib.Repr):
 
 def show(value: object) -> str:
     """Return any value as short text for an error message."""
-    return shorten(_Shown().repr(value), _LONGEST)
+    return shorten(_Shown().repr(value), _LONGEST_VALUE)
 
 
 def some(words: Iterable[str], most: int) -> str:
-    """So many of the words as a person reads, and how many more there are."""
+    """Return the first words, and the number of those omitted."""
     found = list(words)
     shown = ", ".join(found[:most])
     more = len(found) - most
@@ -102,9 +102,9 @@ def some(words: Iterable[str], most: int) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """The known word that this one is probably a misspelling of.
+    """Return the known word of which this one is probably a misspelling.
 
-    :param word: None is near to what is no text, and to a text that is no word.
+    :param word: None is returned for other types, and for long texts.
     """
     if not isinstance(word, str) or len(word) > _LONGEST_WORD:
         return None
@@ -113,7 +113,7 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A hint for a word that is none of the known ones."""
+    """Return a hint for an unknown word: the nearest known one, or all of them."""
     candidates = sorted(known)
     near = nearest(word, candidates)
     if near is not None:
@@ -124,148 +124,231 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 # -- the base ---------------------------------------------------------------
 
 
-class OsAccError(Exception):
-    """The base of every error that os_acc raises on purpose.
+class Fault(enum.StrEnum):
+    """The place of the cause of an error."""
 
-    Both texts are cut where they are too long, and can be encoded.
+    REQUEST = "request"  #: the caller asked for something that cannot be served
+    HOST = "host"  #: this compute node
+    SERVICE = "service"  #: another OpenStack service
+    INTERNAL = "internal"  #: a defect of os_acc or of a plugin
 
-    :param message: what happened, with the offending value in it.
-    :param hint: what a person can do about it.
+
+class ErrorReason(enum.StrEnum):
+    """Base of the reasons of errors.
+
+    :ivar hint: how to solve the problem, unless the error has a hint of its own.
+    :ivar retryable: see :class:`OsAccError`.
     """
 
-    #: Whether the same call may succeed later without a change by anybody.
+    _value_: str
+    hint: str
+    retryable: bool
+
+    def __new__(cls, value: str, hint: str = "", retryable: bool = False) -> Self:
+        """Create a member from its value, hint and ``retryable``."""
+        self = str.__new__(cls, value)
+        self._value_, self.hint, self.retryable = value, hint, retryable
+        return self
+
+
+class OsAccError(Exception):
+    """Base of all errors that os_acc raises on purpose.
+
+    Message and hint are limited in length, and can always be encoded.
+
+    :param message: what failed, on which object.
+    :param hint: how to solve the problem.
+    :param reason: which of the causes that the class covers; each class with
+        reasons has a default.
+    """
+
+    #: The place of the cause.
+    fault: Fault = Fault.HOST
+    #: Whether the same call on this host may succeed later, without intervention.
     retryable: bool = False
-    #: What to do about it where the place that raises says nothing better.
+    #: Whether another host may serve the request, so that a scheduler may retry.
+    elsewhere: bool = True
+    reason: ErrorReason | None = None
+    #: The hint, unless the error or its reason has one.
     default_hint: ClassVar[str] = ""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", reason: ErrorReason | None = None
+    ) -> None:
         self.message = shorten(encodable(message), LONGEST_MESSAGE)
         super().__init__(self.message)
-        hint = encodable(hint or self.default_hint)
-        self.hint = shorten(hint, LONGEST_HINT)
+        self.reason = reason or self.reason
+        if self.reason is not None:
+            hint = hint or self.reason.hint
+            self.retryable = self.retryable or self.reason.retryable
+        self.hint = shorten(encodable(hint or self.default_hint), LONGEST_HINT)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls __init__() without its keyword arguments.
+        return _recreated, (type(self), self.args), vars(self)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def set_exhausted(self) -> None:
-        """Mark this as an error that passes: see :data:`EXHAUSTED`."""
+        """Mark the error as temporary: see :data:`EXHAUSTED`."""
         self.retryable = True
         self.hint = _EXHAUSTED_HINT
 
 
+def _recreated(kind: type[OsAccError], args: tuple[Any, ...]) -> OsAccError:
+    return kind.__new__(kind, *args)
+
+
 def is_exhaustion(error: BaseException | None) -> bool:
-    """Whether a call was refused because something has run out."""
+    """Return whether a call failed for lack of descriptors or memory."""
     if isinstance(error, OSError):
         return error.errno in EXHAUSTED
     return isinstance(error, MemoryError)
 
 
-# -- what the caller passed ------------------------------------------------
+# -- the request ------------------------------------------------------------
 
 
 class InvalidInput(OsAccError, ValueError):
-    """A value that the caller passed is not what the API takes."""
+    """An argument of the API is invalid."""
 
-
-class InvalidPciAddress(InvalidInput):
-    """Not a PCI address of the form ``dddd:bb:ss.f``."""
-
-    default_hint = "a PCI address looks like 0000:3b:02.1"
-
-
-class InvalidInstanceInfo(InvalidInput):
-    """``instance_info`` is not a mapping with at least a ``uuid``."""
+    fault = Fault.REQUEST
+    elsewhere = False
 
 
 class InvalidExtraSpec(InvalidInput):
-    """A flavor extra spec that is malformed or contradicts another one."""
-
-
-class InvalidNUMAPolicy(InvalidInput):
-    """A NUMA policy that is none, or flavor and image that ask for two."""
-
-    default_hint = "there are required, socket, legacy and preferred"
+    """A flavor extra spec is malformed, or contradicts another one."""
 
 
 class InvalidProfile(InvalidInput):
-    """A device profile that nobody can be served by."""
+    """No host can serve a device profile."""
 
 
-class InvalidSelectedProvider(InvalidInput):
-    """``selected_rp`` has none of the forms that :func:`os_acc.plug` takes."""
+_PASS_MAPPINGS: Final = "pass the allocation request together with its 'mappings'"
 
 
-class NoAssignment(InvalidSelectedProvider):
-    """What is allocated cannot be what the request groups ask for."""
+class AllocationReason(ErrorReason):
+    """Reasons of :class:`InvalidAllocation`."""
+
+    MALFORMED = "malformed"
+    CONTRADICTION = "contradicts the request groups"
+    NO_ASSIGNMENT = "no assignment of providers to request groups"
+    TOO_LARGE = "too many request groups or providers", _PASS_MAPPINGS
+    TOO_HARD = "search budget exhausted", _PASS_MAPPINGS
 
 
-class AssignmentTooLarge(InvalidSelectedProvider):
-    """More groups or providers than are told apart without mappings."""
+class InvalidAllocation(InvalidInput):
+    """``selected_rp`` is malformed, or does not match the request groups."""
 
-    default_hint = "pass the allocation request together with its 'mappings'"
+    reason: AllocationReason = AllocationReason.CONTRADICTION
 
 
-class AssignmentTooHard(InvalidSelectedProvider):
-    """Which provider serves which group was not found within the budget."""
+class FitReason(ErrorReason):
+    """Reasons of :class:`FitUndecided`."""
 
-    default_hint = "pass the allocation request together with its 'mappings'"
+    TOO_LARGE = "too many cells", "leave out host cells that the guest must not use"
+    TOO_HARD = (
+        "search budget exhausted",
+        "ask for the guest's devices in fewer requests, or allow more steps",
+    )
 
 
 class FitUndecided(InvalidInput):
-    """Whether a guest fits a host's NUMA cells was not found out.
+    """Whether a guest fits the NUMA cells of a host is undecided.
 
-    :ivar refusals: which of the guest's cells cannot be on which of the host's,
-        and why: all that is known (:class:`os_acc.numa.CellRefusal`).
+    :ivar refusals: the pairs of guest cell and host cell that are ruled out so far,
+        and why (:class:`os_acc.numa.CellRefusal`).
     """
 
+    reason: FitReason = FitReason.TOO_HARD
+    elsewhere = True
+
     def __init__(
-        self, message: str, *, hint: str = "", refusals: Iterable[Any] = ()
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        reason: FitReason | None = None,
+        refusals: Iterable[Any] = (),
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, reason=reason)
         self.refusals = tuple(refusals)
 
 
-class FitTooLarge(FitUndecided):
-    """More NUMA cells of a host could carry a guest than can be chosen from."""
+class ObjectKind(ErrorReason):
+    """Kinds of objects of :class:`NotFound`."""
 
-    default_hint = "leave out cells of the host that the guest is not to be on"
+    DEVICE = "device"
+    FLAVOR = "flavor"
+    LEASE = "lease"
+    NODE = (
+        "compute node",
+        "nova-compute creates it when it starts; if its name is not [os_acc] "
+        "node_name, set [os_acc_placement] node_provider",
+        True,
+    )
+    PROFILE = "device profile"
+    PROVIDER = "resource provider"
+    REQUEST = "accelerator request"
 
 
-class FitTooHard(FitUndecided):
-    """Whether a guest fits a host's NUMA cells was not found within the budget."""
+class NotFound(OsAccError):
+    """An object that the caller named does not exist: the lease of a consumer, say.
 
-    default_hint = "ask for the guest's devices in fewer requests, or allow more steps"
+    :ivar kind: of the object. DEVICE: not on this host. NODE: not in Placement.
+    """
+
+    def __init__(self, message: str, *, kind: ObjectKind, hint: str = "") -> None:
+        super().__init__(message, hint=hint, reason=kind)
+        self.kind = kind
+        places = {ObjectKind.DEVICE: Fault.HOST, ObjectKind.NODE: Fault.SERVICE}
+        self.fault = places.get(kind, Fault.REQUEST)
+        self.elsewhere = kind in (ObjectKind.DEVICE, ObjectKind.PROVIDER)
 
 
-class NodeNotFound(InvalidInput):
-    """The provider tree has no compute node of the name that was passed."""
+class ProviderNotFound(NotFound):
+    """A selected provider is not an accelerator of this host."""
 
-    default_hint = "nodename is what Nova calls this node: its root provider"
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, kind=ObjectKind.PROVIDER, hint=hint)
+
+
+class ConflictReason(ErrorReason):
+    """The object whose state leads to a :class:`Conflict`."""
+
+    CONSUMER = "consumer", "unplug the consumer before plugging another request"
+    REQUEST = "accelerator request"
+
+
+class Conflict(OsAccError):
+    """The call is not possible in the present state of the object."""
+
+    fault = Fault.REQUEST
+    elsewhere = False
+    reason: ConflictReason = ConflictReason.CONSUMER
+
+
+# -- the library on this host -----------------------------------------------
+
+
+class ConfigurationReason(ErrorReason):
+    """Reasons of :class:`InvalidConfiguration`."""
+
+    INVALID = "invalid option"
+    NOT_CONFIGURED = "service not configured"
 
 
 class InvalidConfiguration(InvalidInput):
-    """An option of os_acc has a value that cannot be used."""
+    """An option that os_acc reads, its own or Nova's, is invalid or missing."""
 
-
-class InvalidDeviceSpec(InvalidConfiguration):
-    """A value of ``[os_acc] device_spec`` cannot be understood."""
-
-
-class InvalidNetworkNUMAAffinity(InvalidConfiguration):
-    """The NUMA nodes of a network are not told as they have to be.
-
-    The options are Nova's, and so is the name of this error.
-    """
-
-
-# -- the library cannot serve ----------------------------------------------
+    fault = Fault.HOST
+    elsewhere = True
+    reason: ConfigurationReason = ConfigurationReason.INVALID
 
 
 class CyborgAgentUnavailable(OsAccError):
-    """os_acc cannot serve at all; the name is the specification's.
-
-    There is no agent: what is missing is named by the subclasses.
-    """
+    """os_acc cannot serve at all; the specification gives this name."""
 
 
 class NotInitialized(CyborgAgentUnavailable):
@@ -275,115 +358,102 @@ class NotInitialized(CyborgAgentUnavailable):
 
 
 class HelperUnavailable(CyborgAgentUnavailable):
-    """The privileged helper cannot be started or does not answer."""
+    """The privileged helper cannot be started, or does not answer."""
 
     default_hint = "run 'os-acc check' as the user that nova-compute runs as"
 
 
-class StateUnavailable(CyborgAgentUnavailable):
-    """The state directory or the store in it cannot be used."""
-
-
 class InitializeTimeout(CyborgAgentUnavailable):
-    """Nothing was ready before ``[os_acc] initialize_timeout``."""
+    """Initialization took longer than ``[os_acc] initialize_timeout``."""
 
     retryable = True
 
 
-# -- the store --------------------------------------------------------------
+class StateReason(ErrorReason):
+    """Reasons of :class:`StateUnavailable`; except for UNUSABLE, of the store."""
 
-
-class StoreError(StateUnavailable):
-    """The store refused an operation; nothing on the host was changed."""
-
-
-class StoreFull(StoreError):
-    """No space is left below ``[os_acc] state_path``."""
-
-    default_hint = "free space on the file system of [os_acc] state_path"
-
-
-class StoreBusy(StoreError):
-    """Another process held the store for longer than the deadline."""
-
-    retryable = True
-
-
-class StoreTooNew(StoreError):
-    """The store was written by a newer os_acc than this one."""
-
-    default_hint = "upgrade os_acc, or restore the state of this version"
-
-
-class LockTimeout(OsAccError):
-    """Somebody else held a lock for longer than the deadline."""
-
-    retryable = True
-    default_hint = "another plug or unplug is at work on the same thing"
-
-
-# -- plug and unplug --------------------------------------------------------
-
-
-class ProviderNotFound(OsAccError):
-    """A selected provider is not one of this host's accelerators."""
-
-
-class NoDeviceAvailable(OsAccError):
-    """A selected provider has no free device for the request."""
-
-    retryable = True
-
-
-class NUMAPolicyUnmet(NoDeviceAvailable):
-    """What is free is not as near to the guest as its NUMA policy wants it."""
-
-    default_hint = (
-        "another host may have such a device; a wider policy takes one of these"
+    UNUSABLE = "state directory unusable"
+    FAILED = "operation failed"
+    FULL = "no space left", "free space on the file system of [os_acc] state_path"
+    BUSY = "in use by another process", "", True
+    TOO_NEW = (
+        "written by a newer os_acc",
+        "upgrade os_acc, or restore the state of this version",
     )
 
 
-class ConsumerConflict(OsAccError):
-    """The consumer already holds accelerators of another request."""
+class StateUnavailable(CyborgAgentUnavailable):
+    """The state directory or the store is unusable; the host is unchanged."""
 
-    default_hint = "unplug the consumer before plugging another request"
-
-
-class LeaseNotFound(OsAccError):
-    """No lease is recorded for what the caller named."""
+    reason: StateReason = StateReason.UNUSABLE
 
 
-class DeviceNotFound(OsAccError):
-    """No such device is on this host."""
+class LockTimeout(OsAccError):
+    """Another operation held a lock beyond the deadline."""
+
+    retryable = True
+    default_hint = "another plug or unplug is at work on the same object"
+
+
+class PluginFailed(OsAccError):
+    """A plugin raised an error of its own, which is chained."""
+
+    fault = Fault.INTERNAL
+    default_hint = "this is a defect of the plugin: report it to its vendor"
+
+
+# -- devices ----------------------------------------------------------------
+
+
+class NoDeviceReason(ErrorReason):
+    """Reasons of :class:`NoDeviceAvailable`."""
+
+    NOT_FREE = "too few free devices"
+    NUMA_POLICY = (
+        "too few free devices near the guest",
+        "another host may have such a device; a wider policy takes one of these",
+    )
+
+
+class NoDeviceAvailable(OsAccError):
+    """A selected provider has too few free devices for the request."""
+
+    retryable = True
+    reason: NoDeviceReason = NoDeviceReason.NOT_FREE
 
 
 class DeviceGone(OsAccError):
-    """A device that was there before has vanished from the host."""
+    """A known device has vanished from the host."""
+
+
+class ChangeReason(ErrorReason):
+    """Reasons of :class:`DeviceChanged`."""
+
+    REPLACED = "another device at the address"
+    UNSETTLED = "changed during its selection", "", True
 
 
 class DeviceChanged(OsAccError):
-    """The device at an address is not the one that was recorded there."""
+    """The device at an address is not as it was recorded."""
 
-
-class DeviceUnsettled(DeviceChanged):
-    """The host changed a device while it was being chosen."""
-
-    retryable = True
+    reason: ChangeReason = ChangeReason.REPLACED
 
 
 class DeviceQuarantined(OsAccError):
-    """A device that could not be given back clean; it is not offered."""
+    """A device that could not be restored is not offered."""
 
     default_hint = "look at 'os-acc device show', then 'os-acc device release'"
 
 
 class DevicesUnreleased(OsAccError):
-    """An unplug could not give back everything; the rest is released.
+    """An unplug could not release every device; the others are released.
 
-    :ivar released: what was given back, as PCI addresses.
-    :ivar unreleased: what was not, with the reason of each.
-    :ivar retryable: whether each of these reasons is retryable.
+    :ivar released: PCI addresses of the released devices.
+    :ivar unreleased: PCI addresses of the other devices, with the error of each.
+    :ivar retryable: whether each of these errors is retryable.
     """
+
+    elsewhere = False
 
     def __init__(
         self,
@@ -401,38 +471,12 @@ class DevicesUnreleased(OsAccError):
         )
 
 
-class PluginFailed(OsAccError):
-    """A plugin raised an error of its own; it is chained."""
-
-    default_hint = "this is a fault of the plugin: tell its vendor"
-
-
-# -- what the host refused --------------------------------------------------
-
-
 class HostError(OsAccError):
-    """A privileged step did not do what it should.
+    """A privileged step failed.
 
-    :ivar address: the PCI address, empty where there is none.
-    :ivar errno: the kernel's error number, 0 where it reported none.
+    :ivar address: the PCI address, or empty.
+    :ivar errno: the error number of the kernel, or 0.
     """
-
-    def __init__(
-        self, message: str, *, address: str = "", errno: int = 0, hint: str = ""
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.address = address
-        self.errno = errno
-
-
-class DeviceInUse(HostError):
-    """A process holds the device; it cannot be taken away from it.
-
-    :ivar holders: (pid, command) of who holds it, as far as can be told.
-    """
-
-    retryable = True
-    default_hint = "wait until the guest has ended, then unplug again"
 
     def __init__(
         self,
@@ -441,48 +485,61 @@ class DeviceInUse(HostError):
         address: str = "",
         errno: int = 0,
         hint: str = "",
-        holders: Sequence[tuple[int, str]] = (),
+        reason: ErrorReason | None = None,
     ) -> None:
-        super().__init__(message, address=address, errno=errno, hint=hint)
+        super().__init__(message, hint=hint, reason=reason)
+        self.address = address
+        self.errno = errno
+
+
+class DeviceInUse(HostError):
+    """A process holds the device, which cannot be taken away from it.
+
+    :ivar holders: (pid, command) of these processes, as far as known.
+    """
+
+    retryable = True
+    default_hint = "wait until the guest has ended, then unplug again"
+
+    def __init__(
+        self, message: str, *, holders: Sequence[tuple[int, str]] = (), **rest: Any
+    ) -> None:
+        super().__init__(message, **rest)
         self.holders = tuple(holders)
 
 
 class DeviceStuck(HostError):
     """A write to the kernel did not return before its deadline.
 
-    It may still end. The lease stays until it has.
+    It may still end. The lease stays until then.
     """
 
     retryable = True
     default_hint = "see the kernel's log; the write is still under way"
 
 
-class IommuUnavailable(HostError):
-    """The device is in no IOMMU group that can be given to a guest."""
+class StepReason(ErrorReason):
+    """Reasons of :class:`HostStepFailed`."""
 
-    default_hint = "switch on the IOMMU in firmware and kernel command line"
-
-
-class VfioUnavailable(HostError):
-    """The kernel has no vfio-pci driver loaded."""
-
-    default_hint = "run 'modprobe vfio-pci', and load it at boot"
-
-
-class BindRefused(HostError):
-    """A driver did not take the device."""
+    REFUSED = "refused by the kernel, or without effect"
+    BIND = "driver did not bind the device"
+    IOMMU = (
+        "no IOMMU group for a guest",
+        "switch on the IOMMU in firmware and kernel command line",
+    )
+    VFIO = "no vfio-pci", "run 'modprobe vfio-pci', and load it at boot"
 
 
 class HostStepFailed(HostError):
     """The kernel refused a step, or reported success without effect.
 
-    It is worth a retry where something has run out for the moment.
+    It is retryable if the error number is one of :data:`EXHAUSTED`.
     """
 
-    def __init__(
-        self, message: str, *, address: str = "", errno: int = 0, hint: str = ""
-    ) -> None:
-        super().__init__(message, address=address, errno=errno, hint=hint)
+    reason: StepReason = StepReason.REFUSED
+
+    def __init__(self, message: str, *, errno: int = 0, **rest: Any) -> None:
+        super().__init__(message, errno=errno, **rest)
         if errno in EXHAUSTED:
             self.set_exhausted()
 
@@ -497,219 +554,165 @@ class HelperLost(HostError):
 
 
 class BitstreamError(OsAccError):
-    """The bitstream that a request asks for is not one to be programmed."""
+    """The requested bitstream cannot be programmed."""
+
+    fault = Fault.REQUEST
+    elsewhere = False
 
 
 class ImageNotFound(BitstreamError):
-    """No image is what the request asks for, or none that os_acc may see."""
-
-
-class ImageAmbiguous(BitstreamError):
-    """Several images are what the request asks for.
-
-    Which of them is meant is not for os_acc to guess.
-    """
-
-    default_hint = "name one by its id, or take the property from the others"
-
-
-class ImageMismatch(BitstreamError):
-    """The image is built for another region, vendor or board."""
+    """No image matches the request, or os_acc may see none that does."""
 
 
 class ImageRefused(BitstreamError):
-    """The operator's policy does not let this image be programmed."""
+    """The policy of the operator does not permit this image."""
 
     default_hint = "see [os_acc_bitstreams] for what is allowed"
 
 
-class ImageInvalid(BitstreamError):
-    """The image is not what it has to be: hash, size, header or signature."""
+class ImageReason(ErrorReason):
+    """Reasons of :class:`ImageUnusable`."""
 
-    default_hint = "upload it anew; it was not programmed"
+    AMBIGUOUS = (
+        "several images match",
+        "name one by its id, or take the property from the others",
+    )
+    MISMATCH = "built for another region, vendor or board"
+    INVALID = "wrong hash, size, header or signature", "upload it anew"
 
 
-class ImageServiceUnavailable(BitstreamError):
-    """Where the images come from does not answer."""
+class ImageUnusable(BitstreamError):
+    """No image, or the wrong one, would be programmed; none was."""
 
-    retryable = True
-
-
-class ImageServiceNotConfigured(InvalidConfiguration):
-    """Nobody has said how to ask for images."""
+    reason: ImageReason = ImageReason.INVALID
 
 
 class CacheFull(BitstreamError):
     """The image does not fit into the cache of bitstreams."""
 
+    fault = Fault.HOST
+    elsewhere = True
     default_hint = (
         "free space below [os_acc] state_path, or raise [os_acc_bitstreams] cache_size"
     )
 
 
-class NotProgrammable(BitstreamError):
-    """The device has no region that can be programmed."""
+class RegionReason(ErrorReason):
+    """Reasons of :class:`RegionUnusable`.
 
-
-class RegionInUse(BitstreamError):
-    """A guest has a function of the region, which holds something else."""
-
-    retryable = True
-    default_hint = "it can be programmed when that guest has ended"
-
-
-class RegionUnknown(BitstreamError):
-    """Nothing is known of what the region holds.
-
-    Its programming failed, or the record of which regions these are is damaged.
+    UNKNOWN: programming failed, or the record of the unverified regions is damaged.
+    MISMATCH: the contents or the type changed since Placement was updated.
     """
 
-    default_hint = "ask for a bitstream: the region is then programmed anew"
-
-
-class RegionMismatch(BitstreamError):
-    """A region does not hold, or take, what the flavor requires by a trait.
-
-    Placement knew it otherwise: it has changed since.
-    """
-
-    retryable = True
-    default_hint = "Placement is told what it holds: schedule the instance again"
-
-
-class ProgrammingFailed(HostError):
-    """The hardware has not taken a bitstream; the region holds nothing known.
-
-    :ivar errors: what the FPGA manager reports, in its own words
-        (Documentation/ABI/testing/sysfs-class-fpga-manager, ``status``), or
-        what the vendor's tool says.
-    """
-
-    default_hint = "the region is not given out before it has been programmed anew"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        address: str = "",
-        errno: int = 0,
-        hint: str = "",
-        errors: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message, address=address, errno=errno, hint=hint)
-        self.errors = tuple(errors)
-
-
-class ProgrammingOperationError(ProgrammingFailed):
-    """The FPGA manager reports ``reconfig operation error``."""
-
-
-class ProgrammingCrcError(ProgrammingFailed):
-    """The FPGA manager reports ``reconfig CRC error``."""
-
-
-class ProgrammingIncompatible(ProgrammingFailed):
-    """The FPGA manager reports ``reconfig incompatible image``."""
-
-
-class ProgrammingProtocolError(ProgrammingFailed):
-    """The FPGA manager reports ``reconfig IP protocol error``."""
-
-
-class ProgrammingFifoOverflow(ProgrammingFailed):
-    """The FPGA manager reports ``reconfig fifo overflow error``."""
-
-
-class ProgrammingTimedOut(ProgrammingFailed):
-    """The kernel has given up waiting for the hardware, which reports nothing."""
-
-
-class FunctionMismatch(ProgrammingFailed):
-    """The region was programmed, and holds another function than it should."""
-
-
-# -- device profiles --------------------------------------------------------
-
-
-class ProfileNotFound(OsAccError):
-    """There is no device profile of that name."""
-
-
-class ProfilesUnavailable(OsAccError):
-    """Nobody answers who has the device profiles."""
-
-    retryable = True
-
-
-class FlavorNotFound(OsAccError):
-    """Nova has no flavor of that name or id."""
-
-
-class FlavorsUnavailable(OsAccError):
-    """Nova, or Keystone before it, does not answer."""
-
-    retryable = True
-
-
-class FlavorRefused(OsAccError):
-    """Nova does not let a flavor be changed like this."""
-
-
-# -- Placement ----------------------------------------------------------------
-
-
-class PlacementError(OsAccError):
-    """What this host offers cannot be told to Placement."""
-
-
-class PlacementUnavailable(PlacementError):
-    """Placement, or Keystone before it, does not answer."""
-
-    retryable = True
-
-
-class PlacementTooOld(PlacementError):
-    """Placement does not know the microversion that is needed."""
-
-    default_hint = "upgrade Placement"
-
-
-class PlacementNotConfigured(InvalidConfiguration):
-    """Nobody has said how to ask Placement."""
-
-
-class NodeNotPublished(PlacementError):
-    """Placement does not have the compute node, below which ours belong."""
-
-    retryable = True
-    default_hint = (
-        "nova-compute makes it when it starts; where it has another name than "
-        "[os_acc] node_name, set [os_acc_placement] node_provider"
+    NOT_PROGRAMMABLE = "no programmable region"
+    IN_USE = "in use by a guest", "it can be programmed when that guest has ended", True
+    UNKNOWN = (
+        "unknown contents",
+        "ask for a bitstream: the region is then programmed anew",
+    )
+    MISMATCH = (
+        "lacks a required trait",
+        "Placement is updated with its contents: schedule the instance again",
+        True,
     )
 
 
-class PlacementRefused(PlacementError):
-    """Placement does not take one change; the others are made."""
+class RegionUnusable(BitstreamError):
+    """A region of the device cannot serve the request."""
+
+    fault = Fault.HOST
+    elsewhere = True
+    reason: RegionReason = RegionReason.NOT_PROGRAMMABLE
 
 
-class PlacementConflict(PlacementRefused):
-    """Others changed the same provider each time that it was to be changed."""
+class ProgrammingReason(ErrorReason):
+    """Reasons of :class:`ProgrammingFailed`; five are in the FPGA manager's terms."""
 
-    retryable = True
-
-
-class ProviderTaken(PlacementRefused):
-    """A provider that is not ours has the name or the uuid of one of ours."""
-
-    default_hint = "remove it, or have it renamed by whoever has made it"
-
-
-# -- accelerator requests ---------------------------------------------------
+    FAILED = "failed"
+    OPERATION = "reconfig operation error"
+    CRC = "reconfig CRC error"
+    INCOMPATIBLE = "reconfig incompatible image"
+    PROTOCOL = "reconfig IP protocol error"
+    FIFO_OVERFLOW = "reconfig fifo overflow error"
+    TIMEOUT = "timeout of the kernel, without a report of the hardware"
+    WRONG_FUNCTION = "the region holds another function than the image's"
 
 
-class RequestNotFound(OsAccError):
-    """There is no such accelerator request."""
+class ProgrammingFailed(HostError):
+    """The hardware did not accept a bitstream; the region's contents are unknown.
+
+    :ivar errors: the report of the FPGA manager
+        (Documentation/ABI/testing/sysfs-class-fpga-manager, ``status``), or of the
+        vendor's tool.
+    """
+
+    reason: ProgrammingReason = ProgrammingReason.FAILED
+    default_hint = "the region is not offered before it is programmed anew"
+
+    def __init__(
+        self, message: str, *, errors: Sequence[str] = (), **rest: Any
+    ) -> None:
+        super().__init__(message, **rest)
+        self.errors = tuple(errors)
 
 
-class RequestConflict(OsAccError):
-    """An accelerator request is not in a state in which this can be asked for."""
+# -- other services ---------------------------------------------------------
+
+
+class ServiceType(enum.StrEnum):
+    """Service types of the OpenStack service catalog."""
+
+    ACCELERATOR = "accelerator"
+    COMPUTE = "compute"
+    IMAGE = "image"
+    PLACEMENT = "placement"
+
+
+class ServiceError(OsAccError):
+    """Base of the errors of another OpenStack service.
+
+    :ivar service: the service, or the one that a source on this host stands for.
+    """
+
+    fault = Fault.SERVICE
+    elsewhere = False
+
+    def __init__(self, message: str, *, service: ServiceType, **rest: Any) -> None:
+        super().__init__(message, **rest)
+        self.service = service
+
+
+class OutageReason(ErrorReason):
+    """Reasons of :class:`ServiceUnavailable`."""
+
+    NO_ANSWER = "no answer", "", True
+    TOO_OLD = "microversion unknown", "upgrade the service"
+    LOCAL_SOURCE = "no readable source on this host", "", True
+
+
+class ServiceUnavailable(ServiceError):
+    """A service, or Keystone before it, does not give a usable answer."""
+
+    reason: OutageReason = OutageReason.NO_ANSWER
+
+    def __init__(self, message: str, **rest: Any) -> None:
+        super().__init__(message, **rest)
+        if self.reason is OutageReason.LOCAL_SOURCE:
+            self.fault, self.elsewhere = Fault.HOST, True
+
+
+class RefusalReason(ErrorReason):
+    """Reasons of :class:`ServiceRefused`."""
+
+    REFUSED = "refused"
+    CONFLICT = "concurrent updates of the same provider", "", True
+    NAME_TAKEN = (
+        "name or uuid of a provider taken",
+        "remove the other provider, or have its owner rename it",
+    )
+
+
+class ServiceRefused(ServiceError):
+    """A service refuses a change; other changes are made."""
+
+    reason: RefusalReason = RefusalReason.REFUSED

@@ -28,9 +28,9 @@ def create(device_profile: str) -> list[RequestEntry]:
 
     :param device_profile: the name or the UUID; see ``[os_acc_profiles]``.
     :raises InvalidInput: it is not text.
-    :raises ProfileNotFound: the profile does not exist.
+    :raises NotFound: the profile does not exist.
     :raises InvalidProfile: the profile cannot be served by any host.
-    :raises ProfilesUnavailable: the source of device profiles does not respond.
+    :raises ServiceUnavailable: the source of device profiles does not respond.
     """
     from os_acc.attach import serialize
 
@@ -48,8 +48,8 @@ def bind(bindings: Mapping[str, Mapping[str, str]]) -> list[RequestEntry]:
         and ``instance_uuid``.
     :raises InvalidInput: a binding is malformed, or the requests of an instance are
         of several profiles or not of a whole group.
-    :raises RequestNotFound: a request does not exist.
-    :raises RequestConflict: a request cannot be bound in its state.
+    :raises NotFound: a request does not exist.
+    :raises Conflict: a request cannot be bound in its state.
     :raises OsAccError: as :func:`os_acc.plug` raises it.
     """
     from os_acc.attach import serialize
@@ -77,7 +77,7 @@ def unbind(uuids: Sequence[str]) -> int:
 
     :returns: the number of requests that were bound.
     :raises InvalidInput: the argument is empty, or not a list of UUIDs.
-    :raises RequestNotFound: a request does not exist.
+    :raises NotFound: a request does not exist.
     :raises DevicesUnreleased: some accelerators could not be released.
     """
     return _requests().unbind(uuids)
@@ -92,8 +92,8 @@ def delete(uuids: Sequence[str] | None = None, *, instance: str | None = None) -
         counted.
     :returns: the number of deleted requests.
     :raises InvalidInput: neither or both arguments are given, or they are no UUIDs.
-    :raises RequestNotFound: a request does not exist.
-    :raises RequestConflict: a request is bound.
+    :raises NotFound: a request does not exist.
+    :raises Conflict: a request is bound.
     :raises DevicesUnreleased: some accelerators could not be released.
     """
     return _requests().delete(uuids, instance)
@@ -106,7 +106,7 @@ def events(uuids: Sequence[str]) -> ExternalEvents:
     the status ``completed`` or ``failed``. The caller sends it.
 
     :raises InvalidInput: the argument is empty, or not a list of UUIDs.
-    :raises RequestNotFound: a request does not exist.
+    :raises NotFound: a request does not exist.
     """
     return _requests().events(uuids)
 

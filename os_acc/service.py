@@ -189,7 +189,7 @@ def _build(
 def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publisher:
     """Who tells Placement; nothing is asked of it yet.
 
-    :raises InvalidDeviceSpec: an entry cannot be read.
+    :raises InvalidConfiguration: an entry cannot be read.
     """
     named = device_spec.parse(settings.device_spec).resource_classes
     return sync.Publisher(config, settings.node_name, named=named)

@@ -399,7 +399,10 @@ class Lifecycle:
         try:
             self._recall(intents, deadline)
             failed = self.settle(intents[0].consumer, deadline, intents).failed
-        except (exception.StoreError, AlreadyLeased) as error:
+        except exception.OsAccError as error:
+            if not _is_refused_by_store(error):
+                cause.add_note(f"going back failed as well: {error}")
+                return
             # No space, say: but the intent is there and says what to restore, to
             # the next start as well. Or another plug has a lease of it in a new
             # store: the helper knows which of the two has taken it.
@@ -408,9 +411,6 @@ class Lifecycle:
                 intents, lambda each: self._try_give_back(each, deadline), _WORKERS
             )
             failed = tuple((each, why) for each, why in ended if why is not None)
-        except exception.OsAccError as error:
-            cause.add_note(f"going back failed as well: {error}")
-            return
         for lease, why in failed:
             cause.add_note(f"{lease.address} could not be given back: {why}")
 
@@ -451,6 +451,12 @@ def is_transient(error: exception.OsAccError) -> bool:
     return isinstance(error, _WAITS) or (
         isinstance(error, _MAY_PASS) and error.retryable
     )
+
+
+def _is_refused_by_store(error: exception.OsAccError) -> bool:
+    if isinstance(error, exception.StateUnavailable):
+        return error.reason is not exception.StateReason.UNUSABLE
+    return isinstance(error, AlreadyLeased)
 
 
 def _judged(lease: Lease, error: exception.OsAccError) -> Lease:

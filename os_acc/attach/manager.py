@@ -166,7 +166,7 @@ class Manager:
 
         :param named: the uuids of the requests of each group, by its suffix.
         :raises ProviderNotFound: a provider is not this host's.
-        :raises ConsumerConflict: the consumer has other accelerators.
+        :raises Conflict: the consumer has other accelerators.
         """
         instance = InstanceInfo(consumer)
         if near := [each.suffix for each in request.groups if each.numa_policy]:
@@ -183,8 +183,9 @@ class Manager:
         leases = self._attach(instance, selection, request, deadline, named)
         uuids = {uuid for each in named.values() for uuid in each}
         if {lease.uuid for lease in leases} != uuids:
-            raise exception.ConsumerConflict(
-                f"instance {consumer} already holds accelerators of other requests"
+            raise exception.Conflict(
+                f"instance {consumer} already holds accelerators of other requests",
+                reason=exception.ConflictReason.CONSUMER,
             )
 
     def rekey(self, consumer: object, new_consumer: object) -> int:
@@ -307,9 +308,10 @@ class Manager:
             if confirmed:
                 return self._confirm(held, deadline)
             if held:
-                raise exception.ConsumerConflict(
+                raise exception.Conflict(
                     f"instance {instance.uuid} already holds accelerators of another "
-                    "request"
+                    "request",
+                    reason=exception.ConflictReason.CONSUMER,
                 )
             policies.check({each.group_suffix for each in wanted})
             planner = planning.LeasePlanner(
@@ -355,7 +357,9 @@ class Manager:
                 if time.monotonic() >= deadline:
                     raise
                 inventory = self.catalog.look(deadline)
-            except (exception.DeviceUnsettled, client.DeviceClaimed) as error:
+            except (exception.DeviceChanged, client.DeviceClaimed) as error:
+                if error.reason is exception.ChangeReason.REPLACED:
+                    raise
                 # The host still sets up a new device, or the device is taken for
                 # a lease that the store has lost.
                 LOG.debug("%s looks again: %s", instance.uuid, error)
@@ -384,7 +388,7 @@ class Manager:
             # What was found without mappings stands: a guest may have it by now.
             allocations = dataclasses.replace(selection, mappings=None)
             wanted = self._as_recorded(held, request, allocations)
-        except (exception.ProviderNotFound, exception.InvalidSelectedProvider) as error:
+        except (exception.ProviderNotFound, exception.InvalidAllocation) as error:
             LOG.debug("the host is looked at first: %s", error)
             return False
         return answers(held, fingerprint(wanted, found=True))
@@ -428,9 +432,10 @@ class Manager:
                     f"{lease.address} of instance {instance.uuid} is quarantined: "
                     f"{lease.reason}"
                 )
-            raise exception.LeaseNotFound(
+            raise exception.NotFound(
                 f"no accelerators are recorded for instance {instance.uuid}",
                 hint="pass selected_rp to plug new ones",
+                kind=exception.ObjectKind.LEASE,
             )
         if any(lease.is_the_guests for lease in held):
             vfio.vfio_ready(self.root)
@@ -460,13 +465,14 @@ def _log_remote(leases: Sequence[Lease], instance: InstanceInfo) -> None:
 def _check_complete(held: Sequence[Lease]) -> None:
     """No guest starts with a part of its devices.
 
-    :raises LeaseNotFound: the record of one of them is damaged, or released.
+    :raises NotFound: the record of one of them is damaged, or released.
     """
     for lease in held:
         if lease.request_size not in (0, len(held)):
-            raise exception.LeaseNotFound(
+            raise exception.NotFound(
                 f"{len(held)} of {lease.request_size} accelerators of instance "
                 f"{lease.consumer} are recorded",
                 hint="see 'os-acc device list' for the others: adopt them, or "
                 "unplug the instance",
+                kind=exception.ObjectKind.LEASE,
             )

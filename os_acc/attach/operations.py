@@ -58,7 +58,7 @@ def release_device(
         are prepared for a guest as well.
     :param force: forget a quarantined lease even where its device still
         cannot be given back.
-    :raises DeviceNotFound: there is nothing to release at this address.
+    :raises NotFound: there is nothing to release at this address.
     :raises OsAccError: as the host refused it; nothing is forgotten.
     """
     _check_address(address)
@@ -102,9 +102,10 @@ def _release(
     if lease is None:
         (lease,) = store.add([seen])
     elif lease.uuid != seen.uuid or lease.state is LeaseState.HELD:
-        raise exception.ConsumerConflict(
+        raise exception.Conflict(
             f"{address} is leased to {lease.consumer}",
             hint="unplug that instance instead: os-acc unplug <uuid>",
+            reason=exception.ConflictReason.CONSUMER,
         )
     for failed, error in manager.life.release([lease], deadline).failed:
         current = store.lease_of(failed.address)
@@ -142,9 +143,9 @@ def adopt_device(
     :param driver: the driver to which it goes back one day, '' for none.
     :param siblings: the same for those functions of its IOMMU group that
         are prepared for a guest as well.
-    :raises DeviceNotFound: it is not on vfio-pci, or not named for os_acc.
+    :raises NotFound: it is not on vfio-pci, or not named for os_acc.
     :raises AlreadyLeased: a lease has it.
-    :raises ConsumerConflict: the consumer has something unfinished.
+    :raises Conflict: the consumer has something unfinished.
     """
     _check_address(address)
     consumer = consumer_uuid(consumer)
@@ -157,9 +158,10 @@ def adopt_device(
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
-            raise exception.ConsumerConflict(
+            raise exception.Conflict(
                 f"consumer {consumer} has accelerators that are not ready",
                 hint="unplug it, or release those that are quarantined, first",
+                reason=exception.ConflictReason.CONSUMER,
             )
         if held:
             # One consumer has one request: it joins what is there.
@@ -175,7 +177,10 @@ def adopt_device(
 
 def _check_address(address: object) -> None:
     if not isinstance(address, PciAddress):
-        raise exception.InvalidPciAddress(f"{exception.show(address)} is no PciAddress")
+        raise exception.InvalidInput(
+            f"{exception.show(address)} is no PciAddress",
+            hint="a PCI address looks like 0000:3b:02.1",
+        )
 
 
 def _is_ours(stock: Inventory, address: PciAddress) -> bool:
@@ -208,7 +213,7 @@ class _Unknown:
     """A device without a lease, as its group stands now.
 
     :ivar recorded: what the privileged helper has on record of it, if it does.
-    :raises DeviceNotFound: there is nothing to give back or to adopt.
+    :raises NotFound: there is nothing to give back or to adopt.
     """
 
     def __init__(
@@ -255,14 +260,16 @@ class _Unknown:
 
     def _check_prepared(self, stock: Inventory) -> None:
         if not _is_ours(stock, self._address):
-            raise exception.DeviceNotFound(
+            raise exception.NotFound(
                 f"{self._address} is not for os_acc to touch",
                 hint="name it in [os_acc] device_spec, and not in Nova's own options",
+                kind=exception.ObjectKind.DEVICE,
             )
         if not vfio.is_vfio_driver(self._function.driver):
-            raise exception.DeviceNotFound(
+            raise exception.NotFound(
                 f"{self._address} is not prepared for a guest: it is with "
-                f"{self._function.driver or 'no driver'}"
+                f"{self._function.driver or 'no driver'}",
+                kind=exception.ObjectKind.DEVICE,
             )
 
     @property

@@ -32,7 +32,7 @@ def selector(
 ) -> device_selection.DeviceSelector:
     """Who chooses devices for an instance, by where it is and what it asks for.
 
-    :raises InvalidInstanceInfo: the host has no such NUMA cell.
+    :raises InvalidInput: the host has no such NUMA cell.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
     if not instance.numa_cells:
@@ -41,7 +41,7 @@ def selector(
     there = [cell.id for cell in topology.cells]
     for cell in instance.numa_cells:
         if cell not in there:
-            raise exception.InvalidInstanceInfo(
+            raise exception.InvalidInput(
                 f"instance_info['numa_cells'] has {cell}, but the NUMA cells of this "
                 f"host are {', '.join(map(str, there)) or 'unknown'}",
                 hint="pass the ids of host cells, not those of the guest's own",
@@ -80,7 +80,7 @@ class LeasePlanner:
         """Leases on free devices, past those of which the kernel says nothing.
 
         :raises DeviceStuck: there are too few others.
-        :raises DeviceUnsettled: one has changed since the host was judged.
+        :raises DeviceChanged: one has changed since the host was judged.
         """
         taken = stock.standing.taken
         stuck: exception.DeviceStuck | None = None

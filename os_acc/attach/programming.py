@@ -39,18 +39,6 @@ LOG = log.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CARDS_AT_ONCE = 8
-#: After these the hardware still holds what it did. DeviceStuck is another
-#: thing: see :func:`_is_untouched`.
-_UNTOUCHED = (
-    exception.BitstreamError,
-    exception.DeviceInUse,
-    exception.DeviceGone,
-    exception.DeviceChanged,
-    exception.HelperUnavailable,
-    exception.LockTimeout,
-    exception.StateUnavailable,
-    client.EpochRefused,
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +86,7 @@ class Programmer:
 
         :param instance_image: the id of what the guest boots from, or ''.
         :raises BitstreamError: there is no such bitstream, or it is refused.
-        :raises RegionInUse: a guest has the region, with something else.
+        :raises RegionUnusable: a guest has the region, with something else.
         """
         if all(draft.region is None and draft.wish is None for draft in drafts):
             yield ProgrammingPlan(tuple(draft.lease for draft in drafts))
@@ -161,7 +149,7 @@ class Programmer:
     ) -> Iterator[ProgrammingPlan]:
         """As :meth:`planned`, for leases whose regions may have lost all.
 
-        :raises FunctionMismatch: a region holds something else than the guest
+        :raises ProgrammingFailed: a region holds something else than the guest
             had, and nothing is recorded with which to program it.
         """
         drafts = [
@@ -192,10 +180,11 @@ class Programmer:
         if draft.region is None or draft.region.interface_id is None:
             if draft.wish is None or reqs.is_fixed(draft.region, draft.wish):
                 return draft.wish, None
-            raise exception.NotProgrammable(
+            raise exception.RegionUnusable(
                 f"{title(draft.lease.group)} asks for {draft.wish}, but "
                 f"{draft.lease.address} cannot be programmed",
                 hint="ask for a region with the trait CUSTOM_PROGRAMMABLE",
+                reason=exception.RegionReason.NOT_PROGRAMMABLE,
             )
         if not instance_image:
             return draft.wish, None
@@ -241,13 +230,14 @@ class Programmer:
 
         One of which no lease is known may be with a guest as well.
 
-        :raises RegionInUse: one has, or may have.
+        :raises RegionUnusable: one has, or may have.
         """
         refused = f"{job.region} is not programmed with {job.bitstream.image}"
         for lease in standing.leases:
             if lease.stands_on(job.region):
-                raise exception.RegionInUse(
-                    f"{refused}: {lease.address} of it is leased to {lease.consumer}"
+                raise exception.RegionUnusable(
+                    f"{refused}: {lease.address} of it is leased to {lease.consumer}",
+                    reason=exception.RegionReason.IN_USE,
                 )
         own = {each for need in job.needs for each in need.lease.members}
         for address in sorted(set(job.region.functions) - own):
@@ -255,9 +245,10 @@ class Programmer:
             if address in standing.taken or (
                 function is not None and vfio.is_vfio_driver(function.driver)
             ):
-                raise exception.RegionInUse(
+                raise exception.RegionUnusable(
                     f"{refused}: {address} of it may be in a guest's hands",
                     hint="see 'os-acc device list' for who has it",
+                    reason=exception.RegionReason.IN_USE,
                 )
 
     def _check_resting(
@@ -265,7 +256,7 @@ class Programmer:
     ) -> None:
         """No other guest has begun to use a region since the host has booted.
 
-        :raises RegionInUse: one has been given a function of it.
+        :raises RegionUnusable: one has been given a function of it.
         :raises DeviceInUse: one has begun without being given it.
         """
         own = {lease.uuid for lease in leases}
@@ -273,9 +264,10 @@ class Programmer:
             if other.uuid in own or not other.stands_on(job.region):
                 continue
             if other.programming and other.programming.boot_id == job.lease.boot_id:
-                raise exception.RegionInUse(
+                raise exception.RegionUnusable(
                     f"{job.region} does not hold image {job.bitstream.image} any "
-                    f"more: {other.address} of it is leased to {other.consumer}"
+                    f"more: {other.address} of it is leased to {other.consumer}",
+                    reason=exception.RegionReason.IN_USE,
                 )
             self._helper.check_free(other.members, deadline)
 
@@ -352,11 +344,12 @@ class Programmer:
         before = lease.programming
         assert before is not None
         if not before.image_id:
-            raise exception.FunctionMismatch(
+            raise exception.ProgrammingFailed(
                 f"{before.region} does not hold {before.function_id or 'what it did'} "
                 f"any more, which instance {lease.consumer} had",
                 address=str(lease.address),
                 hint="nothing was programmed for it: let the operator program it",
+                reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
         bitstream = self._same_file(before, kept, deadline)
         return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
@@ -370,16 +363,17 @@ class Programmer:
         """
         try:
             image = self._images.about(before.image_id, deadline)
-        except (exception.ImageNotFound, exception.ImageServiceUnavailable):
+        except (exception.ImageNotFound, exception.ServiceUnavailable):
             cached = self._images.kept(_recorded(before), before.region, deadline)
             bitstream = kept.enter_context(cached)
             if bitstream is None:
                 raise
             return bitstream
         if (image.hash_algo, image.hash_value) != (before.hash_algo, before.hash_value):
-            raise exception.ImageInvalid(
+            raise exception.ImageUnusable(
                 f"image {image} is another file than {before.region} had",
                 hint="unplug the instance, and plug it anew",
+                reason=exception.ImageReason.INVALID,
             )
         return kept.enter_context(
             self._images.fetched(image, deadline, region=before.region)
@@ -393,16 +387,17 @@ class Programmer:
         try:
             self._write(job, deadline)
         except exception.OsAccError as error:
-            if _is_untouched(error):
+            if reqs.is_untouched(error):
                 store.recall_region(job.region.key, before)
             raise
         now = self._read(job.lease.plugin, job.region, deadline)
         if not all(need.is_served_by(now) for need in job.needs):
             functions = ", ".join(sorted(reqs.implemented(job.bitstream)))
-            raise exception.FunctionMismatch(
+            raise exception.ProgrammingFailed(
                 f"{job.region} holds {now.function_id} after it was programmed with "
                 f"image {image}, which is {functions}",
                 address=str(job.region.card),
+                reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
         store.know_region(job.region.key, job.content)
         return now
@@ -416,9 +411,10 @@ class Programmer:
 
         try:
             program(job.bitstream)
-        except exception.ImageInvalid:
+        except exception.ImageUnusable as error:
             # The helper hashes it once more. It was sound when it was fetched.
-            if not self._images.forget(image, deadline):
+            is_invalid = error.reason is exception.ImageReason.INVALID
+            if not is_invalid or not self._images.forget(image, deadline):
                 raise
             LOG.warning("the file of image %s was altered: it is fetched anew", image)
             with self._images.fetched(image, deadline, region=job.region) as again:
@@ -438,14 +434,6 @@ class _Steps:
 
     def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
         self.helper.load_xclbin(region, bitstream, self.epoch, self.deadline)
-
-
-def _is_untouched(error: exception.OsAccError) -> bool:
-    """Whether a programming has ended before the hardware was touched."""
-    if isinstance(error, exception.DeviceStuck):
-        # Without an address it is the time that was over before a step began.
-        return not error.address
-    return isinstance(error, _UNTOUCHED)
 
 
 def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:

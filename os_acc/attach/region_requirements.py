@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from os_acc import exception
 from os_acc.bitstreams import properties
+from os_acc.helper.errors import EpochRefused
 from os_acc.objects import bitstream_requests
 from os_acc.objects.image import Bitstream, BitstreamRequest, Image
 from os_acc.objects.instance import canonical_uuid
@@ -16,6 +17,20 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.objects.request import title
 from os_acc.placement import region_traits
+
+#: After these the hardware still holds what it did. DeviceStuck is another
+#: thing: see :func:`is_untouched`.
+_UNTOUCHED = (
+    exception.BitstreamError,
+    exception.DeviceInUse,
+    exception.DeviceGone,
+    exception.DeviceChanged,
+    exception.HelperUnavailable,
+    exception.LockTimeout,
+    exception.ServiceUnavailable,
+    exception.StateUnavailable,
+    EpochRefused,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,14 +67,17 @@ class RegionRequirement:
 
         :raises InvalidExtraSpec: a trait asks for another function than the
             bitstream has.
-        :raises RegionUnknown: it is to be taken as it is, which nobody knows.
-        :raises RegionMismatch: Placement has taken the region for another one.
+        :raises RegionUnusable: it is to be taken as it is, which nobody knows.
+        :raises RegionUnusable: Placement has taken the region for another one.
         """
         lacking = self._lacking(
             bitstream_requests.names_region, region_traits.interface_traits(now)
         )
         if lacking:
-            raise exception.RegionMismatch(f"{now} has not the trait {lacking}")
+            raise exception.RegionUnusable(
+                f"{now} has not the trait {lacking}",
+                reason=exception.RegionReason.MISMATCH,
+            )
         if self.bitstream is not None:
             functions = region_traits.function_traits(now, implemented(self.bitstream))
             if lacking := self._lacking(bitstream_requests.names_function, functions):
@@ -71,22 +89,25 @@ class RegionRequirement:
                 )
             return
         if now in doubts:
-            raise exception.RegionUnknown(
-                f"{now} holds nothing known: its last programming is unproved"
+            raise exception.RegionUnusable(
+                f"{now} holds nothing known: its last programming is unproved",
+                reason=exception.RegionReason.UNKNOWN,
             )
         if not self.names_function and self.function_id is None:
             return
         if not doubts.believes(now):
-            raise exception.RegionMismatch(
-                f"what {now} holds is not proved: a guest could program it since"
+            raise exception.RegionUnusable(
+                f"what {now} holds is not proved: a guest could program it since",
+                reason=exception.RegionReason.MISMATCH,
             )
         if not self.is_served_by(now):
             wanted = [*filter(bitstream_requests.names_function, self.required)]
             if self.function_id is not None:
                 wanted.append(f"function_id {self.function_id}")
-            raise exception.RegionMismatch(
+            raise exception.RegionUnusable(
                 f"{now} holds {now.function_id}, and not what the group requires by "
-                f"{', '.join(wanted)}"
+                f"{', '.join(wanted)}",
+                reason=exception.RegionReason.MISMATCH,
             )
 
     def is_met(self, now: Region, doubts: UnverifiedRegions) -> bool:
@@ -229,7 +250,7 @@ def job(
     """How a region comes to hold what it has to; None: it does already.
 
     :param needs: all that there are of this region.
-    :raises RegionInUse: no one bitstream is all that is needed.
+    :raises RegionUnusable: no one bitstream is all that is needed.
     :raises OsAccError: as :meth:`Need.check`.
     """
     for need in needs:
@@ -240,9 +261,10 @@ def job(
     wanted = unmet[0].title
     for need in needs:
         if need.title != wanted:
-            raise exception.RegionInUse(
+            raise exception.RegionUnusable(
                 f"{now} cannot hold {wanted} and {need.title}",
                 hint="ask for two regions, with group_policy=isolate",
+                reason=exception.RegionReason.IN_USE,
             )
     return ProgrammingJob(now, tuple(needs))
 
@@ -263,3 +285,11 @@ def content(made_of: Image | Programming, boot_id: str) -> str:
     same function.
     """
     return f"{made_of.hash_algo} {made_of.hash_value} in boot {boot_id}"
+
+
+def is_untouched(error: exception.OsAccError) -> bool:
+    """Whether a programming has ended before the hardware was touched."""
+    if isinstance(error, exception.DeviceStuck):
+        # Without an address it is the time that was over before a step began.
+        return not error.address
+    return isinstance(error, _UNTOUCHED)

@@ -69,7 +69,7 @@ class Requests:
         They are in the order of the groups; each knows the index of its own.
 
         :raises InvalidInput: that is no name.
-        :raises ProfileNotFound: there is none of that name.
+        :raises NotFound: there is none of that name.
         :raises InvalidProfile: nobody can be served by it.
         """
         deadline = self._deadline(self._manager.settings.plug_timeout)
@@ -130,8 +130,8 @@ class Requests:
             ``device_rp_uuid`` and ``instance_uuid``.
         :returns: the requests, all of them bound.
         :raises InvalidInput: that is not what they are.
-        :raises RequestNotFound: one of them does not exist.
-        :raises RequestConflict: one of them cannot be bound now.
+        :raises NotFound: one of them does not exist.
+        :raises Conflict: one of them cannot be bound now.
         :raises OsAccError: as :func:`os_acc.plug`; the requests have failed.
         """
         deadline = self._deadline(self._manager.settings.plug_timeout)
@@ -151,7 +151,7 @@ class Requests:
         One that has nothing is unbound as well, and may be bound again.
 
         :raises InvalidInput: that is no list of uuids.
-        :raises RequestNotFound: one of them does not exist.
+        :raises NotFound: one of them does not exist.
         :raises DevicesUnreleased: some could not be given back.
         """
         deadline = self._deadline(self._manager.settings.unplug_timeout)
@@ -216,8 +216,8 @@ class Requests:
         :param uuids: of requests that have nothing.
         :param instance: instead of them; see :meth:`delete_of`.
         :raises InvalidInput: neither, or both; or they are no uuids.
-        :raises RequestNotFound: one of them does not exist.
-        :raises RequestConflict: one of them has something: unbind it first.
+        :raises NotFound: one of them does not exist.
+        :raises Conflict: one of them has something: unbind it first.
         :raises DevicesUnreleased: some could not be given back: they stay.
         """
         if (uuids is None) == (instance is None):
@@ -238,7 +238,7 @@ class Requests:
         """See :func:`os_acc.attach.serialize.events`.
 
         :raises InvalidInput: that is no list of uuids.
-        :raises RequestNotFound: one of them does not exist.
+        :raises NotFound: one of them does not exist.
         """
         made = self._manager.store.requests(uuids_from_api(uuids))
         return serialize.events(made)
@@ -450,10 +450,11 @@ def _locks(instance: str, theirs: Iterable[str]) -> list[str]:
 
 def _check(request: AcceleratorRequest, action: RequestAction) -> None:
     if not request.allows(action):
-        raise exception.RequestConflict(
+        raise exception.Conflict(
             f"accelerator request {request.uuid} is {request.state.value}: it cannot "
             f"be {_DONE[action]}{_because(request)}",
             hint="unbind it first",
+            reason=exception.ConflictReason.REQUEST,
         )
 
 

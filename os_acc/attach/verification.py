@@ -47,12 +47,13 @@ def physfns(functions: Iterable[PciFunction]) -> tuple[PciAddress, ...]:
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
     """Make sure that leases still say what their devices are bound to.
 
-    :raises DeviceUnsettled: somebody changed a device while it was chosen.
+    :raises DeviceChanged: somebody changed a device while it was chosen.
     """
     for lease in leases:
         if read_prior(root, lease.members, deadline) != lease.prior:
-            raise exception.DeviceUnsettled(
-                f"{lease.address} changed while it was being chosen"
+            raise exception.DeviceChanged(
+                f"{lease.address} changed while it was being chosen",
+                reason=exception.ChangeReason.UNSETTLED,
             )
 
 
@@ -154,14 +155,16 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
 
     :raises DeviceGone: one has vanished.
     :raises DeviceChanged: another one sits in its place.
-    :raises IommuUnavailable: the device is in no IOMMU group any more.
+    :raises HostStepFailed: the device is in no IOMMU group any more.
     """
     this_boot = attributes.boot_id(root)
     functions = _same_functions(root, lease)
     group = functions[0].iommu_group
     if group is None:
-        raise exception.IommuUnavailable(
-            f"{lease.address} is in no IOMMU group", address=str(lease.address)
+        raise exception.HostStepFailed(
+            f"{lease.address} is in no IOMMU group",
+            address=str(lease.address),
+            reason=exception.StepReason.IOMMU,
         )
     # On vfio-pci it may be in a guest that the host itself has started: what
     # it was bound to before is then only known from the record.
@@ -199,12 +202,13 @@ def check_unbound(
 ) -> None:
     """Make sure that a free device is not on vfio-pci, unless it always is.
 
-    :raises DeviceUnsettled: another program has bound it to vfio-pci meanwhile.
+    :raises DeviceChanged: another program has bound it to vfio-pci meanwhile.
     """
     for each in prior:
         if vfio.is_vfio_driver(each.driver) and each.address not in prebound:
-            raise exception.DeviceUnsettled(
-                f"{each.address} is with {each.driver} by now, for another guest"
+            raise exception.DeviceChanged(
+                f"{each.address} is with {each.driver} by now, for another guest",
+                reason=exception.ChangeReason.UNSETTLED,
             )
 
 

@@ -72,7 +72,7 @@ class Cache:
     def path(self, image: Image) -> str:
         """Return the path of an image's file, whether it exists or not.
 
-        :raises ImageInvalid: the image has no hash.
+        :raises ImageUnusable: the image has no hash.
         """
         return self._path(Digest.of(image))
 
@@ -95,9 +95,9 @@ class Cache:
 
         :param deadline: on the clock of :func:`time.monotonic`.
         :raises CacheFull: there is not enough space.
-        :raises ImageInvalid: its data do not match its hash or size.
+        :raises ImageUnusable: its data do not match its hash or size.
         :raises ImageNotFound: it is gone.
-        :raises ImageServiceUnavailable: the download did not end in time.
+        :raises ServiceUnavailable: the download did not end in time.
         :raises LockTimeout: another download of the image did not end in time.
         :raises StateUnavailable: the cache cannot be used.
         """
@@ -113,7 +113,7 @@ class Cache:
     def kept(self, image: Image, deadline: float) -> Iterator[io.FileIO | None]:
         """Provide the file of an image, or None if it is not cached.
 
-        :raises ImageInvalid: the image has no hash.
+        :raises ImageUnusable: the image has no hash.
         :raises StateUnavailable: the cache cannot be used.
         """
         with self._told(image):

@@ -65,7 +65,7 @@ class Directory:
     def image(self, image_id: str, deadline: float) -> Image:
         """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
 
-        :raises ImageAmbiguous: several files have this ID.
+        :raises ImageUnusable: several files have this ID.
         """
         return self._found(image_id, deadline).image
 
@@ -100,9 +100,10 @@ class Directory:
             )
         if len(found) > 1:
             files = ", ".join(each.file for each in found)
-            raise exception.ImageAmbiguous(
+            raise exception.ImageUnusable(
                 f"several files in {self._path} have the id {wanted}: {files}",
                 hint="give each file an id of its own",
+                reason=exception.ImageReason.AMBIGUOUS,
             )
         return found[0]
 
@@ -123,9 +124,11 @@ class Directory:
         try:
             directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise exception.ImageServiceUnavailable(
+            raise exception.ServiceUnavailable(
                 f"the images in {self._path} cannot be read: {error.strerror}",
                 hint="see [os_acc_bitstreams] directory",
+                service=exception.ServiceType.IMAGE,
+                reason=exception.OutageReason.LOCAL_SOURCE,
             ) from error
         try:
             if os.fstat(directory).st_mode & stat.S_IWOTH:
@@ -170,8 +173,10 @@ class _Data:
             try:
                 piece = os.read(self._fd, _PIECE)
             except OSError as error:
-                raise exception.ImageServiceUnavailable(
-                    f"{self._path} cannot be read: {error.strerror}"
+                raise exception.ServiceUnavailable(
+                    f"{self._path} cannot be read: {error.strerror}",
+                    service=exception.ServiceType.IMAGE,
+                    reason=exception.OutageReason.LOCAL_SOURCE,
                 ) from error
             if not piece:
                 return
@@ -180,7 +185,11 @@ class _Data:
 
 def _check_time(deadline: float, path: str) -> None:
     if time.monotonic() >= deadline:
-        raise exception.ImageServiceUnavailable(f"{path} was not read in time")
+        raise exception.ServiceUnavailable(
+            f"{path} was not read in time",
+            service=exception.ServiceType.IMAGE,
+            reason=exception.OutageReason.LOCAL_SOURCE,
+        )
 
 
 def _open(directory: int, name: str) -> int:

@@ -52,9 +52,9 @@ def fetch(
     :param most: the limit in bytes for an image of unknown size.
     :param deadline: on the clock of :func:`time.monotonic`.
     :returns: the size in bytes.
-    :raises ImageInvalid: its size or hash differs, or it has no hash.
+    :raises ImageUnusable: its size or hash differs, or it has no hash.
     :raises ImageNotFound: it is gone.
-    :raises ImageServiceUnavailable: the download did not end in time.
+    :raises ServiceUnavailable: the download did not end in time.
     :raises OSError: the file cannot be written.
     """
     arriving = _Arriving(image, Digest.of(image), fd, most, deadline, progress)
@@ -65,7 +65,7 @@ def fetch(
         try:
             with source.data(image, arriving.done, deadline) as data:
                 arriving.take(data)
-        except exception.ImageServiceUnavailable as error:
+        except exception.ServiceUnavailable as error:
             cuts[arriving.done] += isinstance(error, DownloadInterrupted)
             if cuts[arriving.done] == _SAME_CUTS:
                 raise arriving.too_short() from error
@@ -86,7 +86,7 @@ def _pause(
     image: Image,
     arriving: _Arriving,
     failures: int,
-    error: exception.ImageServiceUnavailable,
+    error: exception.ServiceUnavailable,
 ) -> None:
     seconds = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
     if time.monotonic() + seconds >= arriving.deadline:
@@ -123,9 +123,10 @@ class _Arriving:
         if data.offset != self.done:
             self._restart()
         if data.offset != self.done:
-            raise exception.ImageServiceUnavailable(
+            raise exception.ServiceUnavailable(
                 f"image {self.image} was sent from byte {data.offset} on, which"
-                " nobody asked for"
+                " nobody asked for",
+                service=exception.ServiceType.IMAGE,
             )
         for piece in data:
             if time.monotonic() >= self.deadline:
@@ -140,8 +141,9 @@ class _Arriving:
     def _add(self, piece: bytes) -> None:
         limit = self.most if self.image.size is None else self.image.size
         if self.done + len(piece) > limit:
-            raise exception.ImageInvalid(
-                f"image {self.image} has more than {limit} bytes"
+            raise exception.ImageUnusable(
+                f"image {self.image} has more than {limit} bytes",
+                reason=exception.ImageReason.INVALID,
             )
         self.hashing.update(piece)
         rest = memoryview(piece)
@@ -155,23 +157,26 @@ class _Arriving:
         """Verify the hash of the image."""
         found = self.hashing.hexdigest()
         if found != self.digest.value:
-            raise exception.ImageInvalid(
+            raise exception.ImageUnusable(
                 f"image {self.image} has another hash than its bytes:"
-                f" {self.digest} is said, {found} is true"
+                f" {self.digest} is said, {found} is true",
+                reason=exception.ImageReason.INVALID,
             )
 
-    def too_short(self) -> exception.ImageInvalid:
+    def too_short(self) -> exception.ImageUnusable:
         """Return the error for a truncated image."""
-        return exception.ImageInvalid(
+        return exception.ImageUnusable(
             f"no more than {self.done} bytes of {self.image.size} can be had of image"
             f" {self.image}",
             hint="some of its data are lost where the images are: upload it anew",
+            reason=exception.ImageReason.INVALID,
         )
 
-    def late(self) -> exception.ImageServiceUnavailable:
+    def late(self) -> exception.ServiceUnavailable:
         """Return the error for a download that did not end in time."""
-        return exception.ImageServiceUnavailable(
+        return exception.ServiceUnavailable(
             f"image {self.image} was not here in time: {self.done} bytes of"
             f" {self.image.size}",
             hint="see the Image service's log, or give [os_acc] plug_timeout more",
+            service=exception.ServiceType.IMAGE,
         )

@@ -35,14 +35,15 @@ from os_acc.objects.region import Region
 def exactly(file: BinaryIO, count: int) -> bytes:
     """Read exactly ``count`` bytes.
 
-    :raises ImageInvalid: the file ends before.
+    :raises ImageUnusable: the file ends before.
     """
     found = b""
     while len(found) < count:
         piece = file.read(count - len(found))
         if not piece:
-            raise exception.ImageInvalid(
-                f"the file ends {count - len(found)} bytes too early"
+            raise exception.ImageUnusable(
+                f"the file ends {count - len(found)} bytes too early",
+                reason=exception.ImageReason.INVALID,
             )
         found += piece
     return found
@@ -64,7 +65,7 @@ def read_gbs(file: BinaryIO, size: int) -> Header:
     """Read the GBS header; the file is positioned behind the GUID.
 
     :param size: the size of the file in bytes.
-    :raises ImageInvalid: the file differs from the output of OPAE's tools.
+    :raises ImageUnusable: the file differs from the output of OPAE's tools.
     """
     (length,) = _LENGTH.unpack(exactly(file, _LENGTH.size))
     if not 1 <= length <= _LONGEST:
@@ -108,9 +109,10 @@ def _metadata(raw: bytes) -> Mapping[str, object]:
         found = json.loads(raw.decode().rstrip("\0 \t\r\n"), object_pairs_hook=_once)
     # RecursionError: too deep nesting.
     except (ValueError, RecursionError) as error:
-        raise exception.ImageInvalid(
+        raise exception.ImageUnusable(
             "the metadata of the green bitstream is no JSON: "
-            f"{exception.show(str(error))}"
+            f"{exception.show(str(error))}",
+            reason=exception.ImageReason.INVALID,
         ) from error
     if not isinstance(found, dict):
         _gbs_invalid(f"has {exception.show(found)} for metadata")
@@ -142,7 +144,9 @@ def _uuid(within: Mapping[str, object], key: str) -> str:
 
 
 def _gbs_invalid(what: str) -> NoReturn:
-    raise exception.ImageInvalid(f"the green bitstream {what}")
+    raise exception.ImageUnusable(
+        f"the green bitstream {what}", reason=exception.ImageReason.INVALID
+    )
 
 
 MAGIC: Final = b"xclbin2\0"
@@ -171,7 +175,7 @@ def read_xclbin(file: BinaryIO, size: int) -> Header:
     """Read the xclbin header, from the start of the file.
 
     :param size: the size of the file in bytes.
-    :raises ImageInvalid: it contradicts itself, contains no bitstream, or is for
+    :raises ImageUnusable: it contradicts itself, contains no bitstream, or is for
         a card's flash.
     """
     if size < _HEAD.size:
@@ -215,7 +219,9 @@ def _check_sections(table: bytes, size: int) -> None:
 
 
 def _xclbin_invalid(what: str) -> NoReturn:
-    raise exception.ImageInvalid(f"the xclbin {what}")
+    raise exception.ImageUnusable(
+        f"the xclbin {what}", reason=exception.ImageReason.INVALID
+    )
 
 
 _MAGIC: Final = 16
@@ -241,11 +247,13 @@ def read_header(file: BinaryIO, size: int) -> Header:
 
     :param file: opened for reading; it is read from its start.
     :param size: the size of the file in bytes.
-    :raises ImageInvalid: it is empty or truncated, contradicts itself, or has a
+    :raises ImageUnusable: it is empty or truncated, contradicts itself, or has a
         format that no hardware accepts.
     """
     if size <= 0:
-        raise exception.ImageInvalid("the file is empty")
+        raise exception.ImageUnusable(
+            "the file is empty", reason=exception.ImageReason.INVALID
+        )
     file.seek(0)
     magic = exactly(file, min(size, _MAGIC))
     if magic == GUID:
@@ -254,22 +262,25 @@ def read_header(file: BinaryIO, size: int) -> Header:
         return read_xclbin(file, size)
     for start, name, hint in _NO_BITSTREAMS:
         if magic.startswith(start):
-            raise exception.ImageInvalid(f"the file is {name}", hint=hint)
+            raise exception.ImageUnusable(
+                f"the file is {name}", hint=hint, reason=exception.ImageReason.INVALID
+            )
     return Header(ImageFormat.RAW, payload_offset=0, payload_size=size)
 
 
 def check(header: Header, image: Image, region: Region) -> None:
     """Check a file's header against its image's properties and a region.
 
-    :raises NotProgrammable: the region has no interface ID.
-    :raises ImageMismatch: the file is built for another region, or does not state
+    :raises RegionUnusable: the region has no interface ID.
+    :raises ImageUnusable: the file is built for another region, or does not state
         its region.
-    :raises ImageInvalid: the file contradicts the properties, or its payload is
+    :raises ImageUnusable: the file contradicts the properties, or its payload is
         empty, too large, or no multiple of a word.
     """
     if region.interface_id is None:
-        raise exception.NotProgrammable(
-            f"{region} does not say what a bitstream for it has to be built for"
+        raise exception.RegionUnusable(
+            f"{region} does not say what a bitstream for it has to be built for",
+            reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     _check_interface(header, image, region, region.interface_id)
     _check_functions(header, image)
@@ -280,22 +291,25 @@ def _check_interface(header: Header, image: Image, region: Region, wanted: str) 
     claimed = properties.region_id(image)
     if header.interface_id is None:
         if claimed is None:
-            raise exception.ImageMismatch(
+            raise exception.ImageUnusable(
                 f"nothing says what image {properties.title(image)} is built for: its "
                 f"file does not, and it has no property {properties.REGION_NAMES[0]}",
                 hint=f"set that to {wanted} if it is built for {region}",
+                reason=exception.ImageReason.MISMATCH,
             )
     elif claimed not in (None, header.interface_id):
-        raise exception.ImageInvalid(
+        raise exception.ImageUnusable(
             f"image {properties.title(image)} is built for {header.interface_id} by "
-            f"its file, and for {exception.show(claimed)} by its properties"
+            f"its file, and for {exception.show(claimed)} by its properties",
+            reason=exception.ImageReason.INVALID,
         )
     built_for = header.interface_id or claimed
     if built_for != wanted:
-        raise exception.ImageMismatch(
+        raise exception.ImageUnusable(
             f"image {properties.title(image)} is built for "
             f"{exception.show(built_for)}, and {region} takes what is built for "
-            f"{wanted}"
+            f"{wanted}",
+            reason=exception.ImageReason.MISMATCH,
         )
 
 
@@ -304,17 +318,21 @@ def _check_functions(header: Header, image: Image) -> None:
         return
     for claimed in properties.function_ids(image):
         if claimed not in header.function_ids:
-            raise exception.ImageInvalid(
+            raise exception.ImageUnusable(
                 f"image {properties.title(image)} implements "
                 f"{', '.join(header.function_ids)} by its file, and "
-                f"{exception.show(claimed)} by its properties"
+                f"{exception.show(claimed)} by its properties",
+                reason=exception.ImageReason.INVALID,
             )
 
 
 def _check_payload(header: Header, image: Image) -> None:
     title, size = properties.title(image), header.payload_size
     if size <= 0:
-        raise exception.ImageInvalid(f"image {title} has nothing for the hardware")
+        raise exception.ImageUnusable(
+            f"image {title} has nothing for the hardware",
+            reason=exception.ImageReason.INVALID,
+        )
     # The following limits are DFL's (drivers/fpga/dfl-fme-pr.c); the vendor's tool
     # checks the sections of an xclbin.
     if header.format is ImageFormat.XCLBIN:
@@ -322,12 +340,14 @@ def _check_payload(header: Header, image: Image) -> None:
     if size % 4:
         # The kernel would fill up the last word with its own memory: the hardware
         # would get unverified bytes.
-        raise exception.ImageInvalid(
+        raise exception.ImageUnusable(
             f"image {title} has {size} bytes for the hardware, which takes words of 4",
             hint="it is cut off, or was packaged from a file that was",
+            reason=exception.ImageReason.INVALID,
         )
     if size > _LARGEST_PAYLOAD:
-        raise exception.ImageInvalid(
+        raise exception.ImageUnusable(
             f"image {title} has {size} bytes for the hardware, more than the "
-            f"{_LARGEST_PAYLOAD} that the kernel takes"
+            f"{_LARGEST_PAYLOAD} that the kernel takes",
+            reason=exception.ImageReason.INVALID,
         )

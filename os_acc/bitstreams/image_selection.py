@@ -80,16 +80,17 @@ def choose(
     """Return the one image that matches the request, fits, and is allowed.
 
     :param images: the images of a source; those that do not match are ignored.
-    :raises NotProgrammable: the region has no interface ID.
+    :raises RegionUnusable: the region has no interface ID.
     :raises ImageNotFound: no image matches, or none of the matches is allowed.
     :raises ImageRefused: the image with the requested ID is not allowed.
-    :raises ImageMismatch: the allowed images are for other regions, vendors or
+    :raises ImageUnusable: the allowed images are for other regions, vendors or
         boards.
-    :raises ImageAmbiguous: several images match.
+    :raises ImageUnusable: several images match.
     """
     if region.interface_id is None:
-        raise exception.NotProgrammable(
-            f"{region} does not say what a bitstream for it has to be built for"
+        raise exception.RegionUnusable(
+            f"{region} does not say what a bitstream for it has to be built for",
+            reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     found = [
         _judged(image, wish, region, rules)
@@ -100,8 +101,9 @@ def choose(
     if len(fitting) == 1:
         return fitting[0].image
     if fitting:
-        raise exception.ImageAmbiguous(
-            f"{len(fitting)} images have {wish} and fit {region}: {_listed(fitting)}"
+        raise exception.ImageUnusable(
+            f"{len(fitting)} images have {wish} and fit {region}: {_listed(fitting)}",
+            reason=exception.ImageReason.AMBIGUOUS,
         )
     raise _none(wish, region, found)
 
@@ -240,9 +242,10 @@ def _none(wish: BitstreamRequest, region: Region, found: Sequence[_Found]) -> Ex
         # Only readers of the log may see the names of these images.
         LOG.info("images of %s for %s: %s", wish, region, "; ".join(_first(found)))
     if any(not each.refused for each in found):
-        return exception.ImageMismatch(
+        return exception.ImageUnusable(
             f"no image that has {wish} fits {region}, which is "
-            f"{region.interface_id} of {region.identity}: {listed}"
+            f"{region.interface_id} of {region.identity}: {listed}",
+            reason=exception.ImageReason.MISMATCH,
         )
     if wish.bitstream_id:
         return exception.ImageRefused(

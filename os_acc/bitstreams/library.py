@@ -111,7 +111,7 @@ class Library:
 
         :raises BitstreamError: no image matches, fits or is allowed, or several do;
             see :func:`os_acc.bitstreams.image_selection.choose`.
-        :raises ImageServiceUnavailable: the source does not answer.
+        :raises ServiceUnavailable: the source does not answer.
         """
         if wish.bitstream_id:
             image = self._source.image(wish.bitstream_id, deadline)
@@ -119,7 +119,9 @@ class Library:
         allowed = list(self._trusted(wish, deadline))
         try:
             return image_selection.choose(wish, region, allowed, self._rules)
-        except (exception.ImageNotFound, exception.ImageMismatch):
+        except (exception.ImageNotFound, exception.ImageUnusable) as error:
+            if error.reason not in (None, exception.ImageReason.MISMATCH):
+                raise
             # The error lists images that are not allowed, too.
             found = self._source.images(image_selection.filters(wish), deadline)
             others = itertools.islice(found, _MOST_TOLD)
@@ -130,8 +132,8 @@ class Library:
     def answers(self, deadline: float) -> bool:
         """Read one page of bitstreams; return whether there are any.
 
-        :raises ImageServiceUnavailable: the source does not answer.
-        :raises ImageServiceNotConfigured: no source is configured.
+        :raises ServiceUnavailable: the source does not answer.
+        :raises InvalidConfiguration: no source is configured.
         :raises InvalidConfiguration: it denies access, or the endpoint is wrong.
         """
         found = self._source.images({"tag": properties.TAG}, deadline)
@@ -141,7 +143,7 @@ class Library:
         """Return an image by ID, whether it may be programmed or not.
 
         :raises ImageNotFound: it does not exist, or is not visible.
-        :raises ImageServiceUnavailable: the source does not answer.
+        :raises ServiceUnavailable: the source does not answer.
         """
         return self._source.image(image_id, deadline)
 
@@ -152,13 +154,15 @@ class Library:
         :returns: None if the image is not visible and not required
             (``instance_images``).
         :raises ImageNotFound: it is required, but not visible or gone.
-        :raises ImageServiceNotConfigured: it is required, but no source is
+        :raises InvalidConfiguration: it is required, but no source is
             configured.
-        :raises ImageServiceUnavailable: the source does not answer.
+        :raises ServiceUnavailable: the source does not answer.
         """
         try:
             return self.about(image_id, deadline)
-        except exception.ImageServiceNotConfigured as error:
+        except exception.InvalidConfiguration as error:
+            if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
+                raise
             if self._unseen is options.InvisibleImage.REFUSED:
                 raise
             # The host may not use bitstreams at all.
@@ -185,8 +189,8 @@ class Library:
 
         :raises ImageNotFound: no image matches.
         :raises ImageRefused: the image may not be programmed.
-        :raises ImageAmbiguous: several allowed bitstreams have this name.
-        :raises ImageServiceUnavailable: the source does not answer.
+        :raises ImageUnusable: several allowed bitstreams have this name.
+        :raises ServiceUnavailable: the source does not answer.
         """
         if canonical_uuid(text):
             image = self._source.image(text, deadline)
@@ -199,9 +203,10 @@ class Library:
             if _is_bitstream(each) and not policy.reasons(each, self._rules)
         }
         if len(allowed) > 1:
-            raise exception.ImageAmbiguous(
+            raise exception.ImageUnusable(
                 f"several images have the name {exception.show(text)}: "
-                f"{', '.join(allowed)}"
+                f"{', '.join(allowed)}",
+                reason=exception.ImageReason.AMBIGUOUS,
             )
         for image in allowed.values():
             return image
@@ -226,11 +231,11 @@ class Library:
         :param progress: called with the progress of a download.
         :param region: the region that the image must fit; None accepts any.
         :raises ImageRefused: the image may not be programmed.
-        :raises ImageInvalid: its file contradicts its hash, its properties, its
+        :raises ImageUnusable: its file contradicts its hash, its properties, its
             signature or its own header.
-        :raises ImageMismatch: it is not built for the region.
+        :raises ImageUnusable: it is not built for the region.
         :raises CacheFull: there is not enough space.
-        :raises ImageServiceUnavailable: the download did not end in time.
+        :raises ServiceUnavailable: the download did not end in time.
         :raises LockTimeout: another download of the image did not end in time.
         :raises StateUnavailable: the cache cannot be used.
         """
@@ -239,11 +244,7 @@ class Library:
             file = kept.enter_context(self._file(image, deadline, progress))
             try:
                 header = self._proved(image, file, region, deadline)
-            except (
-                exception.ImageInvalid,
-                exception.ImageMismatch,
-                exception.ImageRefused,
-            ):
+            except (exception.ImageUnusable, exception.ImageRefused):
                 # The file was valid when it was fetched, but may have been altered
                 # since, even into another format or for another region.
                 if not self.cache.forget(image, deadline):
@@ -262,8 +263,8 @@ class Library:
         its owner and signature were checked then. Yields None if it is not cached.
 
         :raises ImageRefused: its file format is no longer allowed.
-        :raises ImageInvalid: its header is invalid.
-        :raises ImageMismatch: it is not built for the region.
+        :raises ImageUnusable: its header is invalid.
+        :raises ImageUnusable: it is not built for the region.
         :raises StateUnavailable: the cache cannot be used.
         """
         with self.cache.kept(image, deadline) as file:
@@ -315,9 +316,11 @@ def _is_bitstream(image: Image) -> bool:
 def _header(image: Image, file: io.FileIO) -> Header:
     try:
         return formats.read_header(file, _size(file))
-    except exception.ImageInvalid as error:
-        raise exception.ImageInvalid(
-            f"image {properties.title(image)}: {error.message}", hint=error.hint
+    except exception.ImageUnusable as error:
+        raise exception.ImageUnusable(
+            f"image {properties.title(image)}: {error.message}",
+            hint=error.hint,
+            reason=exception.ImageReason.INVALID,
         ) from error
 
 

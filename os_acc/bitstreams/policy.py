@@ -148,7 +148,7 @@ def _data(image: Image, rules: ImagePolicy) -> Iterator[str]:
             yield f"its {what} is {exception.show(value)}, not {_any_of(allowed)}"
     try:
         Digest.of(image)
-    except exception.ImageInvalid as error:
+    except exception.ImageUnusable as error:
         yield error.message
     if rules.signed:
         missing = [

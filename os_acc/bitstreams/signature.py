@@ -38,7 +38,7 @@ def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> 
     :param file: opened for reading; it is read from its start.
     :param certificates: the directory of trusted certificates.
     :param deadline: on the clock of :func:`time.monotonic`.
-    :raises ImageInvalid: the image is not signed, its signature is wrong, or the
+    :raises ImageUnusable: the image is not signed, its signature is wrong, or the
         file is not the image's.
     :raises ImageRefused: the signer is not trusted.
     :raises InvalidConfiguration: the certificates cannot be read.
@@ -54,9 +54,10 @@ def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> 
         verifier.update(piece)
         hashed.update(piece)
     if hashed.hexdigest() != digest.value:
-        raise exception.ImageInvalid(
+        raise exception.ImageUnusable(
             f"the file is not that of image {properties.title(image)}: its "
-            f"{digest.algorithm} is {hashed.hexdigest()}, not {digest.value}"
+            f"{digest.algorithm} is {hashed.hexdigest()}, not {digest.value}",
+            reason=exception.ImageReason.INVALID,
         )
     try:
         verifier.verify()
@@ -113,8 +114,9 @@ def _key(image: Image, kind: str, certificate: x509.Certificate) -> object:
     return key
 
 
-def _invalid(image: Image, what: str) -> exception.ImageInvalid:
-    return exception.ImageInvalid(
+def _invalid(image: Image, what: str) -> exception.ImageUnusable:
+    return exception.ImageUnusable(
         f"the signature of image {properties.title(image)} {what}",
         hint="sign it anew; it was not programmed",
+        reason=exception.ImageReason.INVALID,
     )

@@ -12,12 +12,15 @@ from os_acc import exception
 from os_acc.objects.image import Image
 
 
-class DownloadInterrupted(exception.ImageServiceUnavailable):
+class DownloadInterrupted(exception.ServiceUnavailable):
     """A response ended before its announced length.
 
     A server that is stopped causes one; a store that has lost part of the file
     causes one at the same byte each time.
     """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, service=exception.ServiceType.IMAGE, hint=hint)
 
 
 class ImageSource(Protocol):
@@ -31,7 +34,7 @@ class ImageSource(Protocol):
         """Return an image by ID.
 
         :raises ImageNotFound: it does not exist, or is not visible.
-        :raises ImageServiceUnavailable: the source does not answer in time.
+        :raises ServiceUnavailable: the source does not answer in time.
         """
 
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
@@ -39,7 +42,7 @@ class ImageSource(Protocol):
 
         :param filters: ``name``, ``tag``, ``owner``, ``visibility``, or the name of a
             property, with the exact value.
-        :raises ImageServiceUnavailable: the source does not answer in time.
+        :raises ServiceUnavailable: the source does not answer in time.
         """
 
     def data(
@@ -48,7 +51,7 @@ class ImageSource(Protocol):
         """Stream the data of an image, from the offset if the source supports it.
 
         :raises ImageNotFound: it is gone, or has no data.
-        :raises ImageServiceUnavailable: the source does not answer; also raised
+        :raises ServiceUnavailable: the source does not answer; also raised
             while the data are read, if the connection is dropped.
         """
 
@@ -84,5 +87,5 @@ class ImageStream(Protocol):
         """Yield the data in pieces of at most a mebibyte.
 
         :raises DownloadInterrupted: the data ended before the announced length.
-        :raises ImageServiceUnavailable: the connection was dropped.
+        :raises ServiceUnavailable: the connection was dropped.
         """

@@ -24,7 +24,7 @@ def address(text: str) -> PciAddress:
     """Convert a PCI address."""
     try:
         return PciAddress.parse(text)
-    except exception.InvalidPciAddress as error:
+    except exception.InvalidInput as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 

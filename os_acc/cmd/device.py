@@ -76,9 +76,10 @@ class DeviceShow(base.Showing):
                 )
         # Raises an error if the function does not exist at all.
         look.stock.host.function(parsed_args.address)
-        raise exception.DeviceNotFound(
+        raise exception.NotFound(
             f"{parsed_args.address} is no device of os_acc",
             hint="name it in [os_acc] device_spec",
+            kind=exception.ObjectKind.DEVICE,
         )
 
 

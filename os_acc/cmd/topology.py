@@ -112,7 +112,7 @@ class Topology(base.Listing):
         try:
             affinity = network_options.NetworkAffinity.load(self.os_acc.config)
             return affinity.on(topology)
-        except exception.InvalidNetworkNUMAAffinity as error:
+        except exception.InvalidConfiguration as error:
             # The rest can still be drawn.
             self.remark(error.message)
             return topology

@@ -232,14 +232,17 @@ class Helper:
         The image is found in the cache by its hash, and hashed once more.
 
         :returns: canonical UUID of the region's function.
-        :raises NotProgrammable: the region takes no bitstreams.
-        :raises ImageMismatch, ImageInvalid: nothing was written.
+        :raises RegionUnusable: the region takes no bitstreams.
+        :raises ImageUnusable, ImageUnusable: nothing was written.
         :raises ProgrammingFailed: the region may hold anything, as after
             DeviceStuck and HelperLost.
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         if region.interface_id is None:
-            raise exception.NotProgrammable(f"{region} cannot be programmed")
+            raise exception.RegionUnusable(
+                f"{region} cannot be programmed",
+                reason=exception.RegionReason.NOT_PROGRAMMABLE,
+            )
         turn = self._turn(privsep.image, deadline)
         answer = turn.ask(
             fpga.program,
@@ -265,14 +268,17 @@ class Helper:
         The image is found in the cache by its hash, and hashed once more.
 
         :returns: canonical UUID of the xclbin.
-        :raises NotProgrammable: the region takes no bitstreams.
-        :raises ImageMismatch, ImageInvalid: nothing was written.
+        :raises RegionUnusable: the region takes no bitstreams.
+        :raises ImageUnusable, ImageUnusable: nothing was written.
         :raises ProgrammingFailed: the card may hold anything, as after DeviceStuck
             and HelperLost.
         :raises HostError: the host refused it; DeviceInUse names holders.
         """
         if region.interface_id is None:
-            raise exception.NotProgrammable(f"{region} cannot be programmed")
+            raise exception.RegionUnusable(
+                f"{region} cannot be programmed",
+                reason=exception.RegionReason.NOT_PROGRAMMABLE,
+            )
         user = dataclasses.replace(region.card, function=region.number)
         # xclmgmt would replace the xclbin even while a process uses it through xocl.
         self.check_free((user,), deadline)

@@ -14,12 +14,12 @@ from os_acc.objects.region import Region
 from os_acc.privsep.outcome import CallResult, Outcome
 
 # The texts of status_show() in drivers/fpga/fpga-mgr.c.
-_REPORTED: dict[str, type[exception.ProgrammingFailed]] = {
-    "reconfig operation error": exception.ProgrammingOperationError,
-    "reconfig CRC error": exception.ProgrammingCrcError,
-    "reconfig incompatible image": exception.ProgrammingIncompatible,
-    "reconfig IP protocol error": exception.ProgrammingProtocolError,
-    "reconfig fifo overflow error": exception.ProgrammingFifoOverflow,
+_REPORTED = {
+    "reconfig operation error": exception.ProgrammingReason.OPERATION,
+    "reconfig CRC error": exception.ProgrammingReason.CRC,
+    "reconfig incompatible image": exception.ProgrammingReason.INCOMPATIBLE,
+    "reconfig IP protocol error": exception.ProgrammingReason.PROTOCOL,
+    "reconfig fifo overflow error": exception.ProgrammingReason.FIFO_OVERFLOW,
 }
 
 #: Hint for each step that root's configuration denies.
@@ -37,24 +37,27 @@ def refusal(
     """Return the error specific to programming; None for a general error."""
     image = bitstream.image
     if result.outcome == Outcome.DENIED:
-        return exception.NotProgrammable(
+        return exception.RegionUnusable(
             f"root's configuration does not let {region} be programmed",
             hint=DENIED_HINT,
+            reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     if result.errno in exception.EXHAUSTED and result.step != "programming":
         return None
     match result.step:
         case "digest":
-            return exception.ImageInvalid(
+            return exception.ImageUnusable(
                 f"the cached file of image {image} is not what was verified",
                 hint="something changes files below [os_acc] state_path: find out what",
+                reason=exception.ImageReason.INVALID,
             )
         case "image":
-            return exception.ImageInvalid(
+            return exception.ImageUnusable(
                 f"the cached file of image {image} cannot be programmed: "
                 f"{reason(result)}",
                 hint="fetch it again; the helper has to read the same state_path as "
                 "the service: see [os_acc_image] helper_command",
+                reason=exception.ImageReason.INVALID,
             )
         case "signature":
             return exception.ImageRefused(
@@ -63,9 +66,10 @@ def refusal(
                 "/etc/os-acc/privileged.conf",
             )
         case "compat_id" | "interface_uuids" if result.outcome == Outcome.CHANGED:
-            return exception.ImageMismatch(
+            return exception.ImageUnusable(
                 f"{region} is of {result.observed}, not of {region.interface_id} as "
-                f"image {image} is meant for"
+                f"image {image} is meant for",
+                reason=exception.ImageReason.MISMATCH,
             )
         case "tool":
             return exception.HostStepFailed(
@@ -75,8 +79,9 @@ def refusal(
                 hint="see [os_acc_xrt] tools; it has to belong to root alone",
             )
         case "compat_id" | "fme" | "port" if result.errno in _NOT_THERE:
-            return exception.NotProgrammable(
-                f"{region} has no {result.step}: it cannot be programmed"
+            return exception.RegionUnusable(
+                f"{region} has no {result.step}: it cannot be programmed",
+                reason=exception.RegionReason.NOT_PROGRAMMABLE,
             )
         case "programming":
             return _programming_error(region, image, result)
@@ -87,15 +92,16 @@ def _programming_error(
     region: Region, image: Image, result: CallResult
 ) -> exception.ProgrammingFailed:
     errors = tuple(result.observed.splitlines())
-    kinds = [_REPORTED[error] for error in errors if error in _REPORTED]
+    reported = (_REPORTED[error] for error in errors if error in _REPORTED)
+    why = next(reported, exception.ProgrammingReason.FAILED)
     if result.errno == errno.ETIMEDOUT:
-        kinds = [exception.ProgrammingTimedOut]
-    kind = kinds[0] if kinds else exception.ProgrammingFailed
+        why = exception.ProgrammingReason.TIMEOUT
     told = ", ".join(errors) or reason(result)
-    return kind(
+    return exception.ProgrammingFailed(
         f"{region} has not taken image {image}: {told}",
         address=str(region.card),
         errno=result.errno,
+        reason=why,
         errors=errors,
     )
 
@@ -204,10 +210,11 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
                 hint="this is a fault of os_acc: report it",
             )
         case Outcome.NO_EFFECT if result.step == "driver":
-            return exception.BindRefused(
+            return exception.HostStepFailed(
                 f"{address} is with {result.observed or 'no driver'} after the probe",
                 address=address,
                 hint="the driver did not take the device; the kernel's log says why",
+                reason=exception.StepReason.BIND,
             )
     error = exception.HostStepFailed(
         f"{text}: {reason(result)}",

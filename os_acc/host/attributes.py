@@ -13,7 +13,7 @@ import functools
 import os
 import re
 
-from os_acc.exception import HostStepFailed, InvalidPciAddress
+from os_acc.exception import HostStepFailed, InvalidInput
 from os_acc.objects.instance import canonical_uuid
 from os_acc.objects.pci import PciAddress
 
@@ -98,7 +98,7 @@ def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
         return None
     try:
         return PciAddress.parse(name)
-    except InvalidPciAddress as error:
+    except InvalidInput as error:
         raise HostStepFailed(f"{path} leads to {name!r}, no PCI function") from error
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from os_acc.exception import HostStepFailed, InvalidPciAddress
+from os_acc.exception import HostStepFailed, InvalidInput
 from os_acc.host.attributes import link_target
 from os_acc.objects.pci import PciAddress
 
@@ -65,6 +65,6 @@ def nearest_function(ancestors: Sequence[str]) -> PciAddress | None:
         if ":" in name and "." in name:
             try:
                 return PciAddress.parse(name)
-            except InvalidPciAddress:
+            except InvalidInput:
                 continue
     return None

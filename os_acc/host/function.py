@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import MutableMapping
 
-from os_acc.exception import HostStepFailed, InvalidPciAddress, OsAccError
+from os_acc.exception import HostStepFailed, InvalidInput, OsAccError
 from os_acc.host.attributes import (
     link_address,
     link_name,
@@ -112,7 +112,7 @@ def _addresses(directory: int) -> list[PciAddress]:
     for name in names(directory):
         try:
             found.append(PciAddress.parse(name))
-        except InvalidPciAddress:
+        except InvalidInput:
             continue
     return sorted(found, key=_PARTS)
 

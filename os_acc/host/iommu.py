@@ -8,7 +8,7 @@ import functools
 import os
 from collections.abc import MutableMapping
 
-from os_acc.exception import HostStepFailed, InvalidPciAddress, OsAccError
+from os_acc.exception import HostStepFailed, InvalidInput, OsAccError
 from os_acc.host.attributes import names, number, read_text
 from os_acc.objects.pci import IommuGroup, PciAddress
 
@@ -80,7 +80,7 @@ def _members(path: str) -> tuple[PciAddress, ...]:
     for name in names(path):
         try:
             members.append(PciAddress.parse(name))
-        except InvalidPciAddress:
+        except InvalidInput:
             continue
     return tuple(sorted(members)) if len(members) > 1 else tuple(members)
 

@@ -280,7 +280,7 @@ def host_uses(root: str, host: Host, address: PciAddress) -> str | None:
     """Return the host's current use of one function; None if unused.
 
     :raises HostStepFailed: the kernel reports an error: the use is unknown.
-    :raises DeviceNotFound: the scan has no such function.
+    :raises NotFound: the scan has no such function.
     """
     host.function(address)
     return read_usage(root, host).of(address)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from os_acc.exception import VfioUnavailable
+from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.attributes import read_text
 from os_acc.objects.pci import PciFunction
 
@@ -37,10 +37,12 @@ _TOLERATED = frozenset({"pcieport", "pci-stub"})
 def vfio_ready(root: str) -> None:
     """Check that the vfio-pci driver is available.
 
-    :raises VfioUnavailable: it is not.
+    :raises HostStepFailed: it is not.
     """
     if not os.path.isdir(os.path.join(root, "sys/bus/pci/drivers/vfio-pci")):
-        raise VfioUnavailable("the kernel has no vfio-pci driver")
+        raise HostStepFailed(
+            "the kernel has no vfio-pci driver", reason=StepReason.VFIO
+        )
 
 
 def has_node(root: str, group: int) -> bool:

@@ -7,7 +7,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from os_acc.exception import DeviceNotFound, IommuUnavailable, OsAccError
+from os_acc.exception import (
+    HostStepFailed,
+    NotFound,
+    ObjectKind,
+    OsAccError,
+    StepReason,
+)
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction
 
 
@@ -28,31 +34,38 @@ class Host:
     def function(self, address: PciAddress) -> PciFunction:
         """Return one function.
 
-        :raises DeviceNotFound: there is none at this address.
+        :raises NotFound: there is none at this address.
         """
         try:
             return self.functions[address]
         except KeyError as error:
             if (reason := self.unreadable.get(str(address))) is not None:
-                raise DeviceNotFound(f"{address} is unreadable: {reason}") from reason
-            raise DeviceNotFound(f"no PCI function {address} on this host") from error
+                raise NotFound(
+                    f"{address} is unreadable: {reason}", kind=ObjectKind.DEVICE
+                ) from reason
+            raise NotFound(
+                f"no PCI function {address} on this host", kind=ObjectKind.DEVICE
+            ) from error
 
     def group_of(self, address: PciAddress) -> IommuGroup:
         """Return the IOMMU group of one function.
 
-        :raises DeviceNotFound: there is no function at this address.
-        :raises IommuUnavailable: it has no group, or the group is unreadable.
+        :raises NotFound: there is no function at this address.
+        :raises HostStepFailed: it has no group, or the group is unreadable.
         """
         number = self.function(address).iommu_group
         if number is None:
-            raise IommuUnavailable(
-                f"{address} is in no IOMMU group", address=str(address)
+            raise HostStepFailed(
+                f"{address} is in no IOMMU group",
+                address=str(address),
+                reason=StepReason.IOMMU,
             )
         try:
             return self.groups[number]
         except KeyError as error:
-            raise IommuUnavailable(
+            raise HostStepFailed(
                 f"IOMMU group {number} of {address} cannot be read",
                 address=str(address),
                 hint=str(self.unreadable.get(f"iommu group {number}", "")),
+                reason=StepReason.IOMMU,
             ) from error

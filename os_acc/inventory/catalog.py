@@ -217,7 +217,7 @@ class Catalog:
     ) -> TraitView:
         """Return the known traits; those in Placement are read if they matter.
 
-        :raises PlacementError: Placement does not answer.
+        :raises ServiceError: Placement does not answer.
         """
         known = TraitView(
             own={each.uuid: each.device.traits for each in stock.providers.values()},
@@ -231,7 +231,9 @@ class Catalog:
             return known
         try:
             told = asked.traits(unheard, deadline)
-        except exception.PlacementNotConfigured as error:
+        except exception.InvalidConfiguration as error:
+            if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
+                raise
             LOG.debug("cannot read the traits that others set: %s", error)
             return known
         return dataclasses.replace(known, heard={**known.heard, **told})

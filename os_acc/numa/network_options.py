@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from oslo_config import cfg, types
 
 from os_acc import exception
-from os_acc.exception import InvalidNetworkNUMAAffinity
+from os_acc.exception import InvalidConfiguration
 from os_acc.objects.numa import NUMANetworkInfo, NUMATopology
 
 NEUTRON: Final = "neutron"
@@ -78,7 +78,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
     The function is idempotent, and Nova may register its options before or after.
 
-    :raises InvalidNetworkNUMAAffinity: the physical networks cannot be read, or
+    :raises InvalidConfiguration: the physical networks cannot be read, or
         an option of the same name and another type is registered.
     """
     _register(conf, NEUTRON, PHYSNETS)
@@ -91,7 +91,7 @@ def _register(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
     try:
         conf.register_opt(option, group=group)
     except cfg.DuplicateOptError as error:
-        raise InvalidNetworkNUMAAffinity(
+        raise InvalidConfiguration(
             f"[{group}] {option.name} is known in this process, and is not what it "
             "is in Nova 34",
             hint="this version of Nova may need a newer os_acc",
@@ -128,13 +128,13 @@ class NetworkAffinity:
     def load(cls, conf: cfg.ConfigOpts) -> Self:
         """Register and read the options.
 
-        :raises InvalidNetworkNUMAAffinity: a value is malformed or duplicate, or
+        :raises InvalidConfiguration: a value is malformed or duplicate, or
             a listed physical network has no ``numa_nodes``.
         """
         register(conf)
         listed = _values(conf, NEUTRON, PHYSNETS.name)
         if "" in listed:
-            raise InvalidNetworkNUMAAffinity(
+            raise InvalidConfiguration(
                 f"[{NEUTRON}] physnets is {exception.show(listed)}: one has no name",
                 hint="there is nothing between two commas",
             )
@@ -148,7 +148,7 @@ class NetworkAffinity:
         A host without known cells is returned unchanged and nothing is rejected,
         as in Nova.
 
-        :raises InvalidNetworkNUMAAffinity: a node does not exist on the host.
+        :raises InvalidConfiguration: a node does not exist on the host.
         """
         if not host.cells:
             return host
@@ -181,7 +181,7 @@ def _nodes_of(conf: cfg.ConfigOpts, physnet: str) -> frozenset[int]:
     group = _PHYSNET + physnet
     nodes = _nodes(conf, group)
     if not nodes and not _is_given(conf, group):
-        raise InvalidNetworkNUMAAffinity(
+        raise InvalidConfiguration(
             f"[{NEUTRON}] physnets has {exception.show(physnet)}, and there is no "
             f"[{group}] numa_nodes",
             hint="set it, or take the network from the list",
@@ -198,7 +198,7 @@ def _nodes(conf: cfg.ConfigOpts, group: str) -> frozenset[int]:
     values = _values(conf, group, NUMA_NODES.name)
     # oslo.config reads an empty item between two commas as None.
     if None in values:
-        raise InvalidNetworkNUMAAffinity(
+        raise InvalidConfiguration(
             f"[{group}] numa_nodes is {exception.show(values)}: one number is missing",
             hint="there is nothing between two commas",
         )
@@ -210,13 +210,13 @@ def _values(conf: cfg.ConfigOpts, group: str, name: str) -> list[Any]:
         values: list[Any] = conf[group][name]
     # Covers wrong types and a "$name" reference to an unknown option.
     except cfg.Error as error:
-        raise InvalidNetworkNUMAAffinity(
+        raise InvalidConfiguration(
             f"[{group}] {name} cannot be read: {error}",
             hint="a list with commas between its values",
         ) from error
     for value, times in Counter(values).items():
         if times > 1:
-            raise InvalidNetworkNUMAAffinity(
+            raise InvalidConfiguration(
                 f"[{group}] {name} has {exception.show(value)} more than once",
                 hint="is another one meant?",
             )
@@ -227,7 +227,7 @@ def _on_host(nodes: Iterable[int], group: str, host: NUMATopology) -> None:
     cells = [cell.id for cell in host.cells]
     for node in sorted(nodes):
         if node not in cells:
-            raise InvalidNetworkNUMAAffinity(
+            raise InvalidConfiguration(
                 f"[{group}] numa_nodes has {exception.show(node)}, and the host's NUMA "
                 f"nodes are {', '.join(map(str, cells))}",
                 hint="see 'lscpu' or /sys/devices/system/node",

@@ -29,12 +29,12 @@ def parse(value: object, where: str) -> NUMAPolicy:
     """Return the policy of this name.
 
     :param where: the source of the value, for the error message.
-    :raises InvalidNUMAPolicy: no policy has this name.
+    :raises InvalidInput: no policy has this name.
     """
     try:
         return NUMAPolicy(value)
     except ValueError as error:
-        raise exception.InvalidNUMAPolicy(
+        raise exception.InvalidInput(
             f"{where} is {exception.show(value)}, which is no NUMA policy",
             hint=exception.did_you_mean(
                 str(value), [each.value for each in NUMAPolicy]
@@ -60,7 +60,7 @@ class Policies:
         """Read the policies of instance and flavor.
 
         :param flavor: the value of its ``hw:pci_numa_affinity_policy``.
-        :raises InvalidNUMAPolicy: a value is no policy; flavor and image
+        :raises InvalidInput: a value is no policy; flavor and image
             disagree, which Nova rejects as well.
         """
         found = [
@@ -72,7 +72,7 @@ class Policies:
             if value is not None
         ]
         if len(set(found)) > 1:
-            raise exception.InvalidNUMAPolicy(
+            raise exception.InvalidInput(
                 f"the flavor asks for the NUMA policy {found[0].value}, the image for "
                 f"{found[1].value}",
                 hint="take the property off one of them",
@@ -87,12 +87,12 @@ class Policies:
         """Check that each port policy belongs to a group served by this host.
 
         :param groups: the suffixes of the groups that this host serves.
-        :raises InvalidNUMAPolicy: a port's group is not among them, and its
+        :raises InvalidInput: a port's group is not among them, and its
             policy would be lost.
         """
         for suffix in self.ports:
             if suffix not in groups:
-                raise exception.InvalidNUMAPolicy(
+                raise exception.InvalidInput(
                     f"a port has a NUMA policy for {title(suffix)}, which has no "
                     "accelerator here",
                     hint=exception.did_you_mean(suffix, groups),

@@ -27,13 +27,13 @@ _ANY: Final = "*"
 def hexadecimal(what: str, text: str, limit: int) -> int | None:
     """Parse a hexadecimal field; return None for the wildcard ``*``.
 
-    :raises InvalidDeviceSpec: it is neither, or above its limit.
+    :raises InvalidConfiguration: it is neither, or above its limit.
     """
     stripped = text.strip()
     if stripped == _ANY:
         return None
     if not _HEX.fullmatch(stripped) or int(stripped, 16) > limit:
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"{what} is {exception.show(text)}",
             hint=f"it has to be a hexadecimal number up to {limit:X}, or '*'",
         )
@@ -93,7 +93,7 @@ class Regex:
         text = f"{domain}:{bus}:{slot}.{function}"
         try:
             address = PciAddress.parse(text)
-        except exception.InvalidPciAddress:
+        except exception.InvalidInput:
             return None
         return address if str(address) == text else None
 
@@ -123,12 +123,12 @@ def parse_glob(text: str) -> Glob:
 
     Fields are counted from the right: ``3b:02`` is a bus and a slot.
 
-    :raises InvalidDeviceSpec: too many fields, or a malformed field.
+    :raises InvalidConfiguration: too many fields, or a malformed field.
     """
     place, _dot, function = text.partition(".")
     fields = place.split(":")
     if len(fields) > 3:
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"address {exception.show(text)} has too many fields",
             hint="a PCI address looks like 0000:3b:02.1",
         )
@@ -145,20 +145,20 @@ def parse_glob(text: str) -> Glob:
 def parse_regex(fields: Mapping[str, Any]) -> Regex:
     """Parse a regular expression for each field; a missing field matches any.
 
-    :raises InvalidDeviceSpec: a field is not a regular expression.
+    :raises InvalidConfiguration: a field is not a regular expression.
     """
     return Regex(tuple(_pattern(name, fields.get(name, ".*")) for name in LIMITS))
 
 
 def _pattern(name: str, text: object) -> re.Pattern[str]:
     if not isinstance(text, str):
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"{name} of the address is {exception.show(text)}, not text"
         )
     try:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"{name} of the address is {exception.show(text)}, "
             f"not a regular expression: {exception.show(str(error))}"
         ) from error

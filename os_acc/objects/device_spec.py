@@ -51,7 +51,7 @@ def parse_tags(spec: Mapping[str, Any]) -> DeviceTags:
     with the prefix ``CUSTOM_`` unless they are standard; whitespace around a
     trait is ignored. Booleans may be text, like Nova's tags.
 
-    :raises InvalidDeviceSpec: a tag has an invalid value.
+    :raises InvalidConfiguration: a tag has an invalid value.
     """
     return DeviceTags(
         resource_class=_resource_class(spec) if "resource_class" in spec else None,
@@ -90,13 +90,15 @@ def _trait(given: str, is_standard: bool) -> str:
 
 def _text(tag: str, value: object) -> str:
     if not isinstance(value, str):
-        raise exception.InvalidDeviceSpec(f"{tag} is {exception.show(value)}, not text")
+        raise exception.InvalidConfiguration(
+            f"{tag} is {exception.show(value)}, not text"
+        )
     return value.strip()
 
 
 def _checked(tag: str, given: str, name: str) -> str:
     if not given or not PLACEMENT_NAME.fullmatch(name):
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"{tag} has {exception.show(given)}, which is no name for Placement",
             hint="it has at most 255 characters of A-Z, 0-9 and _",
         )
@@ -108,7 +110,7 @@ def _num_vfs(value: object) -> int:
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         number = int(value)
     if type(number) is not int or not 1 <= number <= _MOST_VFS:
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"num_vfs is {exception.show(value)}, not a number from 1 to {_MOST_VFS}"
         )
     return number
@@ -119,7 +121,7 @@ def _numa_policy(value: object) -> NUMAPolicy:
         return NUMAPolicy(value)
     except ValueError as error:
         choices = [each.value for each in NUMAPolicy]
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"numa_policy is {exception.show(value)}",
             hint=exception.did_you_mean(value, choices),
         ) from error
@@ -132,10 +134,10 @@ def _boolean(tag: str, value: object) -> bool:
         try:
             return bool(strutils.bool_from_string(value, strict=True))
         except ValueError as error:
-            raise exception.InvalidDeviceSpec(
+            raise exception.InvalidConfiguration(
                 f"{tag} is {exception.show(value)}, neither true nor false"
             ) from error
-    raise exception.InvalidDeviceSpec(
+    raise exception.InvalidConfiguration(
         f"{tag} is {exception.show(value)}, neither true nor false"
     )
 
@@ -251,10 +253,10 @@ def parse(values: Sequence[str]) -> DeviceSpec:
     object: regular expressions, see :class:`.device_address.Regex`) or ``devname``;
     tags are those of :class:`.DeviceTags`.
 
-    :raises InvalidDeviceSpec: a value is not completely understood.
+    :raises InvalidConfiguration: a value is not completely understood.
     """
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"device_spec is {exception.show(values)}, not a list of values"
         )
     return DeviceSpec(
@@ -265,24 +267,24 @@ def parse(values: Sequence[str]) -> DeviceSpec:
 def objects_of(value: object, pairs_hook: Any = dict) -> list[dict[str, Any]]:
     """Return the JSON objects in one value of the option.
 
-    :raises InvalidDeviceSpec: neither an object nor a list of objects.
+    :raises InvalidConfiguration: neither an object nor a list of objects.
     """
     if not isinstance(value, str):
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"device_spec has {exception.show(value)}, not text"
         )
     try:
         decoded = json.loads(value, object_pairs_hook=pairs_hook)
-    except exception.InvalidDeviceSpec:
+    except exception.InvalidConfiguration:
         raise
     except (ValueError, RecursionError) as error:
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"device_spec has {exception.show(value)}, which is not JSON: {error}"
         ) from error
     specs = decoded if isinstance(decoded, list) else [decoded]
     for spec in specs:
         if not isinstance(spec, dict):
-            raise exception.InvalidDeviceSpec(
+            raise exception.InvalidConfiguration(
                 f"device_spec has {exception.show(value)}",
                 hint="each value has to be a JSON object or a list of objects",
             )
@@ -292,7 +294,7 @@ def objects_of(value: object, pairs_hook: Any = dict) -> list[dict[str, Any]]:
 def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
     """Parse the selectors as Nova does.
 
-    :raises InvalidDeviceSpec: Nova would reject them.
+    :raises InvalidConfiguration: Nova would reject them.
     """
     vendor = _identifier(spec, "vendor_id")
     product = _identifier(spec, "product_id")
@@ -304,21 +306,23 @@ def entry_of(spec: Mapping[str, Any], tags: DeviceTags) -> DeviceSpecEntry:
 def _identifier(spec: Mapping[str, Any], key: str) -> int | None:
     value = spec.get(key, "*")
     if not isinstance(value, str):
-        raise exception.InvalidDeviceSpec(f"{key} is {exception.show(value)}, not text")
+        raise exception.InvalidConfiguration(
+            f"{key} is {exception.show(value)}, not text"
+        )
     return hexadecimal(key, value, 0xFFFF)
 
 
 def _place(spec: Mapping[str, Any]) -> Place:
     address, devname = spec.get("address"), spec.get("devname")
     if address and devname:
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"device_spec names both address {exception.show(address)} and devname "
             f"{exception.show(devname)}",
             hint="leave out one of them",
         )
     if devname:
         if not isinstance(devname, str):
-            raise exception.InvalidDeviceSpec(
+            raise exception.InvalidConfiguration(
                 f"devname is {exception.show(devname)}, not text"
             )
         return Netdev(devname)
@@ -328,7 +332,7 @@ def _place(spec: Mapping[str, Any]) -> Place:
         return parse_glob(address)
     if isinstance(address, dict):
         return parse_regex(address)
-    raise exception.InvalidDeviceSpec(
+    raise exception.InvalidConfiguration(
         f"address is {exception.show(address)}, neither text nor an object"
     )
 
@@ -337,7 +341,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _value in pairs]
     for key in keys:
         if keys.count(key) > 1:
-            raise exception.InvalidDeviceSpec(
+            raise exception.InvalidConfiguration(
                 f"device_spec has the key {exception.show(key)} twice"
             )
     return dict(pairs)
@@ -346,13 +350,13 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
     _check_keys(spec, _SELECTORS | TAG_NAMES)
     if not _SELECTORS & spec.keys():
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"device_spec {exception.show(spec)} names no device",
             hint='to take every device, say so with "address": "*"',
         )
     for key in ("address", "devname"):
         if key in spec and not spec[key]:
-            raise exception.InvalidDeviceSpec(
+            raise exception.InvalidConfiguration(
                 f"{key} is {exception.show(spec[key])}",
                 hint="leave the key out where any will do",
             )
@@ -368,7 +372,7 @@ def _check_keys(spec: Mapping[str, Any], known: frozenset[str]) -> None:
         hint = exception.did_you_mean(key, known)
         if key in _NOVAS_TAGS:
             hint = "this tag is for Nova's [pci] device_spec"
-        raise exception.InvalidDeviceSpec(
+        raise exception.InvalidConfiguration(
             f"device_spec has the unknown key {exception.show(key)}", hint=hint
         )
 
@@ -406,7 +410,7 @@ def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
                 for spec in objects_of(value)
                 if {"vendor_id", "product_id", "numa_policy"} <= spec.keys()
             ]
-        except exception.InvalidDeviceSpec as error:
+        except exception.InvalidConfiguration as error:
             LOG.warning("Ignoring an invalid value of Nova's [pci] alias: %s", error)
     return DeviceSpec(tuple(entries), highest_domain=NOVA_HIGHEST_DOMAIN)
 
@@ -414,13 +418,13 @@ def nova_numa_policies(alias_values: Sequence[str]) -> DeviceSpec:
 def _readable_entries(value: object) -> Iterator[DeviceSpecEntry]:
     try:
         specs = objects_of(value)
-    except exception.InvalidDeviceSpec as error:
+    except exception.InvalidConfiguration as error:
         LOG.warning("Ignoring an invalid value of Nova's [pci] device_spec: %s", error)
         return
     for spec in specs:
         try:
             yield entry_of(spec, DeviceTags())
-        except exception.InvalidDeviceSpec as error:
+        except exception.InvalidConfiguration as error:
             LOG.warning(
                 "Ignoring an invalid part of Nova's [pci] device_spec: %s", error
             )
@@ -436,7 +440,7 @@ def nova_mdev_addresses(values: Sequence[str]) -> frozenset[PciAddress]:
     for value in values:
         try:
             addresses.add(PciAddress.parse(value))
-        except exception.InvalidPciAddress:
+        except exception.InvalidInput:
             continue
     return frozenset(addresses)
 

@@ -43,27 +43,30 @@ class Digest:
     def of(cls, image: Image) -> Self:
         """Return the digest of an image (Glance's ``os_hash_algo``, ``os_hash_value``).
 
-        :raises ImageInvalid: it is missing, malformed or of an untrusted algorithm.
+        :raises ImageUnusable: it is missing, malformed or of an untrusted algorithm.
         """
         algorithm, value = image.hash_algo, image.hash_value
         if not algorithm or not value:
-            raise exception.ImageInvalid(
+            raise exception.ImageUnusable(
                 f"image {image} has no hash",
                 hint="it needs os_hash_algo and os_hash_value, which Glance sets"
                 " when an image is uploaded",
+                reason=exception.ImageReason.INVALID,
             )
         if algorithm not in LENGTHS:
-            raise exception.ImageInvalid(
+            raise exception.ImageUnusable(
                 f"the hash of image {image} is of {exception.show(algorithm)}, which"
                 " proves nothing",
                 hint=f"it has to be one of {', '.join(LENGTHS)}: see"
                 " hashing_algorithm in Glance, and upload the image anew",
+                reason=exception.ImageReason.INVALID,
             )
         found = cls.of_file_name(f"{algorithm}-{value}")
         if found is None:
-            raise exception.ImageInvalid(
+            raise exception.ImageUnusable(
                 f"the hash of image {image}, {exception.show(value)}, is not"
-                f" {LENGTHS[algorithm]} digits as those of {algorithm} are"
+                f" {LENGTHS[algorithm]} digits as those of {algorithm} are",
+                reason=exception.ImageReason.INVALID,
             )
         return found
 

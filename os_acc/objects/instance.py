@@ -67,16 +67,16 @@ class InstanceInfo:
 
         Unknown keys are ignored.
 
-        :raises InvalidInstanceInfo: not a mapping, no uuid, or a wrong type.
+        :raises InvalidInput: not a mapping, no uuid, or a wrong type.
         """
         if not isinstance(instance_info, Mapping):
-            raise exception.InvalidInstanceInfo(
+            raise exception.InvalidInput(
                 f"instance_info is {exception.show(instance_info)}, not a mapping",
                 hint="pass a dictionary with at least the key 'uuid'",
             )
         consumer = canonical_uuid(instance_info.get("uuid"))
         if consumer is None:
-            raise exception.InvalidInstanceInfo(
+            raise exception.InvalidInput(
                 f"instance_info['uuid'] is {exception.show(instance_info.get('uuid'))}",
                 hint="it has to be the instance's UUID, as text",
             )
@@ -84,7 +84,7 @@ class InstanceInfo:
         for key in ("name", "project_id", "image_id"):
             value = instance_info.get(key)
             if not isinstance(value, str | None):
-                raise exception.InvalidInstanceInfo(
+                raise exception.InvalidInput(
                     f"instance_info[{key!r}] is {exception.show(value)}, not text",
                     hint="leave it out where there is none",
                 )
@@ -111,7 +111,7 @@ def _numa_cells(value: object) -> tuple[int, ...]:
     if not isinstance(value, Sequence) or not all(
         type(cell) is int and cell >= 0 for cell in value
     ):
-        raise exception.InvalidInstanceInfo(
+        raise exception.InvalidInput(
             f"instance_info['numa_cells'] is {exception.show(value)}",
             hint="it has to be a list of numbers of host cells: the ids of the cells "
             "of the instance's NUMA topology, once it is fitted to the host",
@@ -124,7 +124,7 @@ def _mapping(instance_info: Mapping[str, Any], key: str) -> Mapping[str, object]
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise exception.InvalidInstanceInfo(
+        raise exception.InvalidInput(
             f"instance_info[{key!r}] is {exception.show(value)}",
             hint="it has to be a mapping with text as its keys",
         )

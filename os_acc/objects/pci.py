@@ -21,6 +21,7 @@ _ADDRESS = re.compile(
     r":(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])",
     re.IGNORECASE | re.ASCII,
 )
+_HINT = "a PCI address looks like 0000:3b:02.1"
 
 
 def _is_within(value: object, limit: int) -> bool:
@@ -34,7 +35,7 @@ def _is_within(value: object, limit: int) -> bool:
 class PciAddress:
     """The address of a PCI function: domain, bus, slot (device), function.
 
-    :raises InvalidPciAddress: a part is out of its range.
+    :raises InvalidInput: a part is out of its range.
     """
 
     domain: int
@@ -46,19 +47,19 @@ class PciAddress:
         limits = (0xFFFF_FFFF, 0xFF, 0x1F, 0x7)
         for part, limit in zip(self.parts, limits, strict=True):
             if not _is_within(part, limit):
-                raise exception.InvalidPciAddress(
-                    f"{exception.show(self.parts)} is not a PCI address"
+                raise exception.InvalidInput(
+                    f"{exception.show(self.parts)} is not a PCI address", hint=_HINT
                 )
 
     @staticmethod
     def parse(text: str) -> PciAddress:
         """Parse ``dddd:bb:ss.f``; the domain may have up to eight digits.
 
-        :raises InvalidPciAddress: the text is not such an address.
+        :raises InvalidInput: the text is not such an address.
         """
         if not isinstance(text, str):
-            raise exception.InvalidPciAddress(
-                f"{exception.show(text)} is not a PCI address"
+            raise exception.InvalidInput(
+                f"{exception.show(text)} is not a PCI address", hint=_HINT
             )
         return _parse(str.__str__(text))
 
@@ -79,8 +80,8 @@ class PciAddress:
 def _parse(text: str) -> PciAddress:
     match = _ADDRESS.fullmatch(text)
     if match is None:
-        raise exception.InvalidPciAddress(
-            f"{exception.show(text)} is not a PCI address"
+        raise exception.InvalidInput(
+            f"{exception.show(text)} is not a PCI address", hint=_HINT
         )
     return PciAddress(*(int(part, 16) for part in match.groups()))
 

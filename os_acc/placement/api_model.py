@@ -18,18 +18,18 @@ _VERSION: Final = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}")
 Record = Mapping[str, Any]
 
 
-class Declined(exception.PlacementRefused):
+class Declined(exception.ServiceRefused):
     """Placement rejects a request.
 
     :ivar status: the HTTP status.
     """
 
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, service=exception.ServiceType.PLACEMENT, hint=hint)
         self.status = status
 
 
-class ServerFailed(exception.PlacementUnavailable):
+class ServerFailed(exception.ServiceUnavailable):
     """Placement reports a failure of its own; other requests may succeed."""
 
 

@@ -78,8 +78,6 @@ class ApplyResult:
     def _try(self, step: Step) -> None:
         try:
             self._do(step)
-        except exception.PlacementConflict as error:
-            self._plan_again(step, error)
         except Declined as error:
             if isinstance(step, DeleteName):
                 self._keep_name(step.name, error)
@@ -87,6 +85,10 @@ class ApplyResult:
                 self._plan_again(step, error)
             else:
                 self._refuse(step, error)
+        except exception.ServiceRefused as error:
+            if error.reason is not exception.RefusalReason.CONFLICT:
+                raise
+            self._plan_again(step, error)
         except ServerFailed as error:
             # The outcome is unknown; the database may have been busy.
             self._plan_again(step, error)
@@ -173,7 +175,7 @@ class ApplyResult:
 
     # -- failures --------------------------------------------------------------
 
-    def _plan_again(self, step: Step, error: exception.PlacementError) -> None:
+    def _plan_again(self, step: Step, error: exception.OsAccError) -> None:
         LOG.debug("%s will be planned again: %s", step, error)
         self.again.append(RefusedChange(str(step), error))
         self._block(step)

@@ -55,11 +55,11 @@ class Client:
 
     Every method may raise, in addition to its own errors:
 
-    :raises PlacementUnavailable: Keystone or Placement do not answer, or not
+    :raises ServiceUnavailable: Keystone or Placement do not answer, or not
         in time.
-    :raises PlacementTooOld: it does not support the microversion.
+    :raises ServiceUnavailable: it does not support the microversion.
     :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
-    :raises PlacementRefused: it rejects the request.
+    :raises ServiceRefused: it rejects the request.
 
     :param conf: the configuration, read at the first request.
     """
@@ -77,8 +77,10 @@ class Client:
             self.count.reads += 1
             newest = self._asked("GET", "/", deadline, "tell its version", _newest)
             if newest < NEEDED:
-                raise exception.PlacementTooOld(
-                    f"Placement knows microversion {newest}, {NEEDED} is needed"
+                raise exception.ServiceUnavailable(
+                    f"Placement knows microversion {newest}, {NEEDED} is needed",
+                    service=exception.ServiceType.PLACEMENT,
+                    reason=exception.OutageReason.TOO_OLD,
                 )
             self._version = min(newest, NEWEST)
         return self._version

@@ -258,10 +258,12 @@ class _Planning:
         if other is not None:
             self._refuse(
                 f"create {name}",
-                exception.ProviderTaken(
+                exception.ServiceRefused(
                     f"{name} ({uuid}) cannot be made: there is {other.name} "
                     f"({other.uuid}) "
-                    + ("already" if other.uuid != uuid else "in another tree")
+                    + ("already" if other.uuid != uuid else "in another tree"),
+                    service=exception.ServiceType.PLACEMENT,
+                    reason=exception.RefusalReason.NAME_TAKEN,
                 ),
             )
             return
@@ -360,9 +362,10 @@ class _Planning:
             if not name.is_custom:
                 self._refuse(
                     f"use {name}",
-                    exception.PlacementRefused(
+                    exception.ServiceRefused(
                         f"Placement does not know the {name}",
                         hint="it is a standard one, and younger than Placement",
+                        service=exception.ServiceType.PLACEMENT,
                     ),
                 )
         return [name for name in _sorted(self._unknown) if name.is_custom]

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 _FORBIDDEN: Final = 403
 
 
-def refused(answer: Response, about: str) -> exception.PlacementRefused:
+def refused(answer: Response, about: str) -> exception.ServiceRefused:
     """Return the error for a rejected request.
 
     :param about: the operation: "make x".
     """
     code, detail = _told(answer)
     if code == "placement.concurrent_update":
-        return exception.PlacementConflict(f"cannot {about}: {detail}")
+        return exception.ServiceRefused(
+            f"cannot {about}: {detail}",
+            service=exception.ServiceType.PLACEMENT,
+            reason=exception.RefusalReason.CONFLICT,
+        )
     if answer.status_code == _FORBIDDEN:
         return Declined(
             f"Placement does not let us {about}: {detail}",

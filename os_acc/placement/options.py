@@ -31,10 +31,9 @@ SERVICE: Final = Service(
     defaults={"service_type": "placement", **service.PATIENCE},
     version="",
     spoken="the microversion is agreed on with the server",
-    unavailable=exception.PlacementUnavailable,
+    service_type=exception.ServiceType.PLACEMENT,
     failing=ServerFailed,
     patience=f"[{GROUP.name}] sync_timeout",
-    missing=exception.PlacementNotConfigured,
 )
 
 OWN: tuple[cfg.Opt, ...] = (

@@ -110,7 +110,7 @@ class TreeWriter:
         :returns: one resource class of each provider that is ours by its name but
             not in ``ours``.
         :raises InvalidInput: ``tree`` is no provider tree, or ``nodename`` no text.
-        :raises NodeNotFound: the tree lacks the node.
+        :raises InvalidInput: the tree lacks the node.
         """
         if not isinstance(tree, ProviderTree):
             raise exception.InvalidInput(
@@ -121,8 +121,9 @@ class TreeWriter:
                 f"nodename is {exception.show(nodename)}, not text"
             )
         if not tree.exists(nodename):
-            raise exception.NodeNotFound(
-                f"the provider tree has no compute node {exception.show(nodename)}"
+            raise exception.InvalidInput(
+                f"the provider tree has no compute node {exception.show(nodename)}",
+                hint="nodename is what Nova calls this node: its root provider",
             )
         with self._lock:
             self._compare(nodename)

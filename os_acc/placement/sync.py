@@ -121,7 +121,7 @@ class Publisher:
         Providers that Placement does not know are left out. Does not wait for a
         running synchronization.
 
-        :raises PlacementNotConfigured: the options of Placement are not set.
+        :raises InvalidConfiguration: the options of Placement are not set.
         :raises OsAccError: the request failed; see :meth:`sync`.
         """
         found = {}
@@ -151,9 +151,9 @@ class Publisher:
 
         A change that is rejected does not stop the others.
 
-        :raises NodeNotPublished: Placement does not have the compute node yet.
-        :raises PlacementUnavailable: it does not answer, or not in time.
-        :raises PlacementTooOld: it does not support the microversion.
+        :raises NotFound: Placement does not have the compute node yet.
+        :raises ServiceUnavailable: it does not answer, or not in time.
+        :raises ServiceUnavailable: it does not support the microversion.
         :raises InvalidConfiguration: it denies access, or the endpoint is wrong.
         :raises StateUnavailable: the published names cannot be recorded.
         :raises LockTimeout: another thread is still publishing.
@@ -189,7 +189,8 @@ class Publisher:
             done += applied.done
             refused |= {each.what: each for each in (*plan.refused, *applied.refused)}
             self._contested = any(
-                isinstance(each.error, exception.ProviderTaken) for each in plan.refused
+                each.error.reason is exception.RefusalReason.NAME_TAKEN
+                for each in plan.refused
             )
             again = applied.again
             if not again:
@@ -288,7 +289,9 @@ class Publisher:
                 return nodes[self._root.uuid], MappingProxyType(nodes)
             # The provider may have been created anew.
             self._root = None
-        raise exception.NodeNotPublished("the compute node has just left Placement")
+        raise exception.NotFound(
+            "the compute node has just left Placement", kind=exception.ObjectKind.NODE
+        )
 
     def _found_root(self, deadline: float) -> ListedProvider:
         given = options.PlacementSettings.load(self._conf).node_provider
@@ -297,8 +300,9 @@ class Publisher:
         if found is None and canonical_uuid(name):
             found = self._client.node(deadline, uuid=name)
         if found is None:
-            raise exception.NodeNotPublished(
-                f"Placement has no provider {name!r}, which this compute node is to be"
+            raise exception.NotFound(
+                f"Placement has no provider {name!r}, which this compute node is to be",
+                kind=exception.ObjectKind.NODE,
             )
         return found
 

@@ -59,8 +59,9 @@ class DflPlugin(base.PluginBase):
     ) -> None:
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is ImageFormat.XCLBIN:
-            raise exception.ImageMismatch(
-                f"image {bitstream.image} is an xclbin, which {region} cannot take"
+            raise exception.ImageUnusable(
+                f"image {bitstream.image} is an xclbin, which {region} cannot take",
+                reason=exception.ImageReason.MISMATCH,
             )
         steps.reconfigure(region, bitstream)
 

@@ -67,8 +67,9 @@ class XrtPlugin(base.PluginBase):
     ) -> None:
         """See :meth:`os_acc.plugins.base.PluginBase.program`."""
         if bitstream.header.format is not ImageFormat.XCLBIN:
-            raise exception.ImageMismatch(
-                f"image {bitstream.image} is no xclbin, which {region} takes"
+            raise exception.ImageUnusable(
+                f"image {bitstream.image} is no xclbin, which {region} takes",
+                reason=exception.ImageReason.MISMATCH,
             )
         steps.load_xclbin(region, bitstream)
 

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from os_acc.exception import InvalidPciAddress
+from os_acc.exception import InvalidInput
 from os_acc.objects.dfl import DRIVER, FME, MANAGER, PORT, REGION, canonical
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import functions, kernel
@@ -122,7 +122,7 @@ def vfs(card: PciAddress) -> Iterator[PciAddress]:
             try:
                 link = os.readlink(os.path.join(place, name))
                 yield PciAddress.parse(os.path.basename(link))
-            except (FileNotFoundError, InvalidPciAddress):
+            except (FileNotFoundError, InvalidInput):
                 continue
 
 

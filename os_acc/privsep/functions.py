@@ -45,7 +45,7 @@ def parse_address(parts: object) -> PciAddress | None:
         return None
     try:
         return PciAddress(*parts)
-    except exception.InvalidPciAddress:
+    except exception.InvalidInput:
         return None
 
 
@@ -166,7 +166,7 @@ def physical_function(address: PciAddress) -> PciAddress | None:
     """Return the PF of a VF; None for other functions."""
     try:
         return PciAddress.parse(_link(address, "physfn"))
-    except exception.InvalidPciAddress:
+    except exception.InvalidInput:
         return None
 
 

@@ -101,7 +101,7 @@ def _addresses() -> list[PciAddress]:
     found = []
     for name in names:
         if name.endswith(_SUFFIX):
-            with contextlib.suppress(exception.InvalidPciAddress):
+            with contextlib.suppress(exception.InvalidInput):
                 found.append(PciAddress.parse(name.removesuffix(_SUFFIX)))
     return sorted(found)
 

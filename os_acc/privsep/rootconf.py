@@ -217,7 +217,7 @@ def _read(path: str) -> RootConf:
             tools=str(conf[shared.XRT_GROUP].tools or ""),
             certificates=_certificates(conf[options.GROUP.name]),
         )
-    except (cfg.Error, ValueError, exception.InvalidDeviceSpec) as error:
+    except (cfg.Error, ValueError) as error:
         # ValueError: undecodable bytes, or a value of another type.
         return RootConf(LimitMode.BROKEN, " ".join(str(error).split()))
 
@@ -308,6 +308,6 @@ def _behind(interface: str) -> PciAddress | None:
     for part in reversed(os.path.realpath(link).split("/")):
         try:
             return PciAddress.parse(part)
-        except exception.InvalidPciAddress:
+        except exception.InvalidInput:
             continue
     return None

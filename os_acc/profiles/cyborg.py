@@ -29,8 +29,7 @@ SERVICE: Final = Service(
     defaults=CYBORG_DEFAULTS,
     version="v2",
     spoken="version 2 is spoken, and there is no other",
-    unavailable=exception.ProfilesUnavailable,
-    failing=exception.ProfilesUnavailable,
+    service_type=exception.ServiceType.ACCELERATOR,
 )
 register, list_opts = SERVICE.register, SERVICE.list_opts
 
@@ -52,9 +51,10 @@ class Cyborg:
         for entry in self._listed(deadline):
             if isinstance(entry, Mapping) and parser.is_called(entry, name):
                 return parser.read(entry)
-        raise exception.ProfileNotFound(
+        raise exception.NotFound(
             f"Cyborg has no device profile {exception.show(name)}",
             hint="'os-acc profile list' shows those that there are",
+            kind=exception.ObjectKind.PROFILE,
         )
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:

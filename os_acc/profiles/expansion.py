@@ -60,9 +60,9 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
     :raises InvalidExtraSpec: a flavor's group has the suffix of a profile's
         group; a key differs between the flavor and the profile; the policy is no
         text.
-    :raises ProfileNotFound: no profile has this name.
+    :raises NotFound: no profile has this name.
     :raises InvalidProfile: no request can satisfy the profile.
-    :raises ProfilesUnavailable: the source does not answer.
+    :raises ServiceUnavailable: the source does not answer.
     """
     if not isinstance(specs, Mapping) or not (name := named(specs)):
         return ExpandedFlavor(specs)

@@ -96,9 +96,10 @@ class ProfileFiles:
         for error in errors:
             # The unreadable file may contain the profile.
             raise error
-        raise exception.ProfileNotFound(
+        raise exception.NotFound(
             f"there is no device profile {exception.show(name)} in {self._path}",
             hint="'os-acc profile list' shows those that there are",
+            kind=exception.ObjectKind.PROFILE,
         )
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
@@ -336,8 +337,10 @@ def _listed(path: str, deadline: float) -> list[Any]:
     return listed
 
 
-def _unreadable(path: str, why: str | None) -> exception.ProfilesUnavailable:
-    return exception.ProfilesUnavailable(
+def _unreadable(path: str, why: str | None) -> exception.ServiceUnavailable:
+    return exception.ServiceUnavailable(
         f"the device profiles in {path} cannot be read: {why}",
         hint="see [os_acc_profiles] in the configuration",
+        service=exception.ServiceType.ACCELERATOR,
+        reason=exception.OutageReason.LOCAL_SOURCE,
     )

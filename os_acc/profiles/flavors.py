@@ -35,8 +35,7 @@ SERVICE: Final = Service(
     defaults=NOVA_DEFAULTS,
     version="",
     spoken=f"microversion {MICROVERSION} is spoken",
-    unavailable=exception.FlavorsUnavailable,
-    failing=exception.FlavorsUnavailable,
+    service_type=exception.ServiceType.COMPUTE,
 )
 register, list_opts = SERVICE.register, SERVICE.list_opts
 _VERBS: Final = {"GET": "read", "POST": "change", "DELETE": "change"}
@@ -83,9 +82,9 @@ class Flavors:
 
         :param flavor: the flavor's ID or name.
         :param prefix: the prefix of the suffixes of the profile's groups.
-        :raises FlavorNotFound: the flavor does not exist.
-        :raises FlavorRefused: Nova rejects the properties.
-        :raises FlavorsUnavailable: Nova does not answer.
+        :raises NotFound: the flavor does not exist.
+        :raises ServiceRefused: Nova rejects the properties.
+        :raises ServiceUnavailable: Nova does not answer.
         :raises InvalidConfiguration: Nova denies access, or the endpoint is wrong.
         """
         found_id, name = self._found(flavor, deadline)
@@ -99,7 +98,7 @@ class Flavors:
         for key in removed:
             where = f"{path}/{urllib.parse.quote(key, safe='')}"
             # Another client may have removed it.
-            with contextlib.suppress(exception.FlavorNotFound):
+            with contextlib.suppress(exception.NotFound):
                 self._ask("DELETE", where, about, _nothing, deadline)
         kept = {key: value for key, value in before.items() if key not in removed}
         return FlavorUpdate(name, removed, {**kept, **properties})
@@ -114,9 +113,10 @@ class Flavors:
                 named.append((found_id, name))
         for each in named:
             return each
-        raise exception.FlavorNotFound(
+        raise exception.NotFound(
             f"Nova has no flavor {exception.show(flavor)}",
             hint="'openstack flavor list --all' shows those that there are",
+            kind=exception.ObjectKind.FLAVOR,
         )
 
     def _flavors(self, deadline: float) -> Iterator[tuple[str, str]]:
@@ -162,18 +162,24 @@ class Flavors:
 def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | None:
     code, why = answer.status_code, _told(answer)
     if code == 406:
-        return exception.FlavorRefused(_OLD[0], hint=_OLD[1])
+        return exception.ServiceRefused(
+            _OLD[0], hint=_OLD[1], service=exception.ServiceType.COMPUTE
+        )
     if code == 403:
-        return exception.FlavorRefused(
+        return exception.ServiceRefused(
             f"Nova does not let us have {about}: {why}",
             hint=f"flavors are an administrator's: see [{NOVA.name}]",
+            service=exception.ServiceType.COMPUTE,
         )
     if code == 404 and "os-extra_specs" in path:
-        return exception.FlavorNotFound(f"Nova has not {about} any more: {why}")
+        return exception.NotFound(
+            f"Nova has not {about} any more: {why}", kind=exception.ObjectKind.FLAVOR
+        )
     if code in (400, 409):
-        return exception.FlavorRefused(
+        return exception.ServiceRefused(
             f"Nova does not take {about}: {why}",
             hint="'os-acc check' tells whether Nova knows the keys of os_acc",
+            service=exception.ServiceType.COMPUTE,
         )
     return None
 

@@ -27,15 +27,15 @@ class ProfileSource(Protocol):
         """Return the profile with this name or UUID.
 
         :param deadline: on the clock of :func:`time.monotonic`.
-        :raises ProfileNotFound: the source does not have the profile.
+        :raises NotFound: the source does not have the profile.
         :raises InvalidProfile: the profile is invalid.
-        :raises ProfilesUnavailable: the source does not answer.
+        :raises ServiceUnavailable: the source does not answer.
         """
 
     def judged(self, deadline: float) -> Iterator[tuple[str, Judged]]:
         """Yield the profiles or their errors, each with its source, in no order.
 
-        :raises ProfilesUnavailable: the source does not answer.
+        :raises ServiceUnavailable: the source does not answer.
         """
 
 

@@ -139,13 +139,15 @@ class ServiceClient:
         service = self._service
         told = f"{about}: {errors.told(error)}"
         if time.monotonic() >= deadline:
-            return service.unavailable(
+            return exception.ServiceUnavailable(
                 f"{service.name} did not answer in time to {told}",
+                service=service.service_type,
                 hint=f"raise {service.patience} if this is usual",
             )
         if errors.is_connection(error):
-            return service.unavailable(
+            return exception.ServiceUnavailable(
                 f"nobody answers to {told}",
+                service=service.service_type,
                 hint=f"see that Keystone and {service.name} run",
             )
         if code == 401:
@@ -156,15 +158,20 @@ class ServiceClient:
             )
         if isinstance(error, _Failing):
             return service.failing(
-                f"{service.name} cannot answer to {told}", hint="its own log says more"
+                f"{service.name} cannot answer to {told}",
+                service=service.service_type,
+                hint="its own log says more",
             )
         if code is not None and _may_pass(code):
-            return service.unavailable(
-                f"Keystone cannot answer to {told}", hint="its own log says more"
+            return exception.ServiceUnavailable(
+                f"Keystone cannot answer to {told}",
+                service=service.service_type,
+                hint="its own log says more",
             )
         if isinstance(error, errors.ResponseUnread):
-            return service.unavailable(
+            return exception.ServiceUnavailable(
                 f"cannot read the answer to {told}",
+                service=service.service_type,
                 hint=f"see {service.name}, and what is between it and this host",
             )
         if hint := errors.where_to_look(error, service.group.name):

@@ -90,10 +90,9 @@ class Service:
     defaults: Mapping[str, Any]
     version: str
     spoken: str
-    unavailable: type[exception.OsAccError]
-    failing: type[exception.OsAccError]
+    service_type: exception.ServiceType
+    failing: type[exception.ServiceUnavailable] = exception.ServiceUnavailable
     patience: str = "the operation's own timeout"
-    missing: type[exception.InvalidConfiguration] = exception.InvalidConfiguration
 
     def register(self, conf: cfg.ConfigOpts) -> None:
         """Register the options; registering twice is harmless."""

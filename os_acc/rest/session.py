@@ -47,8 +47,9 @@ def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
         _check_timeout(group_name, group.timeout)
         auth = loading.load_auth_from_conf_options(conf, group_name)
         if auth is None:
-            raise service.missing(
+            raise exception.InvalidConfiguration(
                 f"[{group_name}] auth_type is not set",
+                reason=exception.ConfigurationReason.NOT_CONFIGURED,
                 hint="set it with the rest of the credentials, or auth_section to "
                 "a section that has them, such as placement",
             )

@@ -60,7 +60,7 @@ class DeviceSelector:
         :param taken: functions claimed by a lease or by a damaged record.
         :raises DeviceGone: a provider no longer exists on this host.
         :raises NoDeviceAvailable: a provider has too few free devices.
-        :raises NUMAPolicyUnmet: enough devices are free, but too few are near
+        :raises NoDeviceAvailable: enough devices are free, but too few are near
             enough.
         """
         _check_offered(wanted, providers)
@@ -127,17 +127,18 @@ class DeviceSelector:
         provider: Provider,
         free: Sequence[Handle],
         got: int,
-    ) -> exception.NUMAPolicyUnmet:
+    ) -> exception.NoDeviceAvailable:
         policies = {self.policies.effective(wanted, each).value for each in free}
         cells = ", ".join(map(str, self.guest.cells))
         fitting = sum(self._allows(wanted, each) for each in free)
         others = fitting - got
         rest = f" ({others} of {fitting} go to other groups)" if others else ""
-        return exception.NUMAPolicyUnmet(
+        return exception.NoDeviceAvailable(
             f"{provider.name} has too few devices for {title(wanted.group_suffix)} "
             f"that a guest in cells {cells} may have under the NUMA policy "
             f"{' or '.join(sorted(policies))}: {wanted.amount} wanted, "
-            f"{got} there{rest}; free: {self._found(free)}"
+            f"{got} there{rest}; free: {self._found(free)}",
+            reason=exception.NoDeviceReason.NUMA_POLICY,
         )
 
     def _found(self, free: Sequence[Handle]) -> str:

@@ -54,7 +54,7 @@ def match_groups(
     :returns: one entry for each group and provider, sorted; empty if the
         allocations include no provider of this host.
     :raises ProviderNotFound: a single provider that is not on this host.
-    :raises InvalidSelectedProvider: selection and request contradict each
+    :raises InvalidAllocation: selection and request contradict each
         other; a subclass if the allocations have no mappings.
     :raises InvalidExtraSpec: a group requests a bitstream, and no provider of
         this host serves it.
@@ -86,9 +86,9 @@ def check_promise(
     Accelerators requested by the flavor itself are accepted in any case.
 
     :param ours: see :func:`match_groups`.
-    :raises ProfilesUnavailable: accelerators of this host are allocated for the
+    :raises ServiceUnavailable: accelerators of this host are allocated for the
         profile, and its requirements are unknown.
-    :raises InvalidSelectedProvider: see :func:`match_groups`.
+    :raises InvalidAllocation: see :func:`match_groups`.
     """
     if not request.unread_profile:
         return
@@ -104,11 +104,13 @@ def check_promise(
             own.update(dict(group.resources))
         is_theirs = not allocated <= own
     if is_theirs:
-        raise exception.ProfilesUnavailable(
+        raise exception.ServiceUnavailable(
             "accelerators of this host are allocated for device profile "
             f"{exception.show(request.unread_profile)}, and nobody has said where "
             "device profiles are",
             hint="set catalogue, or source, in [os_acc_profiles]",
+            service=exception.ServiceType.ACCELERATOR,
+            reason=exception.OutageReason.LOCAL_SOURCE,
         )
 
 
@@ -172,14 +174,14 @@ def _from_single(
     # without the accelerators that another provider of this host would serve.
     for other in sorted(set(ours.values()) - {resource_class}):
         for suffix, amount in _asking(request, other):
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"{title(suffix)} asks for {amount} {other}, but the only selected "
                 f"provider {provider} has {resource_class}",
                 hint="pass the whole allocation request instead of one provider",
             )
     asking = _asking(request, resource_class)
     if not asking:
-        raise exception.InvalidSelectedProvider(
+        raise exception.InvalidAllocation(
             f"no request group asks for {resource_class}, "
             f"which is what the selected provider {provider} has"
         )
@@ -199,7 +201,7 @@ def _check_traits(
     The rules are those for allocations without mappings; a single provider is
     treated as an allocation of the same amounts.
 
-    :raises NoAssignment: it cannot be the provider of one of the groups.
+    :raises InvalidAllocation: it cannot be the provider of one of the groups.
     """
     amounts = {one.group_suffix: one.amount for one in wanted}
     (provider,) = {one.provider_uuid for one in wanted}
@@ -226,7 +228,7 @@ def _of_ours(selection: Allocations, ours: Mapping[str, str]) -> list[tuple[str,
             continue
         for resource_class, amount in resources:
             if resource_class != ours[provider]:
-                raise exception.InvalidSelectedProvider(
+                raise exception.InvalidAllocation(
                     f"the allocation of {amount} {resource_class} on provider "
                     f"{provider} cannot be served: it has {ours[provider]}"
                 )
@@ -249,7 +251,7 @@ def _with_mappings(
     for resource_class in sorted(set(ours.values())):
         for suffix, amount in _asking(request, resource_class):
             if suffix not in named:
-                raise exception.InvalidSelectedProvider(
+                raise exception.InvalidAllocation(
                     f"{title(suffix)} asks for {amount} {resource_class}, "
                     "but the mappings do not name it"
                 )
@@ -265,12 +267,12 @@ def _parts(
 ) -> list[tuple[str, int]]:
     """Divide one provider's allocation among its groups."""
     if not suffixes:
-        raise exception.InvalidSelectedProvider(
+        raise exception.InvalidAllocation(
             f"the mappings name no group for provider {provider}"
         )
     if not request.groups:
         if len(suffixes) > 1:
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"provider {provider} serves the groups {', '.join(suffixes)}, "
                 "and nothing says how much is whose",
                 hint="pass the flavor's extra specs as well",
@@ -279,7 +281,7 @@ def _parts(
     known = {group.suffix for group in request.groups}
     for suffix in suffixes:
         if suffix not in known:
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"the mappings give provider {provider} to {title(suffix)}, "
                 "which the flavor does not have"
             )
@@ -296,7 +298,7 @@ def _check_sum(
 ) -> None:
     asked = sum(amount for _suffix, amount in parts)
     if asked != allocated:
-        raise exception.InvalidSelectedProvider(
+        raise exception.InvalidAllocation(
             f"{allocated} {resource_class} are allocated on provider {provider}, "
             f"but its groups ask for {asked}"
         )
@@ -309,7 +311,7 @@ def _check_served_once(wanted: Iterable[GroupAllocation]) -> None:
         served = (one.group_suffix, one.resource_class)
         first = provider_of.setdefault(served, one.provider_uuid)
         if first != one.provider_uuid:
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"{title(one.group_suffix)} asks for {one.amount} "
                 f"{one.resource_class}, but provider {first} and provider "
                 f"{one.provider_uuid} would each give it all of that"
@@ -325,7 +327,7 @@ def _check_isolation(request: FlavorRequest, wanted: Iterable[GroupAllocation]) 
             continue
         first = holder.setdefault(one.provider_uuid, one.group_suffix)
         if first != one.group_suffix:
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"group_policy is 'isolate', but the groups {first!r} and "
                 f"{one.group_suffix!r} are both on provider {one.provider_uuid}"
             )

@@ -30,16 +30,17 @@ def parse(selected_rp: object) -> Selection | None:
 
     UUIDs are returned in canonical form, everything sorted.
 
-    :raises InvalidSelectedProvider: any other value.
+    :raises InvalidAllocation: any other value.
     """
     if selected_rp is None:
         return None
     selected = _mapping("selected_rp", selected_rp, hint=_FORMS)
     if ("uuid" in selected) == ("allocations" in selected):
-        raise exception.InvalidSelectedProvider(
+        raise exception.InvalidAllocation(
             f"selected_rp is {exception.show(selected_rp)}: it has to have either "
             "'uuid' or 'allocations'",
             hint=_FORMS,
+            reason=exception.AllocationReason.MALFORMED,
         )
     if "uuid" in selected:
         return SingleProvider(_uuid("selected_rp['uuid']", selected["uuid"]))
@@ -52,8 +53,10 @@ def parse(selected_rp: object) -> Selection | None:
 
 def _mapping(where: str, value: object, hint: str = "") -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        raise exception.InvalidSelectedProvider(
-            f"{where} is {exception.show(value)}, not a mapping", hint=hint
+        raise exception.InvalidAllocation(
+            f"{where} is {exception.show(value)}, not a mapping",
+            hint=hint,
+            reason=exception.AllocationReason.MALFORMED,
         )
     return value
 
@@ -61,8 +64,9 @@ def _mapping(where: str, value: object, hint: str = "") -> Mapping[Any, Any]:
 def _uuid(where: str, value: object) -> str:
     uuid = canonical_uuid(value)
     if uuid is None:
-        raise exception.InvalidSelectedProvider(
-            f"{where} is {exception.show(value)}, not the UUID of a resource provider"
+        raise exception.InvalidAllocation(
+            f"{where} is {exception.show(value)}, not the UUID of a resource provider",
+            reason=exception.AllocationReason.MALFORMED,
         )
     return uuid
 
@@ -73,8 +77,9 @@ def _entries(value: object) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ..
     for key, allocation in _mapping(where, value).items():
         provider = _uuid(f"a key of {where}", key)
         if provider in entries:
-            raise exception.InvalidSelectedProvider(
-                f"{where} has the provider {provider} twice"
+            raise exception.InvalidAllocation(
+                f"{where} has the provider {provider} twice",
+                reason=exception.AllocationReason.MALFORMED,
             )
         fields = _mapping(f"{where}[{provider!r}]", allocation)
         entries[provider] = _resources(
@@ -86,16 +91,20 @@ def _entries(value: object) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ..
 def _resources(where: str, value: object) -> tuple[tuple[str, int], ...]:
     resources = _mapping(where, value)
     if not resources:
-        raise exception.InvalidSelectedProvider(f"{where} is empty")
+        raise exception.InvalidAllocation(
+            f"{where} is empty", reason=exception.AllocationReason.MALFORMED
+        )
     for name, amount in resources.items():
         if not isinstance(name, str) or not PLACEMENT_NAME.fullmatch(name):
-            raise exception.InvalidSelectedProvider(
-                f"{where} has {exception.show(name)}, not the name of a resource class"
+            raise exception.InvalidAllocation(
+                f"{where} has {exception.show(name)}, not the name of a resource class",
+                reason=exception.AllocationReason.MALFORMED,
             )
         if type(amount) is not int or not 1 <= amount <= MAX_AMOUNT:
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"{where}[{name!r}] is {exception.show(amount)}, "
-                f"not an integer from 1 to {MAX_AMOUNT}"
+                f"not an integer from 1 to {MAX_AMOUNT}",
+                reason=exception.AllocationReason.MALFORMED,
             )
     return tuple(sorted(resources.items()))
 
@@ -107,9 +116,10 @@ def _mappings(
     mappings: list[tuple[str, tuple[str, ...]]] = []
     for suffix, members in _mapping(where, value).items():
         if not isinstance(suffix, str) or not _SUFFIX.fullmatch(suffix):
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"{where} has {exception.show(suffix)}, "
-                "not the suffix of a request group"
+                "not the suffix of a request group",
+                reason=exception.AllocationReason.MALFORMED,
             )
         mappings.append(
             (suffix, _providers(f"{where}[{suffix!r}]", members, allocated))
@@ -119,16 +129,21 @@ def _mappings(
 
 def _providers(where: str, value: object, allocated: frozenset[str]) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not value:
-        raise exception.InvalidSelectedProvider(
-            f"{where} is {exception.show(value)}, not a list of resource providers"
+        raise exception.InvalidAllocation(
+            f"{where} is {exception.show(value)}, not a list of resource providers",
+            reason=exception.AllocationReason.MALFORMED,
         )
     providers = [_uuid(f"an item of {where}", item) for item in value]
     if len(set(providers)) < len(providers):
-        raise exception.InvalidSelectedProvider(f"{where} names a provider twice")
+        raise exception.InvalidAllocation(
+            f"{where} names a provider twice",
+            reason=exception.AllocationReason.MALFORMED,
+        )
     for provider in providers:
         if provider not in allocated:
-            raise exception.InvalidSelectedProvider(
+            raise exception.InvalidAllocation(
                 f"{where} names the provider {provider}, "
-                "which has no part in the allocations"
+                "which has no part in the allocations",
+                reason=exception.AllocationReason.MALFORMED,
             )
     return tuple(sorted(providers))

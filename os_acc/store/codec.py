@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from os_acc import exception
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
@@ -114,8 +113,6 @@ def decode(payload: str) -> Lease:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"not the record of a lease: {error}") from error
-    except exception.InvalidPciAddress as error:
-        raise DecodeError(error.message) from error
 
 
 def _decode_affinity(value: str | None) -> Affinity | None:

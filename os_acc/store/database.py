@@ -61,7 +61,7 @@ os.register_at_fork(
 )
 
 
-class StoreDamaged(exception.StoreError):
+class StoreDamaged(exception.StateUnavailable):
     """The store was damaged and has been replaced; readable records were kept.
 
     Raised once in each process, by the operation that detects the damage; that
@@ -74,16 +74,18 @@ class StoreDamaged(exception.StoreError):
         "leases may be missing: look at 'os-acc device list' for devices in an"
         " unknown state"
     )
+    reason = exception.StateReason.FAILED
 
     def __init__(self, message: str, *, path: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.path = path
 
 
-class StoreReplaced(exception.StoreError):
+class StoreReplaced(exception.StateUnavailable):
     """The store was replaced after the caller had read it."""
 
     default_hint = "read the leases again before adding one"
+    reason = exception.StateReason.FAILED
 
 
 class _Damage(Exception):
@@ -185,9 +187,9 @@ class Database:
 
         :param thorough: read and check the whole file first.
         :param deadline: deadline of the enclosing operation.
-        :raises StoreBusy: the store stayed locked longer than the timeout.
-        :raises StoreFull: no space is left.
-        :raises StoreTooNew: a newer os_acc created the store.
+        :raises StateUnavailable: the store stayed locked longer than the timeout.
+        :raises StateUnavailable: no space is left.
+        :raises StateUnavailable: a newer os_acc created the store.
         :raises StoreDamaged: the store was damaged, and has been replaced.
         :raises StateUnavailable: the directory or file cannot be used.
         """
@@ -222,8 +224,9 @@ class Database:
             except OSError as error:
                 raise errors.from_os_error(error, self._directory) from error
             except exception.LockTimeout as error:
-                raise exception.StoreBusy(
-                    f"another process is using {self.path}"
+                raise exception.StateUnavailable(
+                    f"another process is using {self.path}",
+                    reason=exception.StateReason.BUSY,
                 ) from error
             yield
 
@@ -234,9 +237,10 @@ class Database:
         if version < 1 or meta.contradicts_header(connection):
             raise _Damage(f"it has version {version} of the schema")
         if version > len(schema.STEPS):
-            raise exception.StoreTooNew(
+            raise exception.StateUnavailable(
                 f"{self.path} has version {version} of the schema, this os_acc"
-                f" knows {len(schema.STEPS)}"
+                f" knows {len(schema.STEPS)}",
+                reason=exception.StateReason.TOO_NEW,
             )
         if thorough:
             (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()

@@ -45,7 +45,9 @@ class StaleLease(exception.OsAccError):
 def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
     """Return the error for a failed system call on ``path``."""
     if error.errno in _NO_SPACE:
-        return exception.StoreFull(f"no space is left for {path}")
+        return exception.StateUnavailable(
+            f"no space is left for {path}", reason=exception.StateReason.FULL
+        )
     refusal = exception.StateUnavailable(
         f"{path} cannot be used: {error.strerror or error}", hint=_OWNER_HINT
     )
@@ -68,9 +70,13 @@ def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
     """
     code = _primary_code(error)
     if code in _BUSY:
-        return exception.StoreBusy(f"another process is using {path}")
+        return exception.StateUnavailable(
+            f"another process is using {path}", reason=exception.StateReason.BUSY
+        )
     if code == sqlite3.SQLITE_FULL or _is_full(path):
-        return exception.StoreFull(f"no space is left for {path}")
+        return exception.StateUnavailable(
+            f"no space is left for {path}", reason=exception.StateReason.FULL
+        )
     if code in _NO_ACCESS:
         refusal = exception.StateUnavailable(
             f"{path} cannot be used: {error}", hint=_OWNER_HINT
@@ -79,7 +85,9 @@ def from_sqlite(error: sqlite3.Error, path: str) -> exception.StateUnavailable:
         if code == sqlite3.SQLITE_CANTOPEN and _can_be_opened(path):
             refusal.set_exhausted()
         return refusal
-    return exception.StoreError(f"{path}: {error}", hint=_DISK_HINT)
+    return exception.StateUnavailable(
+        f"{path}: {error}", hint=_DISK_HINT, reason=exception.StateReason.FAILED
+    )
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -37,9 +37,8 @@ class Store:
     """The leases of this host; safe for many threads and processes.
 
     Each method is one transaction and durable when it returns. Each may raise
-    :class:`os_acc.exception.StateUnavailable` and its subclasses
-    (``StoreBusy``, ``StoreFull``, ``StoreTooNew``, :class:`StoreDamaged`),
-    having changed nothing.
+    :class:`os_acc.exception.StateUnavailable` or :class:`StoreDamaged`, having
+    changed nothing.
 
     :param clock: returns nanoseconds since 1970, UTC.
     """
@@ -136,7 +135,7 @@ class Store:
 
         :param leases: leases with the epoch at which they were read.
         :param accepted: epochs that the helper accepts, after it rejected theirs.
-        :raises LeaseNotFound: one of them is not recorded.
+        :raises NotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed since it was read.
         :raises AlreadyLeased: a function that one of them now needs is taken.
         """
@@ -161,7 +160,7 @@ class Store:
         each of them can be unbound on its own.
 
         :param leases: leases with the epoch at which they were read.
-        :raises LeaseNotFound: one of them is not recorded.
+        :raises NotFound: one of them is not recorded.
         :raises StaleLease: one of them was changed since it was read.
         """
         with self._transaction() as connection:
@@ -194,21 +193,23 @@ class Store:
 
         Quarantined leases of the new consumer are no conflict.
 
-        :raises LeaseNotFound: the old consumer has none.
-        :raises ConsumerConflict: the new consumer already has active leases.
+        :raises NotFound: the old consumer has none.
+        :raises Conflict: the new consumer already has active leases.
         """
         with self._transaction() as connection:
             there = self._of(connection, new_consumer)
             if old_consumer == new_consumer or any(
                 lease.state is not LeaseState.QUARANTINED for lease in there
             ):
-                raise exception.ConsumerConflict(
-                    f"consumer {new_consumer} already holds accelerators"
+                raise exception.Conflict(
+                    f"consumer {new_consumer} already holds accelerators",
+                    reason=exception.ConflictReason.CONSUMER,
                 )
             before = self._of(connection, old_consumer)
             if not before:
-                raise exception.LeaseNotFound(
-                    f"consumer {old_consumer} holds no accelerators"
+                raise exception.NotFound(
+                    f"consumer {old_consumer} holds no accelerators",
+                    kind=exception.ObjectKind.LEASE,
                 )
             fresh = self._stamped(connection, before, consumer=new_consumer)
             for lease in fresh:
@@ -287,7 +288,7 @@ class Store:
     def requests(self, uuids: Collection[str] = ()) -> tuple[AcceleratorRequest, ...]:
         """Return all accelerator requests, or the given ones, with their leases.
 
-        :raises RequestNotFound: one of the given requests does not exist.
+        :raises NotFound: one of the given requests does not exist.
         """
         with self._transaction() as connection:
             leases = self._load(connection, rows.select(connection))
@@ -300,8 +301,9 @@ class Store:
                 leases,
             )
         for missing in sorted(set(uuids) - {each.uuid for each in found}):
-            raise exception.RequestNotFound(
-                f"there is no accelerator request {missing}"
+            raise exception.NotFound(
+                f"there is no accelerator request {missing}",
+                kind=exception.ObjectKind.REQUEST,
             )
         return found
 
@@ -314,13 +316,14 @@ class Store:
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
         """Update requests, all or none.
 
-        :raises RequestNotFound: one of them no longer exists.
+        :raises NotFound: one of them no longer exists.
         """
         wanted = tuple(changed)
         with self._transaction() as connection:
             if requests.update(connection, wanted) < len(wanted):
-                raise exception.RequestNotFound(
-                    "an accelerator request was deleted meanwhile"
+                raise exception.NotFound(
+                    "an accelerator request was deleted meanwhile",
+                    kind=exception.ObjectKind.REQUEST,
                 )
 
     def delete_requests(self, uuids: Iterable[str]) -> None:
@@ -360,12 +363,15 @@ class Store:
     def forget_damaged(self, address: PciAddress) -> None:
         """Delete the damaged record that claims a function, to free the function.
 
-        :raises LeaseNotFound: no damaged record claims it.
+        :raises NotFound: no damaged record claims it.
         """
         with self._transaction() as connection:
             healthy = self._load(connection, rows.select(connection))
             if not rows.forget_orphans(connection, address):
-                raise exception.LeaseNotFound(f"no damaged lease claims {address}")
+                raise exception.NotFound(
+                    f"no damaged lease claims {address}",
+                    kind=exception.ObjectKind.LEASE,
+                )
             for lease in healthy:
                 rows.restore_claims(connection, lease)
             journal.record(
@@ -423,14 +429,16 @@ class Store:
     def _current(self, connection: sqlite3.Connection, lease: Lease) -> rows.LeaseRow:
         found = rows.select(connection, "uuid = ?", lease.uuid)
         if not found:
-            raise exception.LeaseNotFound(
-                f"no lease {lease.uuid} of consumer {lease.consumer} is recorded"
+            raise exception.NotFound(
+                f"no lease {lease.uuid} of consumer {lease.consumer} is recorded",
+                kind=exception.ObjectKind.LEASE,
             )
         try:
             recorded = rows.lease_of(found[0])
         except codec.DecodeError as error:
-            raise exception.LeaseNotFound(
-                f"the record of lease {lease.uuid} is damaged: {error}"
+            raise exception.NotFound(
+                f"the record of lease {lease.uuid} is damaged: {error}",
+                kind=exception.ObjectKind.LEASE,
             ) from error
         if recorded.epoch != lease.epoch:
             raise StaleLease(

@@ -121,7 +121,10 @@ def _read(path: str, deadline: float) -> StoreSnapshot:
         if (copied := _copied(path)) is not None:
             return copied
         if not left:
-            raise exception.StoreBusy(f"others were writing to {path} all the time")
+            raise exception.StateUnavailable(
+                f"others were writing to {path} all the time",
+                reason=exception.StateReason.BUSY,
+            )
 
 
 def _copied(path: str) -> StoreSnapshot | None:
@@ -162,7 +165,10 @@ def _recorded(path: str, mode: str, timeout: float) -> StoreSnapshot:
         if meta.contradicts_header(connection):
             raise _damaged(path, "its version is not the one that is recorded")
         if schema.version_of(connection) > len(schema.STEPS):
-            raise exception.StoreTooNew(f"{path} was made by a newer os_acc")
+            raise exception.StateUnavailable(
+                f"{path} was made by a newer os_acc",
+                reason=exception.StateReason.TOO_NEW,
+            )
         leases: list[Lease] = []
         claims = set(rows.orphans(connection))
         for row in rows.select(connection):

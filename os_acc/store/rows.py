@@ -164,7 +164,7 @@ def _parsed(found: Iterable[tuple[str, str]]) -> Iterator[PciAddress]:
     for text, _ in found:
         try:
             yield PciAddress.parse(text)
-        except exception.InvalidPciAddress:
+        except exception.InvalidInput:
             continue
 
 

@@ -125,7 +125,7 @@ class FunctionSpec:
     :ivar attributes: further attribute files, (name, text).
     :ivar shown: attribute files that its host driver makes, (name, text).
     :ivar dfl: what it has for dfl-pci; None: it is no such card.
-    :raises InvalidPciAddress: an address is malformed.
+    :raises InvalidInput: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
     """
 

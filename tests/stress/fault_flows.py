@@ -275,7 +275,7 @@ class SettleAtPlug(SettleAtUnplug):
     name = "settle at the next plug"
 
     def act(self, manager: Manager) -> None:
-        with contextlib.suppress(exception.LeaseNotFound):
+        with contextlib.suppress(exception.NotFound):
             manager.plug({"uuid": INSTANCE}, None, None)
 
 

@@ -115,7 +115,7 @@ class ProgramAnew(Program):
     def prepare(self, bench: Bench) -> None:
         manager = self.ready(bench)
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
-        with contextlib.suppress(exception.ProgrammingCrcError):
+        with contextlib.suppress(exception.ProgrammingFailed):
             self.act(manager)
         assert region(bench) in manager.store.standing().unknown_regions
 

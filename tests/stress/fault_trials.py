@@ -337,7 +337,7 @@ def check_not_given_twice(manager: Manager, flow: Flow) -> None:
             continue
         try:
             (entry,) = plug(manager, NEXT, place)
-        except (exception.NoDeviceAvailable, exception.RegionUnknown):
+        except (exception.NoDeviceAvailable, exception.RegionUnusable):
             continue
         assert entry["pci_id"] not in taken, f"{place} is given twice"
         assert manager.unplug({"uuid": NEXT}) == 1

@@ -179,7 +179,7 @@ class Renew(Program):
         super().prepare(bench)
         prefer(bench.kernel, _THIRD, DFL)
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
-        with contextlib.suppress(exception.ProgrammingCrcError):
+        with contextlib.suppress(exception.ProgrammingFailed):
             self._plug(bench.boot())
         assert bench.manager().store.standing().unknown_regions
 
@@ -224,7 +224,7 @@ class Refused(PlugFlow):
         bench.kernel.ignore(AUDIO, "drivers_probe")
         manager = bench.boot()
         yield
-        with contextlib.suppress(exception.BindRefused):
+        with contextlib.suppress(exception.HostStepFailed):
             plug(manager, INSTANCE, *self.places)
 
     def resume(self, bench: Bench, manager: Manager) -> None:
@@ -311,7 +311,7 @@ class Quarantine(HeldFlow):
         with contextlib.suppress(exception.DevicesUnreleased):
             manager.unplug({"uuid": INSTANCE})
         bench.kernel.lift()
-        with contextlib.suppress(exception.DeviceNotFound):
+        with contextlib.suppress(exception.NotFound):
             operations.release_device(manager, PciAddress.parse(GPU), None)
 
     def resume(self, bench: Bench, manager: Manager) -> None:

@@ -84,7 +84,11 @@ def attempt(call: Callable[[], Any]) -> Attempt:
         value = call()
     except exception.OsAccError as error:
         text = "\n".join([str(error), *getattr(error, "__notes__", ())])
-        return Attempt(None, type(error).__name__, text, time.monotonic() - began)
+        name = type(error).__name__
+        busy = exception.StateReason.BUSY
+        if isinstance(error, exception.StateUnavailable) and error.reason is busy:
+            name = f"{name}:{busy}"
+        return Attempt(None, name, text, time.monotonic() - began)
     return Attempt(value, "", "", time.monotonic() - began)
 
 

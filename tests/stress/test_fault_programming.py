@@ -21,6 +21,7 @@ from os_acc import exception
 from os_acc.attach.manager import Manager
 from os_acc.testing import FakeKernel, HostSpec, Snapshot
 from os_acc.testing.demo import shelf
+from tests.expected_errors import Expected, raises
 from tests.stress import fault_trials, flows
 from tests.stress.fault_flows import NEXT
 from tests.stress.fault_tally import Count, Counting
@@ -28,11 +29,11 @@ from tests.stress.flows import DFL, FPGA, INSTANCE
 from tests.stress.simulated_host import Bench, plug, request
 
 STATUSES = {
-    "reconfig operation error": exception.ProgrammingOperationError,
-    "reconfig CRC error": exception.ProgrammingCrcError,
-    "reconfig incompatible image": exception.ProgrammingIncompatible,
-    "reconfig IP protocol error": exception.ProgrammingProtocolError,
-    "reconfig fifo overflow error": exception.ProgrammingFifoOverflow,
+    "reconfig operation error": exception.ProgrammingReason.OPERATION,
+    "reconfig CRC error": exception.ProgrammingReason.CRC,
+    "reconfig incompatible image": exception.ProgrammingReason.INCOMPATIBLE,
+    "reconfig IP protocol error": exception.ProgrammingReason.PROTOCOL,
+    "reconfig fifo overflow error": exception.ProgrammingReason.FIFO_OVERFLOW,
 }
 
 
@@ -47,13 +48,13 @@ class Case:
     """
 
     strike: Callable[[FakeKernel], object]
-    error: type[exception.OsAccError]
+    error: Expected
     told: str
     known: bool = False
     holds: str | None = shelf.POWER_ON
 
 
-def _refused(number: int, error: type[exception.OsAccError], known: bool) -> Case:
+def _refused(number: int, error: Expected, known: bool) -> Case:
     return Case(
         lambda kernel: kernel.fail(DFL, "program", number),
         error,
@@ -73,20 +74,20 @@ def _failed(status: str) -> Case:
 
 CASES = {
     "EBUSY": _refused(errno.EBUSY, exception.DeviceInUse, True),
-    "EINVAL": _refused(errno.EINVAL, exception.ProgrammingFailed, False),
-    "ENODEV": _refused(errno.ENODEV, exception.ProgrammingFailed, False),
-    "EAGAIN": _refused(errno.EAGAIN, exception.ProgrammingFailed, False),
-    "ENOMEM": _refused(errno.ENOMEM, exception.ProgrammingFailed, False),
+    "EINVAL": _refused(errno.EINVAL, exception.ProgrammingReason.FAILED, False),
+    "ENODEV": _refused(errno.ENODEV, exception.ProgrammingReason.FAILED, False),
+    "EAGAIN": _refused(errno.EAGAIN, exception.ProgrammingReason.FAILED, False),
+    "ENOMEM": _refused(errno.ENOMEM, exception.ProgrammingReason.FAILED, False),
     **{status: _failed(status) for status in STATUSES},
     "several": Case(
         lambda kernel: kernel.fail_programming(DFL, *STATUSES),
-        exception.ProgrammingFailed,
+        exception.ProgrammingReason.OPERATION,
         "reconfig CRC error",
         holds=None,
     ),
     "nothing is reported": Case(
         lambda kernel: kernel.fail_programming(DFL, error=errno.ETIMEDOUT),
-        exception.ProgrammingTimedOut,
+        exception.ProgrammingReason.TIMEOUT,
         "ETIMEDOUT",
         holds=None,
     ),
@@ -97,7 +98,7 @@ CASES = {
     ),
     "no effect": Case(
         lambda kernel: kernel.ignore(DFL, "program"),
-        exception.FunctionMismatch,
+        exception.ProgrammingReason.WRONG_FUNCTION,
         shelf.GZIP,
     ),
 }
@@ -128,7 +129,7 @@ def test_every_fault_of_a_programming_is_survived(
         pristine = kernel.snapshot()
         manager = bench.manager()
         case.strike(kernel)
-        with pytest.raises(case.error) as caught:
+        with raises(case.error) as caught:
             program(manager, INSTANCE)
         assert case.told in str(caught.value)
         assert DFL in str(caught.value) or caught.value.hint
@@ -160,7 +161,7 @@ def _check_left(
         assert plug(manager, NEXT, DFL)
         assert manager.unplug({"uuid": NEXT}) == 1
         return
-    with pytest.raises((exception.RegionUnknown, exception.NoDeviceAvailable)):
+    with pytest.raises((exception.RegionUnusable, exception.NoDeviceAvailable)):
         plug(manager, NEXT, DFL)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import pytest
 
 from os_acc import exception
+from tests.expected_errors import is_a
 from tests.stress import fault_reads, fault_regions, fault_trials, unreadable_attributes
 from tests.stress.fault_reads import Check, Reader
 from tests.stress.fault_tally import Counting
@@ -49,7 +50,7 @@ _IOCTLS = ("program", "release", "assign")
 
 def check_of_helper(told: Told, error: int) -> None:
     """As of every device; or the region has no port of its own any more."""
-    if isinstance(told.error, exception.NotProgrammable):
+    if is_a(told.error, exception.RegionReason.NOT_PROGRAMMABLE):
         assert DFL in told.text, told
         assert ": it cannot be programmed" in told.text, told
         return
@@ -96,14 +97,10 @@ class RegionTrial(Trial):
         elif isinstance(self.effect.value, int):
             assert self.effect.name in told.text, told
         if told.error is not None:
-            expected: tuple[type[exception.OsAccError], ...] = {
-                Effect.EBUSY: (exception.DeviceInUse,),
-                Effect.HANG: (exception.DeviceStuck,),
-                Effect.NOTHING: (
-                    exception.FunctionMismatch,
-                    exception.ProgrammingFailed,
-                ),
-            }.get(self.effect, (exception.ProgrammingFailed,))
+            expected: type[exception.OsAccError] = {
+                Effect.EBUSY: exception.DeviceInUse,
+                Effect.HANG: exception.DeviceStuck,
+            }.get(self.effect, exception.ProgrammingFailed)
             assert isinstance(told.error, expected), repr(told.error)
 
     def _is_of_struck(self, names: list[str]) -> bool:

@@ -240,7 +240,7 @@ def test_a_wrong_device_specification_is_told_so(
         with told(seed, number, f"device_spec.parse({shown(values)})"):
             try:
                 device_spec.parse(values)
-            except exception.InvalidDeviceSpec as error:
+            except exception.InvalidConfiguration as error:
                 assert_readable(error)
             # It warns of each that cannot be read.
             if isinstance(values, list | tuple) and len(values) < 1000:
@@ -340,7 +340,7 @@ def test_a_wrong_option_of_networks_is_told_or_taken(
                 continue
             try:
                 network_options.NetworkAffinity.load(config).on(host)
-            except exception.InvalidNetworkNUMAAffinity as error:
+            except exception.InvalidConfiguration as error:
                 assert_readable(error)
     fuzzed("values of options", len(texts))
     assert fake.writes() == []

@@ -159,7 +159,7 @@ def test_who_stands_still_in_the_store_keeps_nobody_waiting_for_ever(
         with held(host, hold_store):
             for call in calls:
                 tried = attempt(call)
-                assert tried.error == "StoreBusy"
+                assert tried.error == "StateUnavailable:in use by another process"
                 check_in_time(tried, 1)
         assert plug(manager, 1, GPU) == [GPU]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from os_acc import exception
+from tests.expected_errors import Expected, raises
 
 HUGE = 10**5000
 #: Nothing of this is a mapping, a uuid, a name or a number that we take.
@@ -33,9 +34,9 @@ NO_MAPPING = [each for each in WRONG if each.id != "None"]
 
 
 def is_told(
-    call: Callable[[], object], kind: type[exception.OsAccError], text: str
+    call: Callable[[], object], kind: Expected, text: str
 ) -> exception.OsAccError:
-    with pytest.raises(kind) as caught:
+    with raises(kind) as caught:
         call()
     assert text in str(caught.value)
     assert len(str(caught.value)) < 1000

@@ -24,6 +24,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.plugins import calls
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
+from tests.expected_errors import has
 from tests.unit.acme import NeverReturns
 from tests.unit.bench import instance, request
 from tests.unit.placement.nova_side import Nova
@@ -88,7 +89,12 @@ def test_what_is_put_on_record_has_until_the_end_of_the_grace():
 def test_a_store_waits_no_longer_than_the_operation_that_uses_it(bench):
     store = Store.open(bench.state_path, 600)
     late = store.until(time.monotonic() - deadlines.GRACE)
-    with store_of_another(bench.state_path), pytest.raises(exception.StoreBusy):
+    with (
+        store_of_another(bench.state_path),
+        pytest.raises(
+            exception.StateUnavailable, check=has(reason=exception.StateReason.BUSY)
+        ),
+    ):
         late.leases()
     # Nobody is in the way now: late as it is, it can be recorded.
     assert late.leases() == ()

@@ -80,7 +80,7 @@ def test_a_host_without_iommu_offers_nothing_and_says_why(make_bench):
 
 def test_a_host_without_vfio_pci_serves_nothing_and_says_why(make_bench):
     bench = make_bench(hosts.without_vfio())
-    error = is_told(lambda: bench.plug(1, GPU), exception.VfioUnavailable, "vfio-pci")
+    error = is_told(lambda: bench.plug(1, GPU), exception.StepReason.VFIO, "vfio-pci")
     assert "modprobe vfio-pci" in error.hint
     assert bench.kernel.writes() == []
     assert bench.manager.store.leases() == ()
@@ -112,7 +112,7 @@ def test_no_space_is_told_before_anything_is_changed(api, monkeypatch):
         mine = instance(2) | {"name": "x" * 50_000}
         error = is_told(
             lambda: os_acc.plug(mine, selected, specs),
-            exception.StoreFull,
+            exception.StateReason.FULL,
             api.state_path,
         )
     assert "free space" in error.hint
@@ -154,27 +154,27 @@ def test_no_permission_on_the_state_is_told_before_anything_is_changed(
 @pytest.mark.parametrize(
     ("options", "kind", "shown"),
     [
-        ({"device_spec": ["{"]}, exception.InvalidDeviceSpec, "'{'"),
-        ({"device_spec": ["7"]}, exception.InvalidDeviceSpec, "'7'"),
-        ({"device_spec": ["{}"]}, exception.InvalidDeviceSpec, "names no device"),
+        ({"device_spec": ["{"]}, exception.InvalidConfiguration, "'{'"),
+        ({"device_spec": ["7"]}, exception.InvalidConfiguration, "'7'"),
+        ({"device_spec": ["{}"]}, exception.InvalidConfiguration, "names no device"),
         (
             {"device_spec": ['{"adress": "*"}']},
-            exception.InvalidDeviceSpec,
+            exception.InvalidConfiguration,
             "adress",
         ),
         (
             {"device_spec": ['{"address": "0000:zz:00.0"}']},
-            exception.InvalidDeviceSpec,
+            exception.InvalidConfiguration,
             "zz",
         ),
         (
             {"device_spec": ['{"vendor_id": "10000"}']},
-            exception.InvalidDeviceSpec,
+            exception.InvalidConfiguration,
             "10000",
         ),
         (
             {"device_spec": ['{"address": "*", "num_vfs": 0}']},
-            exception.InvalidDeviceSpec,
+            exception.InvalidConfiguration,
             "num_vfs is 0",
         ),
         ({"enabled_plugins": ["pcii"]}, exception.InvalidConfiguration, "pcii"),
@@ -188,7 +188,7 @@ def test_no_permission_on_the_state_is_told_before_anything_is_changed(
         ({"write_timeout": math.nan}, exception.InvalidConfiguration, "nan"),
         (
             {"device_spec": ['{"address": {"bus": "9-\ud800", "slot": "[9-\ud800"}}']},
-            exception.InvalidDeviceSpec,
+            exception.InvalidConfiguration,
             "ud800",
         ),
     ],

@@ -93,7 +93,7 @@ def test_a_reset_reads_the_options_anew_and_keeps_the_leases(api, bench):
 
 def test_a_reset_that_fails_leaves_what_was(api):
     manager = api()
-    with pytest.raises(exception.InvalidDeviceSpec):
+    with pytest.raises(exception.InvalidConfiguration):
         api(reset=True, device_spec=["not JSON"])
     assert service.get() is manager
 

@@ -41,7 +41,7 @@ class Download:
         """Yield the data in pieces of at most a mebibyte.
 
         :raises DownloadInterrupted: Glance sent less than it announced.
-        :raises ImageServiceUnavailable: the connection was dropped or timed out, or
+        :raises ServiceUnavailable: the connection was dropped or timed out, or
             the deadline has passed.
         """
         received = 0
@@ -50,10 +50,12 @@ class Download:
                 received += len(piece)
                 yield piece
         except OSError as error:
-            kind = exception.ImageServiceUnavailable
-            raise (DownloadInterrupted if errors.is_cut_short(error) else kind)(
-                f"{self._about} ended after {received} bytes: {error}",
-                hint="what has arrived is not lost where the rest is asked for",
+            told = f"{self._about} ended after {received} bytes: {error}"
+            hint = "what has arrived is not lost where the rest is asked for"
+            if errors.is_cut_short(error):
+                raise DownloadInterrupted(told, hint=hint) from error
+            raise exception.ServiceUnavailable(
+                told, service=exception.ServiceType.IMAGE, hint=hint
             ) from error
         promised = _length(self._response)
         if promised is not None and received < promised:
@@ -115,10 +117,11 @@ def _begins(response: requests.Response, image: Image, offset: int) -> int | Non
     if code >= 400:
         errors.check(response)
     if code != 200 or _encoded(response):
-        raise exception.ImageServiceUnavailable(
+        raise exception.ServiceUnavailable(
             f"the answer for the data of image {image.id} is of no use: "
             f"HTTP {code}, {response.headers.get('Content-Encoding', 'not')} encoded",
             hint="see what is between this host and Glance",
+            service=exception.ServiceType.IMAGE,
         )
     return 0
 

@@ -60,7 +60,7 @@ def is_cut_short(error: BaseException) -> bool:
 
 def translated(
     error: Exception, code: int | None, about: str, deadline: float
-) -> exception.BitstreamError | exception.InvalidConfiguration:
+) -> exception.OsAccError:
     """Return the os_acc error for an exception.
 
     :param code: the status of the last response, if there is one.
@@ -68,31 +68,34 @@ def translated(
     """
     told = f"{about}: {errors.told(error)}"
     if time.monotonic() >= deadline:
-        return exception.ImageServiceUnavailable(
+        return exception.ServiceUnavailable(
             f"Glance did not answer in time for {told}",
             hint="raise the operation's own timeout if this is usual",
+            service=exception.ServiceType.IMAGE,
         )
     if is_connection(error):
-        return exception.ImageServiceUnavailable(
-            f"nobody answers for {told}", hint="see that Keystone and Glance run"
+        return exception.ServiceUnavailable(
+            f"nobody answers for {told}",
+            hint="see that Keystone and Glance run",
+            service=exception.ServiceType.IMAGE,
         )
     if any(isinstance(each, errors.ResponseUnread) for each in errors.chain(error)):
-        return exception.ImageServiceUnavailable(
+        return exception.ServiceUnavailable(
             f"cannot read the answer for {told}",
             hint="see Glance, and what is between it and this host",
+            service=exception.ServiceType.IMAGE,
         )
     if code is None or code < 400:
         return _misconfigured(error, told)
     return _answered(error, code, told)
 
 
-def _answered(
-    error: Exception, code: int, told: str
-) -> exception.BitstreamError | exception.InvalidConfiguration:
+def _answered(error: Exception, code: int, told: str) -> exception.OsAccError:
     if code >= 500 or code in (408, 429):
-        return exception.ImageServiceUnavailable(
+        return exception.ServiceUnavailable(
             f"the service cannot answer for {told}",
             hint="its own log says more",
+            service=exception.ServiceType.IMAGE,
         )
     if code == 401:
         return exception.InvalidConfiguration(

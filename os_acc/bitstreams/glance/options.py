@@ -27,8 +27,6 @@ SERVICE: Final = Service(
     defaults={"service_type": "image", **service.PATIENCE},
     version="v2",
     spoken="version 2 is spoken, and there is no other",
-    unavailable=exception.ImageServiceUnavailable,
-    failing=exception.ImageServiceUnavailable,
-    missing=exception.ImageServiceNotConfigured,
+    service_type=exception.ServiceType.IMAGE,
 )
 register, list_opts = SERVICE.register, SERVICE.list_opts

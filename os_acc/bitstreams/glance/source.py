@@ -52,7 +52,7 @@ class Glance:
         """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
 
         :raises ImageNotFound: it does not exist, or is not visible.
-        :raises ImageServiceUnavailable: Keystone or Glance do not answer.
+        :raises ServiceUnavailable: Keystone or Glance do not answer.
         :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
         """
         if not _ID.fullmatch(image_id):
@@ -67,7 +67,7 @@ class Glance:
     def images(self, filters: Mapping[str, str], deadline: float) -> Iterator[Image]:
         """See :meth:`os_acc.bitstreams.source.ImageSource.images`.
 
-        :raises ImageServiceUnavailable: Keystone or Glance do not answer.
+        :raises ServiceUnavailable: Keystone or Glance do not answer.
         :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
         """
         last: str | None = None
@@ -78,10 +78,11 @@ class Glance:
             # An empty page counts as one image, so that the loop ends.
             listed += max(1, len(page))
             if listed > _MOST:
-                raise exception.ImageServiceUnavailable(
+                raise exception.ServiceUnavailable(
                     f"Glance lists more than {_MOST} images",
                     hint="those of other projects are not looked at where "
                     "[os_acc_bitstreams] allow_public is off",
+                    service=exception.ServiceType.IMAGE,
                 )
             last = page[-1].id if page else last
 
@@ -99,7 +100,7 @@ class Glance:
         The data are not verified here, and glanceclient is not used.
 
         :raises ImageNotFound: it is gone, has no data, or is deactivated.
-        :raises ImageServiceUnavailable: Keystone or Glance do not answer.
+        :raises ServiceUnavailable: Keystone or Glance do not answer.
         :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
         """
         from os_acc.bitstreams.glance import download
@@ -160,8 +161,9 @@ def _page(
                 "what answers has no list of images",
                 hint=f"see endpoint_override in [{GROUP.name}]",
             ) from error
-        raise exception.ImageServiceUnavailable(
-            f"image {last} was deleted while the images were listed"
+        raise exception.ServiceUnavailable(
+            f"image {last} was deleted while the images were listed",
+            service=exception.ServiceType.IMAGE,
         ) from error
     return image_parser.page(answer)
 

@@ -25,7 +25,9 @@ def source(context: CheckContext) -> Iterator[Finding]:
     where = settings.directory if settings.source == "directory" else "Glance"
     try:
         has_any = context.images.answers(time.monotonic() + _PATIENCE)
-    except exception.ImageServiceNotConfigured as error:
+    except exception.InvalidConfiguration as error:
+        if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
+            raise
         yield _no_source(context, error)
         return
     if has_any:

@@ -138,7 +138,7 @@ class CellAssignment:
         """Return the first assignment that meets all requirements, as host cell ids.
 
         :returns: without a solution, the requirements that excluded the last set.
-        :raises FitTooHard: neither found nor excluded within the budget.
+        :raises FitUndecided: neither found nor excluded within the budget.
         """
         # Requests of one kind are merged.
         counts = Counter[_Kind]()
@@ -156,9 +156,10 @@ class CellAssignment:
         tried = 0
         while seats is not None:
             if tried == self._budget:
-                raise exception.FitTooHard(
+                raise exception.FitUndecided(
                     f"{tried} ways to seat the guest on {len(self._order)} cells "
-                    f"leave some of {len(wants.requests)} requests for devices short"
+                    f"leave some of {len(wants.requests)} requests for devices short",
+                    reason=exception.FitReason.TOO_HARD,
                 )
             tried += 1
             cells = tuple(self._order[seat] for seat in seats)
@@ -181,7 +182,7 @@ class CellAssignment:
         def missing(fewer: GuestRequirements) -> GuestRequirements | None:
             try:
                 found = self.found(fewer)
-            except exception.FitTooHard:
+            except exception.FitUndecided:
                 return None
             return found if isinstance(found, GuestRequirements) else None
 

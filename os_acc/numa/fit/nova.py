@@ -60,7 +60,7 @@ def fit_as_nova(question: Question, *, budget: int = BUDGET) -> tuple[int, ...] 
     :param budget: the number of cell comparisons allowed; 4 guest cells on 8
         host cells take at most 6,720.
     :returns: ids of host cells; None: Nova refuses the guest.
-    :raises FitTooHard: neither found nor excluded within the budget.
+    :raises FitUndecided: neither found nor excluded within the budget.
     """
     if not question.guest.cells:
         served = served_in_turn(question.host, (), question.pools, question.requests)
@@ -95,9 +95,10 @@ class _Walk:
     def _goes(self, host: NUMACell, place: int) -> bool:
         """Return whether a guest cell fits a host cell, by Nova's cache."""
         if not self._budget:
-            raise exception.FitTooHard(
+            raise exception.FitUndecided(
                 f"Nova's way through the permutations of {len(self._guest)} of "
-                f"{len(self._question.host.cells)} cells was not followed to its end"
+                f"{len(self._question.host.cells)} cells was not followed to its end",
+                reason=exception.FitReason.TOO_HARD,
             )
         self._budget -= 1
         pair = (host.id, self._ids[place])

@@ -143,9 +143,9 @@ def fit_to_host(
     :param budget: the number of assignments to try.
     :param explain: find a minimal conflict of networks and requests if there is
         no assignment. This repeats the search once per network and request.
-    :raises FitTooLarge: more than :data:`MAX_CELLS` host cells can carry a guest
+    :raises FitUndecided: more than :data:`MAX_CELLS` host cells can carry a guest
         cell.
-    :raises FitTooHard: neither found nor excluded within the budget. Both errors
+    :raises FitUndecided: neither found nor excluded within the budget. Both errors
         include the refusals.
     """
     if not question.guest.cells:
@@ -158,8 +158,10 @@ def fit_to_host(
     wants = GuestRequirements(_needs(question, order), question.requests)
     try:
         found = seating.found(wants)
-    except exception.FitTooHard as error:
-        raise exception.FitTooHard(error.message, refusals=refusals) from error
+    except exception.FitUndecided as error:
+        raise exception.FitUndecided(
+            error.message, refusals=refusals, reason=error.reason
+        ) from error
     if not isinstance(found, GuestRequirements):
         return Fit(True, found, refusals)
     if not explain:
@@ -200,10 +202,11 @@ def _choices(
         if any((cell.id, place) not in refused for place in guest)
     ]
     if len(order) > MAX_CELLS:
-        raise exception.FitTooLarge(
+        raise exception.FitUndecided(
             f"{len(order)} cells of the host can carry a cell of the guest, and at "
             f"most {MAX_CELLS} can be chosen from",
             refusals=refusals,
+            reason=exception.FitReason.TOO_LARGE,
         )
     return order, [
         _places(order, [cell for cell in order if (cell, place) not in refused])

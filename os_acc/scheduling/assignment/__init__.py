@@ -51,15 +51,16 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
 
     :param budget: in steps.
     :returns: one entry for each group and resource class, sorted.
-    :raises AssignmentTooLarge: the problem exceeds the bounds.
-    :raises AssignmentTooHard: neither found nor excluded within the budget.
-    :raises NoAssignment: no assignment exists.
+    :raises InvalidAllocation: the problem exceeds the bounds.
+    :raises InvalidAllocation: neither found nor excluded within the budget.
+    :raises InvalidAllocation: no assignment exists.
     """
     found = find(case, budget)
     if found is None:
-        raise exception.NoAssignment(
+        raise exception.InvalidAllocation(
             reason(case),
             hint="the flavor, or the allocations, are not those that were scheduled",
+            reason=exception.AllocationReason.NO_ASSIGNMENT,
         )
     return found
 
@@ -67,17 +68,18 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
 def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | None:
     """Find a provider for each group; return None, without a reason, if impossible.
 
-    :raises AssignmentTooLarge: as :func:`assign` does.
-    :raises AssignmentTooHard: as :func:`assign` does.
+    :raises InvalidAllocation: as :func:`assign` does.
+    :raises InvalidAllocation: as :func:`assign` does.
     """
     problem = problem_of(case)
     _check_bounds(len(case.groups), problem)
     try:
         found = AssignmentSearch(problem, budget).run()
     except BudgetSpent as error:
-        raise exception.AssignmentTooHard(
+        raise exception.InvalidAllocation(
             f"which of {len(problem.providers)} providers serves which of "
-            f"{len(case.groups)} groups was not found in {budget} steps"
+            f"{len(case.groups)} groups was not found in {budget} steps",
+            reason=exception.AllocationReason.TOO_HARD,
         ) from error
     return None if found is None else problem.served(found)
 
@@ -91,6 +93,7 @@ def _check_bounds(groups: int, problem: AssignmentProblem) -> None:
     }
     for what, (number, bound) in bounds.items():
         if number > bound:
-            raise exception.AssignmentTooLarge(
-                f"{number} {what} take part, and at most {bound} can be told apart"
+            raise exception.InvalidAllocation(
+                f"{number} {what} take part, and at most {bound} can be told apart",
+                reason=exception.AllocationReason.TOO_LARGE,
             )

@@ -44,9 +44,9 @@ def without_mappings(
     :param ours: this host's providers: uuid to resource class.
     :param recorded: the previous decision, if any. It stays valid as long as it
         answers the request, even if traits have changed.
-    :raises NoAssignment: the allocations cannot belong to this request.
-    :raises AssignmentTooLarge: too many groups or providers.
-    :raises AssignmentTooHard: no answer was found within the budget.
+    :raises InvalidAllocation: the allocations cannot belong to this request.
+    :raises InvalidAllocation: too many groups or providers.
+    :raises InvalidAllocation: no answer was found within the budget.
     """
     cases = _cases(request, selection, ours, known)
     served = _as_recorded(cases, recorded) if recorded else None
@@ -68,7 +68,7 @@ def without_mappings(
 def _as_recorded(cases: Sequence[_Case], pins: Pins) -> tuple[Served, ...] | None:
     """Return the recorded assignment; None if it no longer answers the request."""
     for case in cases:
-        with contextlib.suppress(exception.InvalidSelectedProvider):
+        with contextlib.suppress(exception.InvalidAllocation):
             if served := case.found(case.allocated(TraitDoubt.ALL), pins=pins):
                 return served
     return None
@@ -78,7 +78,7 @@ def _newly_found(cases: Sequence[_Case]) -> tuple[Served, ...]:
     """Return the assignment that requires the least doubt."""
     *larger, last = cases
     for case in larger:
-        with contextlib.suppress(exception.InvalidSelectedProvider):
+        with contextlib.suppress(exception.InvalidAllocation):
             if served := case.found_before(TraitDoubt.ALL):
                 return served
     if served := last.found_before(TraitDoubt.HEARD):
@@ -132,9 +132,12 @@ class _Case:
         """Return the assignment with the least doubt, below the level ``end``."""
         doubted = {doubt: self.allocated(doubt) for doubt in TraitDoubt}
         if any(each.unsure for each in doubted[TraitDoubt.UNKNOWN]):
-            with contextlib.suppress(exception.AssignmentTooHard):
+            try:
                 if served := self.found(doubted[TraitDoubt.UNKNOWN], certain=True):
                     return served
+            except exception.InvalidAllocation as error:
+                if error.reason is not exception.AllocationReason.TOO_HARD:
+                    raise
         for doubt in (TraitDoubt.UNKNOWN, TraitDoubt.CHANGING, TraitDoubt.HEARD):
             # Skip a level that adds no doubt about these traits.
             same = (

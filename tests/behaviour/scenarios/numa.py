@@ -14,6 +14,7 @@ import pytest
 import os_acc
 from os_acc import exception, service
 from os_acc.objects.device import Provider
+from tests.expected_errors import has
 
 from ..host import HostUnderTest
 from .common import FOUR_VFS, flavor, instance, only_provider, scenario, unplug, vfs
@@ -34,7 +35,11 @@ def each_policy_chooses_and_refuses_by_what_the_kernel_says(
         for policy, allowed in _allowed(host, place).items():
             guest = instance() | {"numa_cells": [CELL]}
             if not allowed:
-                with pytest.raises(exception.NUMAPolicyUnmet, match=place):
+                with pytest.raises(
+                    exception.NoDeviceAvailable,
+                    check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+                    match=place,
+                ):
                     _plug(guest, _catalog(place), policy)
                 assert host.snapshot() == before
                 continue
@@ -77,7 +82,7 @@ def a_cell_that_the_host_does_not_have_is_refused(host: HostUnderTest) -> None:
     host.start(*_claims(host))
     before = host.snapshot()
     guest = instance() | {"numa_cells": [0, 2]}
-    with pytest.raises(exception.InvalidInstanceInfo, match="has 2"):
+    with pytest.raises(exception.InvalidInput, match="has 2"):
         _plug(guest, _catalog(host.places.near), "preferred")
     assert host.snapshot() == before
 
@@ -113,7 +118,10 @@ def several_of_one_card_are_those_that_the_policy_allows(host: HostUnderTest) ->
             assert sorted(each["pci_id"] for each in entries) == sorted(allowed)
             assert unplug(guest) == len(allowed)
             if len(allowed) < FOUR_VFS:
-                with pytest.raises(exception.NUMAPolicyUnmet):
+                with pytest.raises(
+                    exception.NoDeviceAvailable,
+                    check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+                ):
                     _plug(guest, only_provider(), policy, len(allowed) + 1)
         assert host.snapshot() == before
 

@@ -10,6 +10,7 @@ import pytest
 
 import os_acc
 from os_acc import exception, service
+from tests.expected_errors import has
 
 from ..host import HostUnderTest
 from .common import (
@@ -35,7 +36,9 @@ def another_request_for_the_same_instance_is_refused(host: HostUnderTest) -> Non
     guest = instance()
     plug(guest)
     before, leases = host.snapshot(), recorded()
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         plug(guest, 2)
     assert (host.snapshot(), recorded()) == (before, leases)
     assert os_acc.unplug(guest) == 1
@@ -70,7 +73,7 @@ def an_instance_without_a_record_cannot_be_made_ready_again(
 ) -> None:
     host.start(vfs(host))
     before = host.snapshot()
-    with pytest.raises(exception.LeaseNotFound):
+    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.LEASE)):
         os_acc.plug(instance())
     assert host.snapshot() == before
 
@@ -104,7 +107,9 @@ def a_driver_that_refuses_the_device_is_told_and_undone(host: HostUnderTest) -> 
     host.start({"address": address})
     before, guest = host.snapshot(), instance()
     with (
-        pytest.raises(exception.BindRefused) as refused,
+        pytest.raises(
+            exception.HostStepFailed, check=has(reason=exception.StepReason.BIND)
+        ) as refused,
         host.once_found_free(lambda: host.make_vfs(1)),
     ):
         plug(guest)
@@ -137,7 +142,9 @@ def one_refused_device_undoes_the_whole_plug(host: HostUnderTest) -> None:
         f"resources2:{other.device.resource_class}": "1",
     }
     with (
-        pytest.raises(exception.BindRefused),
+        pytest.raises(
+            exception.HostStepFailed, check=has(reason=exception.StepReason.BIND)
+        ),
         host.once_found_free(lambda: host.make_vfs(1)),
     ):
         os_acc.plug(guest, selected, request)

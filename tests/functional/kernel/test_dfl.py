@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
+from tests.expected_errors import has, kind_of, raises
+
 pytest.register_assert_rewrite("tests.behaviour")
 
 import os_acc  # noqa: E402
@@ -41,11 +43,11 @@ CRYPTO = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 DFL = Binding("dfl-pci")
 _HELPER = Path(sys.executable).parent / "privsep-helper"
 _ERRORS = (
-    exception.ProgrammingOperationError,
-    exception.ProgrammingCrcError,
-    exception.ProgrammingIncompatible,
-    exception.ProgrammingProtocolError,
-    exception.ProgrammingFifoOverflow,
+    exception.ProgrammingReason.OPERATION,
+    exception.ProgrammingReason.CRC,
+    exception.ProgrammingReason.INCOMPATIBLE,
+    exception.ProgrammingReason.PROTOCOL,
+    exception.ProgrammingReason.FIFO_OVERFLOW,
 )
 
 
@@ -183,7 +185,9 @@ def each_flavor_gets_its_function(host: RealHost) -> None:
     unplug(host, plug(host, trait=min(first)))
     # Of a card that a guest could program itself, nobody believes it.
     assert traits() == frozenset()
-    with pytest.raises(exception.RegionMismatch):
+    with pytest.raises(
+        exception.RegionUnusable, check=has(reason=exception.RegionReason.MISMATCH)
+    ):
         plug(host, trait=min(first))
 
     # A device as it is.
@@ -223,7 +227,9 @@ def only_what_is_built_for_a_card_reaches_it(host: RealHost) -> None:
     hardware: Any = host.root_side
     make_ready(host)
     foreign = upload(host, "foreign", GZIP, interface=dfl.OTHER_INTERFACE)
-    with pytest.raises(exception.ImageMismatch):
+    with pytest.raises(
+        exception.ImageUnusable, check=has(reason=exception.ImageReason.MISMATCH)
+    ):
         plug(host, bitstream_id=foreign)
     assert hardware.is_untouched()
     assert os_acc.attached() == {}
@@ -247,11 +253,13 @@ def each_error_of_the_hardware_has_its_type(host: RealHost) -> None:
     gzip = upload(host, "gzip", GZIP)
     for bit, kind in enumerate(_ERRORS):
         hardware.fail_with(bit)
-        with pytest.raises(kind) as failed:
+        with raises(kind) as failed:
             plug(host, bitstream_id=gzip)
-        assert type(failed.value) is kind
+        assert kind_of(failed.value) is kind
         assert os_acc.attached() == {}
-        with pytest.raises(exception.RegionUnknown):
+        with pytest.raises(
+            exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
+        ):
             plug(host)
     assert hardware.holds() == str(dfl.FIRST_FUNCTION)
     hardware.next_function(GZIP)
@@ -266,7 +274,10 @@ def a_card_that_never_completes_is_waited_for_in_vain(host: RealHost) -> None:
     hardware.next_function(GZIP)
     unplug(host, plug(host, bitstream_id=gzip))
     hardware.never_complete()
-    with pytest.raises(exception.ProgrammingTimedOut):
+    with pytest.raises(
+        exception.ProgrammingFailed,
+        check=has(reason=exception.ProgrammingReason.TIMEOUT),
+    ):
         plug(host, bitstream_id=crypto)
     hardware.complete()
     hardware.next_function(CRYPTO)
@@ -295,7 +306,9 @@ def no_other_driver_takes_a_card(host: RealHost) -> None:
     unplug(host, plug(host, bitstream_id=gzip))
     assert hardware.drivers() == (VFIO.driver, DFL.driver)
     hardware.fail_with(1)
-    with pytest.raises(exception.ProgrammingCrcError):
+    with pytest.raises(
+        exception.ProgrammingFailed, check=has(reason=exception.ProgrammingReason.CRC)
+    ):
         plug(host, bitstream_id=gzip)
     hardware.next_function(GZIP)
     hardware.watch_drivers()

@@ -15,6 +15,7 @@ from os_acc.attach.manager import Manager
 from os_acc.placement.changes import RefusedChange
 from os_acc.placement.sync import Publisher, SyncResult
 from os_acc.testing import HostSpec, hosts
+from tests.expected_errors import kind_of
 from tests.functional.openstack.cloud import read
 from tests.functional.openstack.placement import Known, Placement
 from tests.unit.fpga import FpgaBench
@@ -133,4 +134,4 @@ class Site(FpgaBench):
 
 def told(refused: tuple[RefusedChange, ...]) -> dict[str, Any]:
     """The types of what was refused, by what that was."""
-    return {each.what: type(each.error) for each in refused}
+    return {each.what: kind_of(each.error) for each in refused}

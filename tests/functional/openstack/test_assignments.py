@@ -32,6 +32,7 @@ from os_acc.scheduling.assignment import (
     assign,
 )
 from os_acc.scheduling.assignment.trait_view import TraitView
+from tests.expected_errors import has
 from tests.functional.openstack.inner_placement import (
     InnerPlacement,
     Mapped,
@@ -304,5 +305,8 @@ def check_found(
 def check_refused(tree: Tree, flavor: FlavorRequest, taken: Taken) -> None:
     there = [dataclasses.replace(each, exact=True) for each in allocated(tree, taken)]
     assert not every_assignment(flavor.groups, flavor.policy, there)
-    with pytest.raises(exception.NoAssignment):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+    ):
         assign(AssignmentCase(flavor.groups, flavor.policy, there))

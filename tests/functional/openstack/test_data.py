@@ -9,16 +9,17 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.bitstreams.source import ImageStream
+from tests.expected_errors import has
 from tests.functional.openstack.cloud import Cloud
 
 
-def all_of(data: ImageStream) -> tuple[bytes, exception.ImageServiceUnavailable | None]:
+def all_of(data: ImageStream) -> tuple[bytes, exception.ServiceUnavailable | None]:
     """What arrives, and how it ends."""
     pieces = []
     try:
         pieces.extend(data)
         return b"".join(pieces), None
-    except exception.ImageServiceUnavailable as error:
+    except exception.ServiceUnavailable as error:
         return b"".join(pieces), error
 
 
@@ -102,7 +103,11 @@ def test_a_server_that_comes_while_it_is_asked(
     source = Glance(cloud.conf(connect_retries=1000, connect_retry_delay=0.2))
     image = source.image(cloud.upload(b"x"), soon)
     cloud.glance.kill()
-    with pytest.raises(exception.ImageServiceUnavailable, match="nobody answers"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="nobody answers",
+    ):
         Glance(cloud.conf(connect_retries=0)).image(image.id, soon)
     cloud.glance.begin()
     assert source.image(image.id, soon) == image

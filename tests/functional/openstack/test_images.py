@@ -13,6 +13,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
+from tests.expected_errors import has
 from tests.functional.openstack import tls_proxy
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
 
@@ -201,10 +202,18 @@ def test_a_file_of_authorities_that_is_not_there(
 def test_nobody_answers(cloud: Cloud, soon: float) -> None:
     for option in ("endpoint_override", "auth_url"):
         source = Glance(cloud.conf(connect_retries=0, **{option: "http://127.0.0.1:1"}))
-        with pytest.raises(exception.ImageServiceUnavailable, match="nobody answers"):
+        with pytest.raises(
+            exception.ServiceUnavailable,
+            check=has(service=exception.ServiceType.IMAGE),
+            match="nobody answers",
+        ):
             source.image(str(uuid.uuid4()), soon)
 
 
 def test_no_time_is_left(source: Glance) -> None:
-    with pytest.raises(exception.ImageServiceUnavailable, match="in time"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="in time",
+    ):
         source.image(str(uuid.uuid4()), time.monotonic() - 1.0)

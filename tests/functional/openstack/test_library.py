@@ -24,6 +24,7 @@ from os_acc.bitstreams.library import Library
 from os_acc.objects.image import BitstreamRequest
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
+from tests.expected_errors import has
 from tests.functional.openstack.cloud import PAGE, Cloud, sha512
 from tests.functional.openstack.service import ROOT, Service
 from tests.unit.bitstreams import image_examples
@@ -105,7 +106,9 @@ def test_two_images_that_match(
     cloud: Cloud, images: Library, soon: float, function: str
 ) -> None:
     ids = [upload(cloud, function)[0] for _ in range(2)]
-    with pytest.raises(exception.ImageAmbiguous) as error:
+    with pytest.raises(
+        exception.ImageUnusable, check=has(reason=exception.ImageReason.AMBIGUOUS)
+    ) as error:
         images.image_for(BitstreamRequest(function_id=function), REGION, soon)
     assert all(image_id in str(error.value) for image_id in ids)
 
@@ -125,7 +128,11 @@ def test_an_image_for_another_region(
     cloud: Cloud, images: Library, soon: float, function: str
 ) -> None:
     upload(cloud, function, region=OTHER_REGION_ID)
-    with pytest.raises(exception.ImageMismatch, match=OTHER_REGION_ID):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.MISMATCH),
+        match=OTHER_REGION_ID,
+    ):
         images.image_for(BitstreamRequest(function_id=function), REGION, soon)
 
 
@@ -180,7 +187,11 @@ def test_a_store_file_that_was_altered_never_ends_in_the_cache(
     cloud.file(image_id).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     image = images.image_for(BitstreamRequest(bitstream_id=image_id), REGION, soon)
     with (
-        pytest.raises(exception.ImageInvalid, match="hash"),
+        pytest.raises(
+            exception.ImageUnusable,
+            check=has(reason=exception.ImageReason.INVALID),
+            match="hash",
+        ),
         images.fetched(image, soon),
     ):
         pass

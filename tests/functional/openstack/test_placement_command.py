@@ -16,6 +16,7 @@ import os_acc
 from os_acc import exception, service
 from os_acc.cmd.app import OsAcc
 from os_acc.store.leases import Store
+from tests.expected_errors import has
 from tests.functional.openstack.placement_site import GPU, GPU_A, NAMED, NIC, Site
 
 
@@ -98,11 +99,19 @@ def test_a_password_that_is_wrong_is_told(site: Site) -> None:
 
 
 def test_a_user_without_the_role_is_told_which_it_takes(site: Site) -> None:
-    with pytest.raises(exception.PlacementRefused, match="role service") as caught:
+    with pytest.raises(
+        exception.ServiceRefused,
+        check=has(service=exception.ServiceType.PLACEMENT),
+        match="role service",
+    ) as caught:
         site.sync(site.new_publisher(username="os_acc"))
     assert not caught.value.retryable
 
 
 def test_a_user_whom_nobody_has_named_is_told(site: Site) -> None:
-    with pytest.raises(exception.PlacementNotConfigured, match="auth_type"):
+    with pytest.raises(
+        exception.InvalidConfiguration,
+        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
+        match="auth_type",
+    ):
         site.sync(site.new_publisher(auth_type=""))

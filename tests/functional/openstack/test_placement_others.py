@@ -20,6 +20,7 @@ from os_acc.placement import sync
 from os_acc.placement.api_model import ServerFailed
 from os_acc.placement.changes import Move
 from os_acc.placement.client import Client
+from tests.expected_errors import has
 from tests.functional.openstack.placement import Refused
 from tests.functional.openstack.placement_site import (
     GPU,
@@ -100,7 +101,9 @@ def test_a_name_that_somebody_else_has_costs_that_provider_alone(
     gpu = site.provider(GPU_A)
     other = site.placement.make(gpu.name, site.node if where == "in the tree" else None)
     done = site.sync()
-    assert told(done.refused) == {f"create {gpu.name}": exception.ProviderTaken}
+    assert told(done.refused) == {
+        f"create {gpu.name}": exception.RefusalReason.NAME_TAKEN
+    }
     assert len(site.tree()) == 1 + 8 + (where == "in the tree")
     again = site.sync()
     assert (again.done, again.writes) == ((), 0)
@@ -117,7 +120,9 @@ def test_a_provider_of_ours_in_another_tree_is_left_there(site: Site) -> None:
     site.placement.make(f"{gpu.name}-renamed", elsewhere, rp=gpu.uuid)
     before = site.placement.known(gpu.uuid).text
     done = site.sync()
-    assert told(done.refused) == {f"create {gpu.name}": exception.ProviderTaken}
+    assert told(done.refused) == {
+        f"create {gpu.name}": exception.RefusalReason.NAME_TAKEN
+    }
     assert site.placement.known(gpu.uuid).text == before
 
 
@@ -126,7 +131,9 @@ def test_a_card_that_cannot_be_made_leaves_its_regions_to_the_node(site: Site) -
     assert card is not None
     site.placement.make(card.name)
     done = site.sync()
-    assert told(done.refused) == {f"create {card.name}": exception.ProviderTaken}
+    assert told(done.refused) == {
+        f"create {card.name}": exception.RefusalReason.NAME_TAKEN
+    }
     assert site.known(REGIONS[0]).parent == site.node
     assert site.known(REGIONS[2]).parent != site.node
 
@@ -138,7 +145,9 @@ def test_a_compute_node_is_never_made(site: Site) -> None:
     name = f"node-{uuid.uuid4()}"
     site.renew(node_name=name)
     site.publisher = sync.Publisher(site.config(), name)
-    with pytest.raises(exception.NodeNotPublished, match=name) as caught:
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.NODE), match=name
+    ) as caught:
         site.sync()
     assert caught.value.retryable
     found = site.placement.get(f"/resource_providers?name={name}")
@@ -162,7 +171,7 @@ def test_a_compute_node_that_was_made_anew_is_found(site: Site) -> None:
     regions = [each.uuid for each in known if each.parent not in (site.node, None)]
     others = [each.uuid for each in known if each.parent == site.node]
     site.placement.remove(*regions, *others, site.node)
-    with pytest.raises(exception.NodeNotPublished):
+    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.NODE)):
         site.sync()
     site.node = site.placement.make(site.name)
     site.published()
@@ -249,7 +258,7 @@ def test_what_changes_each_time_is_given_up_alone(
     done = site.sync()
     ((what, kind),) = told(done.refused).items()
     assert what.startswith(f"set traits of {gpu.name}: ")
-    assert kind is exception.PlacementConflict
+    assert kind is exception.RefusalReason.CONFLICT
     assert len(there) == sync.ROUNDS
     assert site.units(site.provider(NIC).uuid) == {NETWORK: (4, 0)}
 

@@ -16,6 +16,7 @@ import pytest
 from os_acc import exception
 from os_acc.testing import HostSpec, bitstreams, hosts
 from os_acc.testing.dfl_specs import payload
+from tests.expected_errors import has
 from tests.functional.openstack.bench import CloudBench
 from tests.functional.openstack.cloud import Cloud
 from tests.unit.bench import instance, request, uuid_of
@@ -70,7 +71,11 @@ def test_what_was_altered_behind_glance_s_back_is_never_programmed(
     file = cloud.file(image_id)
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(exception.ImageInvalid, match=image_id):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match=image_id,
+    ):
         bench.ask(1, CARDS[0], bitstream_id=image_id)
     assert bench.programmings() == []
     assert bench.held(CARDS[0]) == POWER_ON

@@ -19,6 +19,7 @@ from os_acc.bitstreams.library import Library
 from os_acc.objects.image import BitstreamRequest
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
+from tests.expected_errors import has
 from tests.functional.openstack.cloud import Cloud
 from tests.unit.bitstreams import image_examples
 
@@ -151,7 +152,9 @@ def test_projects_that_are_allowed_and_have_the_same_have_two(
     soon: float,
 ) -> None:
     ids = [upload("service", "private"), upload("partner", "community")]
-    with pytest.raises(exception.ImageAmbiguous) as error:
+    with pytest.raises(
+        exception.ImageUnusable, check=has(reason=exception.ImageReason.AMBIGUOUS)
+    ) as error:
         images().image_for(by_name, REGION, soon)
     assert all(image_id in str(error.value) for image_id in ids)
 

@@ -17,6 +17,7 @@ from os_acc.host import attributes, function
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import functions, kernel, worker
 from os_acc.store import locks
+from tests.expected_errors import has
 from tests.unit.bench import Bench, instance, uuid_of
 
 GPU = "0000:17:00.0"
@@ -205,7 +206,9 @@ def test_a_plugins_own_step(bench, before, monkeypatch):
 def test_a_plug_that_runs_out_leaves_nothing(bench, refuse):
     before = bench.kernel.snapshot()
     refuse(worker, "fork", errno.EAGAIN)
-    with pytest.raises(exception.HostStepFailed) as caught:
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+    ) as caught:
         bench.plug(1, GPU)
     assert caught.value.retryable
     assert bench.manager.store.leases() == ()

@@ -382,8 +382,8 @@ TRANSIENT = [
     client.EpochRefused("a later operation", GPU, AcceptedEpochs(7, 9)),
 ]
 LASTING = [
-    exception.HostStepFailed("EIO"),
-    exception.BindRefused("no driver"),
+    exception.HostStepFailed("EIO", reason=exception.StepReason.REFUSED),
+    exception.HostStepFailed("no driver", reason=exception.StepReason.BIND),
     exception.DeviceChanged("another card"),
     exception.PluginFailed("a bug"),
 ]
@@ -404,8 +404,12 @@ def fail_by(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception) -> 
 
 #: Of these kinds only what has run out for the moment is.
 EXHAUSTED = [
-    exception.HostStepFailed("EMFILE", errno=errno.EMFILE),
-    exception.HostStepFailed("ENOMEM", errno=errno.ENOMEM),
+    exception.HostStepFailed(
+        "EMFILE", errno=errno.EMFILE, reason=exception.StepReason.REFUSED
+    ),
+    exception.HostStepFailed(
+        "ENOMEM", errno=errno.ENOMEM, reason=exception.StepReason.REFUSED
+    ),
 ]
 
 

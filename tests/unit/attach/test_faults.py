@@ -18,6 +18,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders, kernel
 from os_acc.testing import FakeKernel, HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import Bench, instance, request, uuid_of
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
@@ -72,7 +73,9 @@ def test_a_write_that_fails_in_a_plug_is_named_and_undone(bench, address, attrib
     before = bench.kernel.snapshot()
     for error in ERRORS:
         bench.kernel.fail(address, attribute, error)
-        with pytest.raises(exception.HostStepFailed) as caught:
+        with pytest.raises(
+            exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+        ) as caught:
             bench.plug(1, GPU)
         assert caught.value.errno == error
         assert caught.value.address == address
@@ -93,7 +96,11 @@ def test_a_write_without_effect_in_a_plug_is_found_and_undone(
     bench.kernel.ignore(address, attribute)
     # An override without effect leads the probe to the host's driver, an
     # unbind without effect leaves it there, a probe leaves none.
-    with pytest.raises(exception.BindRefused, match=address):
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.BIND),
+        match=address,
+    ):
         bench.plug(1, GPU)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
@@ -204,7 +211,11 @@ def test_a_function_that_vfio_pci_refuses_is_reported_and_undone(make_bench):
     spec = HostSpec((hosts.fpga("0000:05"),), denylist=((0x10EE, 0x5000),))
     bench = make_bench(spec)
     before = bench.kernel.snapshot()
-    with pytest.raises(exception.BindRefused, match="no driver") as caught:
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.BIND),
+        match="no driver",
+    ) as caught:
         bench.plug(1, "0000:05:00.0")
     assert caught.value.hint
     assert bench.kernel.snapshot() == before
@@ -233,7 +244,11 @@ def test_an_identity_that_cannot_be_read_is_named_and_undone(bench, monkeypatch,
             return super().read(path)
 
     monkeypatch.setattr(kernel, "current", Unreadable(bench.root))
-    with pytest.raises(exception.HostStepFailed, match="vendor: EIO") as caught:
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.REFUSED),
+        match="vendor: EIO",
+    ) as caught:
         bench.manager.plug(instance(1), *request(provider))
     assert caught.value.errno == errno.EIO
     assert bench.kernel.snapshot() == before
@@ -318,7 +333,11 @@ def test_a_device_that_a_process_uses_is_not_taken_from_it(bench):
 def test_all_or_nothing(bench):
     before = bench.kernel.snapshot()
     bench.kernel.fail(BARE, "drivers_probe")
-    with pytest.raises(exception.HostStepFailed, match=BARE):
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.REFUSED),
+        match=BARE,
+    ):
         bench.plug(1, GPU, FPGA, BARE)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
@@ -337,7 +356,9 @@ def test_what_cannot_be_given_back_does_not_keep_the_rest(bench):
 
 def test_a_failure_to_go_back_is_told_with_its_cause(bench):
     bench.kernel.fail(GPU, "drivers_probe", errno.EIO, times=None)
-    with pytest.raises(exception.HostStepFailed) as caught:
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+    ) as caught:
         bench.plug(1, GPU)
     assert caught.value.errno == errno.EIO
     (note,) = caught.value.__notes__

@@ -48,7 +48,7 @@ def test_instance_info_is_a_mapping(value, shown):
 
 
 def instance_error(shown: str) -> tuple[type[exception.OsAccError], str]:
-    return exception.InvalidInstanceInfo, shown
+    return exception.InvalidInput, shown
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -144,7 +144,7 @@ def plug(selected: object, specs: object = None) -> Callable[[], object]:
 
 
 def selected_error(shown: str) -> tuple[type[exception.OsAccError], str]:
-    return exception.InvalidSelectedProvider, shown
+    return exception.InvalidAllocation, shown
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -179,7 +179,7 @@ def test_allocations_and_mappings_have_placements_form(value, shown):
         {"allocations": good, "mappings": value},
         {"allocations": good, "mappings": {"1": value}},
     ):
-        error = is_told(plug(selected), exception.InvalidSelectedProvider, "selected")
+        error = is_told(plug(selected), exception.InvalidAllocation, "selected")
         assert shown in str(error) or "None" in str(error)
 
 
@@ -313,7 +313,7 @@ def test_a_consumer_that_holds_something_else_keeps_it(api, unchanged):
     selected, specs = request(api.provider(GPU))
     error = is_told(
         lambda: os_acc.plug(instance(1), selected, specs),
-        exception.ConsumerConflict,
+        exception.ConflictReason.CONSUMER,
         uuid_of(1),
     )
     assert "unplug" in error.hint
@@ -321,10 +321,10 @@ def test_a_consumer_that_holds_something_else_keeps_it(api, unchanged):
 
 @pytest.mark.usefixtures("unchanged")
 def test_nothing_is_made_ready_that_is_not_recorded():
-    is_told(plug(None), exception.LeaseNotFound, uuid_of(2))
+    is_told(plug(None), exception.ObjectKind.LEASE, uuid_of(2))
     is_told(
         lambda: os_acc.rekey(uuid_of(2), uuid_of(3)),
-        exception.LeaseNotFound,
+        exception.ObjectKind.LEASE,
         uuid_of(2),
     )
     assert os_acc.unplug(instance(2)) == 0
@@ -339,7 +339,7 @@ def test_an_operator_names_a_device_by_its_address(api, value, shown):
         lambda: operations.release_device(api.manager, value, "nvme"),
         lambda: operations.adopt_device(api.manager, value, uuid_of(2), "nvme"),
     ):
-        is_told(call, exception.InvalidPciAddress, shown)
+        is_told(call, exception.InvalidInput, shown)
 
 
 # -- anything at all ---------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.testing import HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import EVERYTHING
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
@@ -140,7 +141,9 @@ def test_an_override_that_could_not_be_restored_is_refused_first(bench, override
     provider = bench.provider(GPU)
     kernel.write(f"{bench.root}/sys/bus/pci/devices/{GPU}/driver_override", override)
     before, writes = kernel.snapshot(), kernel.writes()
-    with pytest.raises(exception.HostStepFailed) as caught:
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+    ) as caught:
         bench.plug(1, GPU)
     assert override in str(caught.value)
     assert caught.value.hint

@@ -16,6 +16,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.store import Store, StoreDamaged
 from os_acc.store.locks import consumer_lock
 from os_acc.testing import FunctionSpec, HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import Bench, instance, request, state_of, uuid_of
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
@@ -58,12 +59,16 @@ def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monke
     store, provider = bench.manager.store, bench.provider(FPGA)
 
     def is_full(_leases):
-        raise exception.StoreFull("no space is left for the store")
+        raise exception.StateUnavailable(
+            "no space is left for the store", reason=exception.StateReason.FULL
+        )
 
     selected, specs = request(provider)
     with monkeypatch.context() as patch:
         patch.setattr(store, "replace", is_full)
-        with pytest.raises(exception.StoreFull) as raised:
+        with pytest.raises(
+            exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
+        ) as raised:
             bench.manager.plug(instance(1), selected, specs)
     assert "could not be recorded" in raised.value.__notes__[0]
     assert bench.kernel.snapshot() == before
@@ -81,11 +86,15 @@ def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch)
     def commit_and_fail(store, leases):
         done = replace(store, leases)
         if done[0].state is LeaseState.HELD:
-            raise exception.StoreError("disk I/O error")
+            raise exception.StateUnavailable(
+                "disk I/O error", reason=exception.StateReason.FAILED
+            )
         return done
 
     monkeypatch.setattr(Store, "replace", commit_and_fail)
-    with pytest.raises(exception.StoreError):
+    with pytest.raises(
+        exception.StateUnavailable, check=has(reason=exception.StateReason.FAILED)
+    ):
         bench.manager.plug(instance(1), selected, specs)
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
@@ -177,7 +186,11 @@ def test_a_node_that_does_not_appear_is_a_failure(bench, monkeypatch):
     node = os.path.join(bench.root, "dev/vfio", str(group))
     exists = os.path.exists
     monkeypatch.setattr(os.path, "exists", lambda path: path != node and exists(path))
-    with pytest.raises(exception.HostStepFailed, match=node):
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.REFUSED),
+        match=node,
+    ):
         bench.plug(1, FPGA)
     monkeypatch.undo()
     assert bench.kernel.snapshot() == before
@@ -197,6 +210,10 @@ def test_a_driver_that_came_into_the_group_meanwhile_is_found(make_bench):
         return add(leases, seen)
 
     store.add = plug_first
-    with pytest.raises(exception.HostStepFailed, match="edu"):
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.REFUSED),
+        match="edu",
+    ):
         bench.plug(1, card.address)
     assert bench.kernel.snapshot()[:1] == before

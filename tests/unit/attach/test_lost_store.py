@@ -16,6 +16,7 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record
 from os_acc.store.leases import Store, StoreDamaged
+from tests.expected_errors import has
 from tests.unit.bench import Bench, instance, request, uuid_of
 
 GPU, AUDIO, FPGA, DISK = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:d9:00.0"
@@ -152,7 +153,11 @@ def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
         return stock
 
     monkeypatch.setattr(host.manager.catalog, "look", before_another)
-    with pytest.raises(exception.DeviceUnsettled, match="for another guest"):
+    with pytest.raises(
+        exception.DeviceChanged,
+        check=has(reason=exception.ChangeReason.UNSETTLED),
+        match="for another guest",
+    ):
         host.manager.plug(instance(1), selected, specs)
     assert host.manager.store.leases() == ()
 
@@ -306,7 +311,9 @@ def test_a_plug_and_an_unplug_leave_no_record(host):
 
 def test_a_plug_that_fails_leaves_no_record(host):
     host.kernel.fail(AUDIO, "unbind")
-    with pytest.raises(exception.HostStepFailed):
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+    ):
         host.plug(1, GPU)
     assert record.claimed() == ()
 

@@ -19,6 +19,7 @@ from os_acc.host.view import Host
 from os_acc.inventory import discovery
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
+from tests.expected_errors import has
 from tests.unit.bench import instance, request, uuid_of
 from tests.unit.store.store_files import execute, file_in
 
@@ -74,7 +75,11 @@ def test_the_same_request_again_repairs_what_does_not_hold_any_more(bench):
 def test_another_request_of_the_same_consumer_is_a_conflict(bench):
     bench.plug(1, FPGA)
     writes, leases = bench.kernel.writes(), bench.manager.store.leases()
-    with pytest.raises(exception.ConsumerConflict, match=uuid_of(1)) as caught:
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.CONSUMER),
+        match=uuid_of(1),
+    ) as caught:
         bench.plug(1, BARE)
     assert caught.value.hint
     assert bench.kernel.writes() == writes
@@ -130,7 +135,9 @@ def test_a_store_that_is_damaged_in_a_plug_that_fails_is_told_of(bench, monkeypa
 
 
 def test_nothing_recorded_cannot_be_made_ready_again(bench):
-    with pytest.raises(exception.LeaseNotFound, match=uuid_of(1)) as caught:
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.LEASE), match=uuid_of(1)
+    ) as caught:
         bench.manager.plug(instance(1), None, None)
     assert "selected_rp" in caught.value.hint
 
@@ -229,7 +236,9 @@ def test_leases_are_parked_with_a_migration_and_come_back(bench):
 
 
 def test_a_consumer_without_leases_cannot_be_rekeyed(bench):
-    with pytest.raises(exception.LeaseNotFound, match=uuid_of(1)):
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.LEASE), match=uuid_of(1)
+    ):
         bench.manager.rekey(uuid_of(1), uuid_of(2))
 
 
@@ -238,7 +247,11 @@ def test_leases_are_never_mixed_with_those_of_another(bench, new):
     bench.plug(1, FPGA)
     bench.plug(2, GPU)
     before = bench.manager.attached(None)
-    with pytest.raises(exception.ConsumerConflict, match=uuid_of(new)):
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.CONSUMER),
+        match=uuid_of(new),
+    ):
         bench.manager.rekey(uuid_of(1), uuid_of(new))
     assert bench.manager.attached(None) == before
 
@@ -431,7 +444,11 @@ def test_no_guest_starts_with_a_part_of_its_devices(bench):
         "UPDATE leases SET payload = payload || ' '"
         f""" WHERE payload LIKE '%"address":"{FPGA}"%'""",
     )
-    with pytest.raises(exception.LeaseNotFound, match="1 of 2 accelerators"):
+    with pytest.raises(
+        exception.NotFound,
+        check=has(kind=exception.ObjectKind.LEASE),
+        match="1 of 2 accelerators",
+    ):
         bench.manager.plug(instance(1), None, None)
     fpga = PciAddress.parse(FPGA)
     operations.release_device(bench.manager, fpga, None)

@@ -13,6 +13,7 @@ from os_acc import exception, service
 from os_acc.objects.lease import Owner
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.testing import HostSpec, NodeSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import Bench, instance, request
 
 #: Two sockets of two cells each, a card in cells 0, 1 and 2, and one in none.
@@ -72,7 +73,10 @@ def test_a_policy_is_kept_before_anything_is_changed(host, policy, address):
         (entry,) = plug(host, address, **specs)
         assert (entry["pci_id"], entry["numa_affinity"]) == (address, WORDS[address])
         return
-    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+    ) as caught:
         plug(host, address, **specs)
     assert address in str(caught.value)
     assert policy.value in str(caught.value)
@@ -109,7 +113,11 @@ def test_every_place_that_says_a_policy_is_heard(host, place):
         )
         config.set_override("alias", [alias], group="pci")
     selected, flavor = request(host.provider(REMOTE))
-    with pytest.raises(exception.NUMAPolicyUnmet, match="legacy"):
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="legacy",
+    ):
         host.manager.plug(instance(1) | {"numa_cells": [0]}, selected, flavor)
     manager = service.build(config, host.root, Owner.NOVA)
     (entry,) = manager.plug(mine, selected, flavor | specs)
@@ -129,7 +137,11 @@ def test_novas_alias_is_heard_before_the_tag(host):
     config.set_override("device_spec", [tagged], group="os_acc")
     selected, flavor = request(host.provider(REMOTE))
     manager = service.build(config, host.root, Owner.NOVA)
-    with pytest.raises(exception.NUMAPolicyUnmet, match="required"):
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="required",
+    ):
         manager.plug(instance(1) | {"numa_cells": [0]}, selected, flavor)
 
 
@@ -137,14 +149,14 @@ def test_a_port_whose_group_nobody_has_is_told(host):
     selected, flavor = request(host.provider(LOCAL))
     mine = instance(1) | {"numa_cells": [0], "port_numa_policies": {"l": "required"}}
     before = host.kernel.snapshot()
-    with pytest.raises(exception.InvalidNUMAPolicy, match="group 'l'"):
+    with pytest.raises(exception.InvalidInput, match="group 'l'"):
         host.manager.plug(mine, selected, flavor)
     assert host.kernel.snapshot() == before
 
 
 def test_a_policy_that_is_none_is_told_of_also_by_a_plug_that_only_confirms(host):
     plug(host, LOCAL)
-    with pytest.raises(exception.InvalidNUMAPolicy, match="nonsense"):
+    with pytest.raises(exception.InvalidInput, match="nonsense"):
         plug(host, LOCAL, **{"hw:pci_numa_affinity_policy": "nonsense"})
 
 
@@ -154,7 +166,7 @@ def test_flavor_and_image_that_disagree_fail_the_plug(host):
         "image_properties": {"hw_pci_numa_affinity_policy": "required"}
     }
     before = host.kernel.snapshot()
-    with pytest.raises(exception.InvalidNUMAPolicy, match="legacy"):
+    with pytest.raises(exception.InvalidInput, match="legacy"):
         host.manager.plug(
             mine, selected, flavor | {"hw:pci_numa_affinity_policy": "legacy"}
         )
@@ -187,5 +199,7 @@ def test_the_entry_says_how_it_was_when_it_was_chosen(host):
 
 def test_another_policy_is_another_request(host):
     plug(host, LOCAL, **{"accel1:numa_policy": "required"})
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         plug(host, LOCAL, **{"accel1:numa_policy": "socket"})

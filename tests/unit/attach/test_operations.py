@@ -13,6 +13,7 @@ from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.store.errors import AlreadyLeased
+from tests.expected_errors import has, raises
 from tests.unit.bench import instance, uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -53,7 +54,11 @@ def test_a_quarantined_device_is_released_by_its_record(bench):
 def test_it_stays_in_quarantine_while_the_host_refuses(bench):
     quarantine(bench, GPU)
     bench.kernel.fail(GPU, "unbind", errno.EBUSY)
-    with pytest.raises(exception.HostStepFailed, match="EBUSY"):
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.REFUSED),
+        match="EBUSY",
+    ):
         operations.release_device(bench.manager, at(GPU), None)
     (lease,) = bench.manager.store.leases()
     assert lease.state is LeaseState.QUARANTINED
@@ -100,12 +105,12 @@ def test_an_unknown_device_that_a_guest_has_stays_with_it(unknown):
 @pytest.mark.parametrize(
     ("address", "error"),
     [
-        (FPGA, exception.DeviceNotFound),
-        ("0000:ff:00.0", exception.DeviceNotFound),
+        (FPGA, exception.ObjectKind.DEVICE),
+        ("0000:ff:00.0", exception.ObjectKind.DEVICE),
     ],
 )
 def test_there_has_to_be_something_to_release(bench, address, error):
-    with pytest.raises(error, match=address):
+    with raises(error, match=address):
         operations.release_device(bench.manager, at(address), "nvme")
     assert bench.kernel.writes() == []
 
@@ -113,7 +118,11 @@ def test_there_has_to_be_something_to_release(bench, address, error):
 def test_what_an_instance_holds_is_not_released_under_it(bench):
     bench.plug(1, GPU)
     writes = bench.kernel.writes()
-    with pytest.raises(exception.ConsumerConflict, match=uuid_of(1)) as caught:
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.CONSUMER),
+        match=uuid_of(1),
+    ) as caught:
         operations.release_device(bench.manager, at(GPU), None)
     assert "unplug" in caught.value.hint
     assert bench.kernel.writes() == writes
@@ -128,7 +137,11 @@ def test_what_is_not_named_is_not_touched(make_bench):
         lambda: operations.release_device(bench.manager, at(FPGA), ""),
         lambda: operations.adopt_device(bench.manager, at(FPGA), uuid_of(1), ""),
     ):
-        with pytest.raises(exception.DeviceNotFound, match="device_spec"):
+        with pytest.raises(
+            exception.NotFound,
+            check=has(kind=exception.ObjectKind.DEVICE),
+            match="device_spec",
+        ):
             action()
     assert bench.kernel.writes() == writes
 
@@ -156,14 +169,20 @@ def test_a_device_is_adopted_once(unknown):
 
 
 def test_a_device_that_the_host_has_cannot_be_adopted(bench):
-    with pytest.raises(exception.DeviceNotFound, match="nouveau"):
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.DEVICE), match="nouveau"
+    ):
         operations.adopt_device(bench.manager, at(GPU), uuid_of(1), "nouveau")
     assert bench.manager.store.leases() == ()
 
 
 def test_a_consumer_with_something_unfinished_adopts_nothing(unknown):
     quarantine(unknown, FPGA)
-    with pytest.raises(exception.ConsumerConflict, match=uuid_of(1)):
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.CONSUMER),
+        match=uuid_of(1),
+    ):
         operations.adopt_device(unknown.manager, at(DISK), uuid_of(1), "nvme")
 
 
@@ -199,5 +218,5 @@ def test_an_address_is_an_address(unknown, address):
         lambda: operations.release_device(unknown.manager, address, "nvme"),
         lambda: operations.adopt_device(unknown.manager, address, uuid_of(1), "nvme"),
     ):
-        with pytest.raises(exception.InvalidPciAddress):
+        with pytest.raises(exception.InvalidInput):
             action()

@@ -11,6 +11,7 @@ from os_acc.bitstreams import options
 from os_acc.objects.lease import Owner
 from os_acc.placement.region_traits import PROGRAMMABLE
 from os_acc.testing import HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import instance, request, uuid_of
 from tests.unit.fpga import (
     CARD,
@@ -82,7 +83,9 @@ def test_the_same_request_again_confirms(fpgas):
 def test_another_bitstream_is_another_request(fpgas):
     fpgas.upload()
     fpgas.ask(1, function_id=GZIP)
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         fpgas.ask(1, function_id=CRYPTO)
 
 
@@ -169,7 +172,11 @@ def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
     fpgas.restart()
     boot(fpgas, "11111111-2222-4333-8444-555555555555")
     assert fpgas.programmings() == []
-    with pytest.raises(exception.ImageServiceNotConfigured, match="auth_type"):
+    with pytest.raises(
+        exception.InvalidConfiguration,
+        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
+        match="auth_type",
+    ):
         fpgas.ask(2, OTHER_CARD, function_id=GZIP)
 
 
@@ -210,7 +217,11 @@ def test_a_card_without_reconfiguration_is_one_region_as_it_is(make_fpgas):
     bench.upload()
     assert function_trait(POWER_ON) in traits(bench)
     assert "CUSTOM_PROGRAMMABLE" not in traits(bench)
-    with pytest.raises(exception.NotProgrammable, match=CARD):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
+        match=CARD,
+    ):
         bench.ask(1, function_id=GZIP)
     (entry,) = bench.ask(1)
     assert entry["pci_id"] == CARD
@@ -228,6 +239,9 @@ def test_a_card_without_reconfiguration_may_be_what_is_asked_for(make_fpgas):
 def test_what_is_no_fpga_is_not_programmed(make_fpgas):
     bench = make_fpgas(hosts.two_socket_host())
     bench.upload()
-    with pytest.raises(exception.NotProgrammable):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
+    ):
         bench.ask(1, "0000:17:00.0", function_id=GZIP)
     assert bench.manager.store.leases() == ()

@@ -8,6 +8,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.testing import HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import uuid_of
 from tests.unit.fpga import (
     CARD,
@@ -81,7 +82,9 @@ def test_a_failure_is_not_forgotten_because_a_guest_had_the_card_before(fpgas):
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
         fpgas.ask(2, function_id=GZIP)
-    with pytest.raises(exception.RegionUnknown):
+    with pytest.raises(
+        exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
+    ):
         fpgas.ask(3)
 
 

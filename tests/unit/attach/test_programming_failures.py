@@ -20,6 +20,7 @@ from os_acc.objects.image import Bitstream
 from os_acc.objects.request import PLACEMENT_NAME
 from os_acc.testing import bitstreams
 from os_acc.testing.dfl_specs import payload
+from tests.expected_errors import has, raises
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -36,25 +37,27 @@ from tests.unit.fpga import (
 @pytest.mark.parametrize(
     ("told", "error"),
     [
-        ("reconfig operation error", exception.ProgrammingOperationError),
-        ("reconfig CRC error", exception.ProgrammingCrcError),
-        ("reconfig incompatible image", exception.ProgrammingIncompatible),
-        ("reconfig IP protocol error", exception.ProgrammingProtocolError),
-        ("reconfig fifo overflow error", exception.ProgrammingFifoOverflow),
+        ("reconfig operation error", exception.ProgrammingReason.OPERATION),
+        ("reconfig CRC error", exception.ProgrammingReason.CRC),
+        ("reconfig incompatible image", exception.ProgrammingReason.INCOMPATIBLE),
+        ("reconfig IP protocol error", exception.ProgrammingReason.PROTOCOL),
+        ("reconfig fifo overflow error", exception.ProgrammingReason.FIFO_OVERFLOW),
     ],
 )
 def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, told, error):
     """A failed programming treated as success: item 1 of what is wrong in Cyborg."""
     fpgas.upload()
     fpgas.kernel.fail_programming(CARD, told)
-    with pytest.raises(error, match=told) as caught:
+    with raises(error, match=told) as caught:
         fpgas.ask(1, function_id=GZIP)
     assert caught.value.errors == (told,)
     assert fpgas.manager.store.leases() == ()
     assert fpgas.drivers(CARD) == ["dfl-pci"]
     assert is_unknown(fpgas)
     assert function_trait(POWER_ON) not in traits(fpgas)
-    with pytest.raises(exception.RegionUnknown):
+    with pytest.raises(
+        exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
+    ):
         fpgas.ask(2)
     # Whoever asks for a bitstream has it programmed anew.
     fpgas.restart()
@@ -66,7 +69,11 @@ def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, told, error):
 def test_a_programming_without_effect_is_found_out(fpgas):
     fpgas.upload()
     fpgas.kernel.ignore(CARD, "program")
-    with pytest.raises(exception.FunctionMismatch, match=GZIP):
+    with pytest.raises(
+        exception.ProgrammingFailed,
+        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        match=GZIP,
+    ):
         fpgas.ask(1, function_id=GZIP)
     assert is_unknown(fpgas)
     assert fpgas.manager.store.leases() == ()
@@ -74,14 +81,20 @@ def test_a_programming_without_effect_is_found_out(fpgas):
 
 def test_an_image_that_is_something_else_is_found_out(fpgas):
     fpgas.upload("liar", CRYPTO, says=GZIP)
-    with pytest.raises(exception.FunctionMismatch, match=CRYPTO):
+    with pytest.raises(
+        exception.ProgrammingFailed,
+        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        match=CRYPTO,
+    ):
         fpgas.ask(1, function_id=GZIP)
     assert is_unknown(fpgas)
 
 
 def test_an_image_for_another_region_never_reaches_the_driver(fpgas):
     fpgas.upload(interface=CRYPTO)
-    with pytest.raises(exception.ImageMismatch):
+    with pytest.raises(
+        exception.ImageUnusable, check=has(reason=exception.ImageReason.MISMATCH)
+    ):
         fpgas.ask(1, bitstream_name="gzip")
     assert fpgas.programmings() == []
     assert not is_unknown(fpgas)
@@ -159,7 +172,11 @@ def test_another_shell_that_is_put_into_the_card_meanwhile_is_seen(fpgas, monkey
 def test_a_bitstream_of_two_functions_has_to_show_one_of_them(fpgas):
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     image = fpgas.put("both", bitstreams.gbs_of(metadata, payload(POWER_ON)))
-    with pytest.raises(exception.FunctionMismatch, match=POWER_ON):
+    with pytest.raises(
+        exception.ProgrammingFailed,
+        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        match=POWER_ON,
+    ):
         fpgas.ask(1, bitstream_id=image)
     assert is_unknown(fpgas)
 
@@ -168,7 +185,11 @@ def test_of_two_functions_a_region_with_one_has_to_show_the_one_that_is_meant(fp
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     told = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
     fpgas.put("both", bitstreams.gbs_of(metadata, payload(GZIP)), **told)
-    with pytest.raises(exception.FunctionMismatch, match=GZIP):
+    with pytest.raises(
+        exception.ProgrammingFailed,
+        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        match=GZIP,
+    ):
         fpgas.ask(1, function_id=CRYPTO)
 
 
@@ -227,7 +248,7 @@ def test_an_image_whose_properties_do_not_tell_is_read_at_its_head(fpgas):
     ("uploads", "error"),
     [
         ((), exception.ImageNotFound),
-        (("gzip", "gzip2"), exception.ImageAmbiguous),
+        (("gzip", "gzip2"), exception.ImageReason.AMBIGUOUS),
     ],
 )
 def test_none_or_two_images_are_told_at_once(fpgas, uploads, error):
@@ -235,7 +256,7 @@ def test_none_or_two_images_are_told_at_once(fpgas, uploads, error):
     before = fpgas.kernel.snapshot()
     for name in uploads:
         fpgas.upload(name)
-    with pytest.raises(error, match=GZIP):
+    with raises(error, match=GZIP):
         fpgas.ask(1, function_id=GZIP)
     assert fpgas.manager.store.leases() == ()
     assert fpgas.kernel.snapshot() == before

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from tests.expected_errors import has
 from tests.unit.acme_fpga import PCI_A, TwoFunctions
 from tests.unit.bench import instance, uuid_of
 from tests.unit.fpga import (
@@ -122,7 +123,11 @@ def test_a_region_is_not_emptied_under_a_guest_that_has_started(two_functions):
     two_functions.manager.plug(instance(1), None, None)
     assert TwoFunctions.holds == GZIP
     TwoFunctions.holds = CRYPTO
-    with pytest.raises(exception.RegionInUse, match=uuid_of(1)):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match=uuid_of(1),
+    ):
         two_functions.manager.plug(instance(2), None, None)
 
 
@@ -162,6 +167,8 @@ def test_another_file_under_the_same_id_is_another_bitstream(fpgas):
     fpgas.kernel.reboot()
     fpgas.upload("gzip", CRYPTO, says=CRYPTO, id=image)
     fpgas.restart()
-    with pytest.raises(exception.ImageInvalid):
+    with pytest.raises(
+        exception.ImageUnusable, check=has(reason=exception.ImageReason.INVALID)
+    ):
         fpgas.manager.plug(instance(1), None, None)
     assert fpgas.held() == POWER_ON

@@ -14,6 +14,7 @@ from os_acc import exception, plugins
 from os_acc.host import dfl
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit import acme_fpga
 from tests.unit.acme_fpga import PCI_A, PCI_B
 from tests.unit.bench import instance, request, uuid_of
@@ -75,7 +76,11 @@ def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
 ):
     """Reprogramming under a running VM: item 2 of what is wrong in Cyborg."""
     two_functions.ask(1, PCI_A, function_id=GZIP)
-    with pytest.raises(exception.RegionInUse, match=uuid_of(1)):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match=uuid_of(1),
+    ):
         two_functions.ask(2, PCI_A, function_id=CRYPTO)
     assert acme_fpga.TwoFunctions.programmed == [GZIP]
     assert two_functions.plugged(2) == []
@@ -102,7 +107,9 @@ def test_no_other_plugin_takes_what_is_leased(make_fpgas, monkeypatch):
 
 def test_a_guest_that_took_the_region_as_it_was_keeps_that(two_functions):
     two_functions.ask(1, PCI_A)
-    with pytest.raises(exception.RegionInUse):
+    with pytest.raises(
+        exception.RegionUnusable, check=has(reason=exception.RegionReason.IN_USE)
+    ):
         two_functions.ask(2, PCI_A, function_id=GZIP)
     two_functions.ask(2, PCI_A)
     assert acme_fpga.TwoFunctions.programmed == []
@@ -132,7 +139,11 @@ def test_a_region_holds_one_bitstream_at_a_time(two_functions):
         "accel1:function_id": GZIP,
         "accel2:function_id": CRYPTO,
     }
-    with pytest.raises(exception.RegionInUse, match="cannot hold"):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match="cannot hold",
+    ):
         two_functions.manager.plug(instance(1), selected, specs)
     assert acme_fpga.TwoFunctions.programmed == []
     assert two_functions.manager.store.leases() == ()
@@ -146,7 +157,7 @@ def test_of_guests_that_want_different_functions_at_once_one_gets_its_own(
     def plug(number: int) -> str:
         try:
             two_functions.ask(number, PCI_A, function_id=asked[number])
-        except exception.RegionInUse:
+        except exception.RegionUnusable:
             return ""
         return asked[number]
 

@@ -14,6 +14,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.placement.region_traits import PROGRAMMABLE
 from os_acc.testing import bitstreams
 from os_acc.testing.dfl_specs import payload
+from tests.expected_errors import has
 from tests.unit import acme_fpga
 from tests.unit.acme_fpga import INTERFACE, PCI_A, PCI_B, POWER_ON
 from tests.unit.bench import instance, uuid_of
@@ -80,7 +81,11 @@ def test_the_same_function_in_another_bitstream_is_not_what_was_asked_for(
 def test_what_one_group_finds_there_another_does_not_replace(two_functions):
     two_functions.ask(9, PCI_A, function_id=GZIP)
     two_functions.unplug(9)
-    with pytest.raises(exception.RegionInUse, match="cannot hold"):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match="cannot hold",
+    ):
         ask_twice(
             two_functions,
             **{"accel1:function_id": GZIP, "accel2:function_id": CRYPTO},
@@ -89,7 +94,11 @@ def test_what_one_group_finds_there_another_does_not_replace(two_functions):
 
 
 def test_what_one_group_takes_as_it_is_another_does_not_replace(two_functions):
-    with pytest.raises(exception.RegionInUse, match="cannot hold"):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match="cannot hold",
+    ):
         ask_twice(two_functions, **{"accel2:function_id": CRYPTO})
     assert TwoFunctions.programmed == []
 
@@ -112,7 +121,11 @@ def lose_lease(bench: FpgaBench) -> None:
 
 def test_a_guest_that_nobody_knows_keeps_the_region(two_functions):
     lose_lease(two_functions)
-    with pytest.raises(exception.RegionInUse, match=PCI_A):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match=PCI_A,
+    ):
         two_functions.ask(2, PCI_B, function_id=GZIP)
     assert TwoFunctions.holds == POWER_ON
 
@@ -122,7 +135,11 @@ def test_a_guest_that_was_adopted_keeps_the_region(two_functions):
     place = PciAddress.parse(PCI_A)
     operations.adopt_device(two_functions.manager, place, uuid_of(1), "")
     assert PROGRAMMABLE not in traits(two_functions, PCI_B)
-    with pytest.raises(exception.RegionInUse, match=PCI_A):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match=PCI_A,
+    ):
         two_functions.ask(2, PCI_B, function_id=GZIP)
     assert TwoFunctions.holds == POWER_ON
 
@@ -132,6 +149,10 @@ def test_a_guest_whose_record_is_damaged_keeps_the_region(two_functions):
     store = two_functions.manager.store
     with store._transaction() as connection:
         connection.execute("UPDATE leases SET digest = ''")
-    with pytest.raises(exception.RegionInUse, match=PCI_A):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.IN_USE),
+        match=PCI_A,
+    ):
         two_functions.ask(2, PCI_B, function_id=GZIP)
     assert TwoFunctions.holds == POWER_ON

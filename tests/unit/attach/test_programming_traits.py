@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from os_acc import exception
+from tests.expected_errors import Expected, has, raises
 from tests.unit.acme_fpga import PCI_A, TwoFunctions
 from tests.unit.bench import instance, request
 from tests.unit.fpga import (
@@ -39,8 +40,8 @@ def plug(
     return bench.manager.plug(told, selected, specs)
 
 
-def refuse(bench: FpgaBench, error: type[exception.OsAccError], *asked: str) -> Any:
-    with pytest.raises(error) as caught:
+def refuse(bench: FpgaBench, error: Expected, *asked: str) -> Any:
+    with raises(error) as caught:
         plug(bench, *asked)
     assert bench.manager.store.leases() == ()
     assert bench.programmings() == []
@@ -60,19 +61,19 @@ def test_a_region_that_has_what_is_required_is_given_out(fpgas, trait):
 @pytest.mark.parametrize("trait", [function_trait(GZIP), cyborgs_trait(GZIP)])
 def test_a_function_that_has_gone_is_not_handed_out_as_another(fpgas, trait):
     """A power cut, or another plug, since Placement was told."""
-    error = refuse(fpgas, exception.RegionMismatch, trait)
+    error = refuse(fpgas, exception.RegionReason.MISMATCH, trait)
     assert POWER_ON in str(error)
     assert error.retryable
 
 
 def test_a_region_that_takes_something_else_is_not_handed_out(fpgas):
-    refuse(fpgas, exception.RegionMismatch, region_trait(CRYPTO))
+    refuse(fpgas, exception.RegionReason.MISMATCH, region_trait(CRYPTO))
 
 
 def test_a_function_that_a_guest_could_replace_is_not_handed_out(fpgas):
     fpgas.ask(2)
     fpgas.unplug(2)
-    refuse(fpgas, exception.RegionMismatch, function_trait(POWER_ON))
+    refuse(fpgas, exception.RegionReason.MISMATCH, function_trait(POWER_ON))
 
 
 def test_the_image_of_the_guest_does_not_replace_what_the_flavor_requires(fpgas):
@@ -105,7 +106,11 @@ def test_a_guest_starts_again_with_the_function_that_its_flavor_requires(two_fun
     two_functions.kernel.reboot()
     TwoFunctions.holds = GZIP
     two_functions.restart()
-    with pytest.raises(exception.FunctionMismatch, match=POWER_ON):
+    with pytest.raises(
+        exception.ProgrammingFailed,
+        check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
+        match=POWER_ON,
+    ):
         two_functions.manager.plug(instance(1), None, None)
 
 
@@ -114,5 +119,7 @@ def test_what_no_flavor_requires_changes_no_request_that_is_recorded(fpgas):
     selected, specs = request(fpgas.provider(CARD))
     specs["trait1:CUSTOM_FPGA_INTEL"] = "required"
     assert fpgas.manager.plug(instance(1), selected, specs) == [entry]
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         plug(fpgas, function_trait(GZIP))

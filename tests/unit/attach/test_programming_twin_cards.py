@@ -10,6 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.testing import HostSpec
+from tests.expected_errors import has
 from tests.unit.bench import instance, request
 from tests.unit.fpga import CARD, GZIP, OTHER_CARD, FpgaBench, two_cards
 
@@ -50,5 +51,7 @@ def test_what_is_proved_of_one_says_nothing_of_the_other(twins):
     with pytest.raises(exception.ProgrammingFailed):
         twins.ask(1, CARD, function_id=GZIP)
     twins.ask(2, OTHER_CARD, function_id=GZIP)
-    with pytest.raises(exception.RegionUnknown):
+    with pytest.raises(
+        exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
+    ):
         twins.ask(3, CARD)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from tests.expected_errors import has
 from tests.unit.bench import instance
 
 GPU, OTHER_GPU = "0000:17:00.0", "0000:b1:00.0"
@@ -56,7 +57,11 @@ def test_a_provider_with_the_wrong_traits_is_refused(
     bench, provider, selected, suffix, traits, told
 ):
     before = bench.kernel.snapshot()
-    with pytest.raises(exception.NoAssignment, match=told):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+        match=told,
+    ):
         bench.manager.plug(instance(1), selected, flavor(provider, suffix, **traits))
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
@@ -92,7 +97,11 @@ def test_the_group_that_is_refused_is_named(bench, provider):
         f"trait2:{OWN}": "forbidden",
         "group_policy": "none",
     }
-    with pytest.raises(exception.NoAssignment, match="group '2'"):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+        match="group '2'",
+    ):
         bench.manager.plug(instance(1), {"uuid": provider.uuid}, specs)
 
 

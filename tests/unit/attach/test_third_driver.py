@@ -19,6 +19,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf
 from os_acc.testing import DriverSpec, FakeKernel, HostSpec, Snapshot, drivers, hosts
 from os_acc.testing.tree import Tree
+from tests.expected_errors import has
 from tests.unit.bench import Bench, instance, state_of
 from tests.unit.fpga import CARD, GZIP, FpgaBench
 from tests.unit.rival_driver import prefer
@@ -118,7 +119,9 @@ def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
     contested.kernel.fail(AUDIO, "drivers_probe")
-    with pytest.raises(exception.HostStepFailed):
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+    ):
         contested.plug(1, GPU)
     assert since(contested.kernel, GPU, had) == (VFIO, OURS)
     assert contested.kernel.snapshot() == before
@@ -219,7 +222,9 @@ def failed(fpgas: FpgaBench, limit: Callable[..., None]) -> FpgaBench:
     prefer(fpgas.kernel, THIRD, CARD)
     fpgas.upload()
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
-    with pytest.raises(exception.ProgrammingCrcError):
+    with pytest.raises(
+        exception.ProgrammingFailed, check=has(reason=exception.ProgrammingReason.CRC)
+    ):
         fpgas.ask(1, function_id=GZIP)
     return fpgas
 
@@ -280,7 +285,10 @@ def rebooted(
         fpgas.restart()
         before = fpgas.kernel.snapshot()
         fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
-        with pytest.raises(exception.ProgrammingCrcError):
+        with pytest.raises(
+            exception.ProgrammingFailed,
+            check=has(reason=exception.ProgrammingReason.CRC),
+        ):
             fpgas.manager.plug(instance(1), None, None)
         fpgas.kernel.kill(CARD, attribute, nth=nth, after=after)
         with pytest.raises(exception.HelperLost):

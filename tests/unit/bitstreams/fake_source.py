@@ -105,7 +105,9 @@ class Place:
     def data(self, image: Image, offset: int, deadline: float) -> Iterator[_Data]:
         if self.faults.refusals:
             self.faults.refusals -= 1
-            raise exception.ImageServiceUnavailable("nobody answers")
+            raise exception.ServiceUnavailable(
+                "nobody answers", service=exception.ServiceType.IMAGE
+            )
         begin = offset if self.resumes else 0
         self.begun.append(begin)
         yield _Data(self, self.contents[image.id], begin)
@@ -131,6 +133,8 @@ class _Data:
                 self._place.waiting.set()
                 self._place.gate.wait()
         if dropped is not None:
-            raise exception.ImageServiceUnavailable("the connection was dropped")
+            raise exception.ServiceUnavailable(
+                "the connection was dropped", service=exception.ServiceType.IMAGE
+            )
         if cut is not None:
             raise DownloadInterrupted("the answer was cut short")

@@ -17,6 +17,7 @@ from os_acc.bitstreams import cache_files
 from os_acc.bitstreams.cache import Cache
 from os_acc.objects.digest import Digest
 from os_acc.objects.image import Image
+from tests.expected_errors import has, raises
 from tests.unit.bitstreams.cache_images import (
     CONTENT,
     SIZE,
@@ -156,11 +157,11 @@ def faulty(place: Place, what: str) -> Image:
 @pytest.mark.parametrize(
     ("what", "error"),
     [
-        ("altered", exception.ImageInvalid),
-        ("truncated", exception.ImageInvalid),
-        ("longer", exception.ImageInvalid),
-        ("unhashed", exception.ImageInvalid),
-        ("silent", exception.ImageServiceUnavailable),
+        ("altered", exception.ImageReason.INVALID),
+        ("truncated", exception.ImageReason.INVALID),
+        ("longer", exception.ImageReason.INVALID),
+        ("unhashed", exception.ImageReason.INVALID),
+        ("silent", exception.ServiceType.IMAGE),
     ],
 )
 def test_what_is_not_proved_leaves_nothing_behind(
@@ -169,7 +170,7 @@ def test_what_is_not_proved_leaves_nothing_behind(
     directory.mkdir(parents=True)
     image = faulty(place, what)
     deadline = soon() if what == "silent" else patiently()
-    with pytest.raises(error), cache.fetched(place, image, deadline):
+    with raises(error), cache.fetched(place, image, deadline):
         pytest.fail("it was taken for proved")
     assert names(directory) == set()
 
@@ -178,7 +179,9 @@ def test_what_failed_once_can_be_fetched_later(
     cache: Cache, place: Place, directory: Path
 ) -> None:
     faulty(place, "altered")
-    with pytest.raises(exception.ImageInvalid):
+    with pytest.raises(
+        exception.ImageUnusable, check=has(reason=exception.ImageReason.INVALID)
+    ):
         get(cache, place)
     place.contents[place.only.id] = CONTENT
     assert get(cache, place) == CONTENT

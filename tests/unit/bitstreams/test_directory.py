@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from os_acc import exception
 from os_acc.bitstreams.directory import Directory
+from tests.expected_errors import has
 
 CONTENT = b"what the region is programmed with" * 50_000
 HASH = hashlib.sha256(CONTENT).hexdigest()
@@ -147,7 +148,11 @@ def test_an_id_that_is_not_there_is_told_with_the_place(
 
 def test_two_files_of_one_id_are_both_named(place: Path, source: Directory) -> None:
     put(place, 2, id=id_of(1))
-    with pytest.raises(exception.ImageAmbiguous, match=r"image1\.gbs, image2\.gbs"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.AMBIGUOUS),
+        match=r"image1\.gbs, image2\.gbs",
+    ):
         source.image(id_of(1), patiently())
 
 
@@ -163,18 +168,30 @@ def test_an_image_that_goes_is_not_found(place: Path, source: Directory) -> None
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     source = Directory(str(tmp_path / "missing"))
-    with pytest.raises(exception.ImageServiceUnavailable, match="missing") as told:
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="missing",
+    ) as told:
         source.image(id_of(1), patiently())
     assert "directory" in told.value.hint
 
 
 def test_nothing_is_read_after_the_deadline(source: Directory) -> None:
     image = source.image(id_of(1), patiently())
-    with pytest.raises(exception.ImageServiceUnavailable, match="in time"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="in time",
+    ):
         source.image(id_of(1), time.monotonic())
     with source.data(image, 0, patiently()) as data:
         data._deadline = time.monotonic()
-        with pytest.raises(exception.ImageServiceUnavailable, match="in time"):
+        with pytest.raises(
+            exception.ServiceUnavailable,
+            check=has(service=exception.ServiceType.IMAGE),
+            match="in time",
+        ):
             list(data)
 
 
@@ -288,5 +305,5 @@ def test_whatever_the_properties_say_the_others_are_read(
     put(place, 2, **fields)
     source = Directory(str(place))
     # Whether it is used as well, or has the other's id, is up to the fields.
-    with contextlib.suppress(exception.ImageAmbiguous):
+    with contextlib.suppress(exception.ImageUnusable):
         assert source.image(id_of(1), patiently()).size == len(CONTENT)

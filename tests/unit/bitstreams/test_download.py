@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.bitstreams import download
 from os_acc.objects.image import Image
+from tests.expected_errors import has
 from tests.unit.bitstreams.fake_source import PIECE, Faults, Place, image_of
 
 CONTENT = bytes(range(256)) * 10_000
@@ -64,13 +65,21 @@ def test_it_is_proved_by_its_own_algorithm(path: Path, algorithm: str) -> None:
     changes = {"hash_algo": algorithm, "hash_value": value}
     assert fetched(path, place, image_of(CONTENT, **changes)) == CONTENT
     changes["hash_value"] = value[::-1]
-    with pytest.raises(exception.ImageInvalid, match="another hash"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match="another hash",
+    ):
         fetched(path, place, image_of(CONTENT, **changes))
 
 
 def test_without_a_hash_nothing_is_asked_for(path: Path) -> None:
     place = Place(CONTENT)
-    with pytest.raises(exception.ImageInvalid, match="no hash"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match="no hash",
+    ):
         fetched(path, place, image_of(CONTENT, hash_value=""))
     assert place.begun == []
 
@@ -79,7 +88,11 @@ def test_one_bit_makes_another_image(path: Path) -> None:
     place = Place(CONTENT)
     image = place.only
     place.contents[image.id] = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
-    with pytest.raises(exception.ImageInvalid, match=f"{image.id}.*{image.hash_value}"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match=f"{image.id}.*{image.hash_value}",
+    ):
         fetched(path, place)
 
 
@@ -110,7 +123,11 @@ def test_a_source_that_does_not_is_given_up_at_the_deadline(
 ) -> None:
     place = Place(CONTENT)
     place.faults = Faults(drops, refusals=0 if drops else 100_000)
-    with pytest.raises(exception.ImageServiceUnavailable, match="not here in time"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="not here in time",
+    ):
         fetched(path, place, seconds=0.05)
 
 
@@ -125,10 +142,12 @@ def test_what_there_is_no_time_left_to_wait_for_is_given_up_at_once(
     place = Place(CONTENT)
     place.faults = faults
     with pytest.raises(
-        exception.ImageServiceUnavailable, match=f"{done} bytes of {len(CONTENT)}"
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match=f"{done} bytes of {len(CONTENT)}",
     ) as late:
         fetched(path, place)
-    assert isinstance(late.value.__cause__, exception.ImageServiceUnavailable)
+    assert isinstance(late.value.__cause__, exception.ServiceUnavailable)
 
 
 def test_a_source_that_never_ends_is_given_up_at_the_deadline(path: Path) -> None:
@@ -140,7 +159,11 @@ def test_a_source_that_never_ends_is_given_up_at_the_deadline(path: Path) -> Non
 
     place = Place(CONTENT)
     place.data = lambda *_: contextlib.nullcontext(Endless())  # type: ignore
-    with pytest.raises(exception.ImageServiceUnavailable, match="not here in time"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="not here in time",
+    ):
         fetched(path, place, image_of(CONTENT, size=1 << 60), seconds=0.05)
 
 
@@ -159,7 +182,11 @@ def test_a_file_that_is_shorter_than_it_should_be_is_refused(
     place = Place(CONTENT, resumes=resumes)
     image = image_of(CONTENT, size=len(CONTENT) + 1)
     message = f"{len(CONTENT)} bytes of {len(CONTENT) + 1}"
-    with pytest.raises(exception.ImageInvalid, match=message):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match=message,
+    ):
         fetched(path, place, image)
 
 
@@ -171,7 +198,11 @@ def test_a_store_that_has_no_more_of_it_is_not_waited_for(
     place = Place(CONTENT, resumes=resumes)
     place.faults.cuts = [at] * 100_000
     message = f"no more than {at} bytes of {len(CONTENT)}"
-    with pytest.raises(exception.ImageInvalid, match=message) as short:
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match=message,
+    ) as short:
         fetched(path, place)
     assert not short.value.retryable
     assert len(place.begun) == 4
@@ -196,7 +227,11 @@ def test_a_server_that_is_away_after_it_was_stopped_is_waited_for(path: Path) ->
 def test_a_file_that_is_longer_is_refused_before_it_is_read(path: Path) -> None:
     seen: list[int] = []
     image = image_of(CONTENT, size=PIECE)
-    with pytest.raises(exception.ImageInvalid, match=f"more than {PIECE} bytes"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match=f"more than {PIECE} bytes",
+    ):
         fetched(
             path, Place(CONTENT), image, progress=lambda done, _of: seen.append(done)
         )
@@ -207,7 +242,11 @@ def test_a_file_that_is_longer_is_refused_before_it_is_read(path: Path) -> None:
 def test_without_a_size_there_is_a_limit_all_the_same(path: Path) -> None:
     image = image_of(CONTENT, size=None)
     assert fetched(path, Place(CONTENT), image, most=len(CONTENT)) == CONTENT
-    with pytest.raises(exception.ImageInvalid, match=f"more than {PIECE} bytes"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.INVALID),
+        match=f"more than {PIECE} bytes",
+    ):
         fetched(path, Place(CONTENT), image, most=PIECE)
 
 

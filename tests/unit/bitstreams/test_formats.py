@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from os_acc.bitstreams import formats
-from os_acc.exception import ImageInvalid
+from os_acc.exception import ImageReason, ImageUnusable
 from os_acc.objects.image import Header, ImageFormat
 from os_acc.testing import bitstreams
+from tests.expected_errors import has
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OTHER_FUNCTION_ID,
@@ -50,7 +51,7 @@ def read(content: bytes, size: int | None = None) -> Header:
 
 
 def refused(content: bytes, size: int | None = None) -> str:
-    with pytest.raises(ImageInvalid) as caught:
+    with pytest.raises(ImageUnusable, check=has(reason=ImageReason.INVALID)) as caught:
         read(content, size)
     assert len(str(caught.value)) < 1000
     return str(caught.value)
@@ -197,7 +198,11 @@ def test_lengths_that_no_tool_writes_are_refused_unread(length: int) -> None:
     file = Counted(
         bitstreams.GBS_GUID + struct.pack("<I", length) + b" " * 10_000,
     )
-    with pytest.raises(ImageInvalid, match=f"claims {length} bytes"):
+    with pytest.raises(
+        ImageUnusable,
+        check=has(reason=ImageReason.INVALID),
+        match=f"claims {length} bytes",
+    ):
         formats.read_header(file, 10_020)
     assert file.taken == 20
 
@@ -281,7 +286,9 @@ def test_sections_that_are_not_there_are_not_read(count: int) -> None:
     content = bytearray(bitstreams.xclbin(REGION_ID))
     struct.pack_into("<I", content, 448, count)
     file = Counted(bytes(content))
-    with pytest.raises(ImageInvalid, match=f"{count} sections"):
+    with pytest.raises(
+        ImageUnusable, check=has(reason=ImageReason.INVALID), match=f"{count} sections"
+    ):
         formats.read_header(file, len(content))
     assert file.taken < 1000
 
@@ -357,7 +364,7 @@ def test_any_file_is_read_or_refused_and_never_beyond_its_head(
         file = Counted(content)
         try:
             header = formats.read_header(file, size)
-        except ImageInvalid:
+        except ImageUnusable:
             pass
         else:
             assert 0 <= header.payload_offset <= size

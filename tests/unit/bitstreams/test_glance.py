@@ -13,6 +13,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams.glance.source import Glance
 from os_acc.objects.image import Image
+from tests.expected_errors import has
 from tests.unit.bitstreams.glance_double import Double
 from tests.unit.keystone_double import soon
 
@@ -162,7 +163,11 @@ def test_an_image_that_goes_while_pages_are_listed(
     for _ in range(199):
         next(listing)
     del glance.images[next(listing).id]
-    with pytest.raises(exception.ImageServiceUnavailable, match="deleted while"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="deleted while",
+    ):
         list(listing)
 
 

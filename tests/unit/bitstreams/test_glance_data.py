@@ -12,6 +12,7 @@ import pytest
 from os_acc import exception
 from os_acc.bitstreams import download
 from os_acc.bitstreams.glance.source import Glance
+from tests.expected_errors import has
 from tests.unit.bitstreams.glance_double import DATA, Double, received
 from tests.unit.keystone_double import soon
 
@@ -75,7 +76,7 @@ def test_a_dropped_connection_is_told_and_gone_on_from(
         try:
             for piece in data:
                 arrived += piece
-        except exception.ImageServiceUnavailable as raised:
+        except exception.ServiceUnavailable as raised:
             error = raised
     assert error is not None
     assert error.retryable
@@ -97,7 +98,11 @@ def test_a_store_that_has_lost_the_end_is_told_early(
     told = f"no more than ({2**20}|{2**20 + 7}) bytes"
     with (
         open(tmp_path / "arriving", "w+b", buffering=0) as file,
-        pytest.raises(exception.ImageInvalid, match=told),
+        pytest.raises(
+            exception.ImageUnusable,
+            check=has(reason=exception.ImageReason.INVALID),
+            match=told,
+        ),
     ):
         download.fetch(source, image, file.fileno(), 2**30, soon())
     assert glance.count(f"GET /v2/images/{image_id}/file") == 4
@@ -126,5 +131,9 @@ def test_encoded_data_are_not_decoded(glance: Double, source: Glance) -> None:
     # A mebibyte of them could be a gibibyte.
     glance.encoding = "gzip"
     image = source.image(glance.add(DATA), soon())
-    with pytest.raises(exception.ImageServiceUnavailable, match="gzip"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.IMAGE),
+        match="gzip",
+    ):
         received(source, image)

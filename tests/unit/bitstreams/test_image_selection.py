@@ -17,6 +17,7 @@ from os_acc import exception
 from os_acc.bitstreams import image_selection, properties
 from os_acc.objects.image import BitstreamRequest, Image
 from os_acc.objects.pci import PciIdentity
+from tests.expected_errors import Expected, has, kind_of, raises
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OPERATOR,
@@ -49,11 +50,11 @@ def chosen(wish: BitstreamRequest, *images: Image) -> Image:
 
 
 def none(
-    kind: type[exception.OsAccError], wish: BitstreamRequest, *images: Image
+    kind: Expected, wish: BitstreamRequest, *images: Image
 ) -> exception.OsAccError:
-    with pytest.raises(kind) as caught:
+    with raises(kind) as caught:
         chosen(wish, *images)
-    assert type(caught.value) is kind
+    assert kind_of(caught.value) is kind
     assert len(str(caught.value)) < 5000
     return caught.value
 
@@ -179,7 +180,7 @@ def test_no_image_is_an_error_that_says_what_was_looked_for(
 def test_two_images_are_an_error_that_names_both() -> None:
     """cyborg.md 5.1 item 3: two images are an error of their own."""
     error = none(
-        exception.ImageAmbiguous, BY_FUNCTION, image(1), image(2), image(3, {})
+        exception.ImageReason.AMBIGUOUS, BY_FUNCTION, image(1), image(2), image(3, {})
     )
     assert image(1).id in str(error)
     assert image(2).id in str(error)
@@ -187,18 +188,22 @@ def test_two_images_are_an_error_that_names_both() -> None:
 
 
 def test_of_many_images_an_error_names_some() -> None:
-    error = none(exception.ImageAmbiguous, BY_FUNCTION, *map(image, range(1, 501)))
+    error = none(
+        exception.ImageReason.AMBIGUOUS, BY_FUNCTION, *map(image, range(1, 501))
+    )
     assert "500 images" in str(error)
     assert "492 more" in str(error)
 
 
 def test_what_an_uploader_has_chosen_is_shown_as_it_is_written() -> None:
     name = "x\n2026-01-01 CRITICAL" + "y" * 300
-    error = none(exception.ImageAmbiguous, BY_FUNCTION, image(1, name=name), image(2))
+    error = none(
+        exception.ImageReason.AMBIGUOUS, BY_FUNCTION, image(1, name=name), image(2)
+    )
     assert "\n" not in str(error)
     assert "y" * 100 not in str(error)
     given = {"function_uuid": FUNCTION_ID, "vendor": name, "region_uuid": name}
-    error = none(exception.ImageMismatch, BY_FUNCTION, image(1, given))
+    error = none(exception.ImageReason.MISMATCH, BY_FUNCTION, image(1, given))
     assert "\n" not in str(error)
 
 
@@ -211,7 +216,7 @@ def test_a_region_is_the_same_however_its_uuid_is_written(key: str, spell: Any) 
     made = image(1, {"function_uuid": FUNCTION_ID, key: spell(REGION_ID)})
     other = image(2, {"function_uuid": FUNCTION_ID, key: spell(OTHER_REGION_ID)})
     assert chosen(BY_FUNCTION, other, made) == made
-    error = none(exception.ImageMismatch, BY_FUNCTION, other)
+    error = none(exception.ImageReason.MISMATCH, BY_FUNCTION, other)
     assert OTHER_REGION_ID in str(error)
     assert REGION_ID in str(error)
 
@@ -235,7 +240,7 @@ def test_an_image_for_something_else_is_never_chosen(
     wish: BitstreamRequest, key: str, value: str
 ) -> None:
     given = {"accel:function_id": FUNCTION_ID, key: value}
-    error = none(exception.ImageMismatch, wish, image(1, given))
+    error = none(exception.ImageReason.MISMATCH, wish, image(1, given))
     assert value in str(error)
     assert image(1).id in str(error)
 
@@ -246,12 +251,15 @@ def test_regions_that_contradict_each_other_are_no_region() -> None:
         "accel:region_uuid": REGION_ID,
         "region_uuid": OTHER_REGION_ID,
     }
-    none(exception.ImageMismatch, BY_FUNCTION, image(1, given))
+    none(exception.ImageReason.MISMATCH, BY_FUNCTION, image(1, given))
 
 
 def test_a_region_that_says_nothing_gets_nothing() -> None:
     region = dataclasses.replace(REGION, interface_id=None)
-    with pytest.raises(exception.NotProgrammable):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
+    ):
         image_selection.choose(BY_ID, region, [image(1)], RULES)
 
 
@@ -360,7 +368,10 @@ def test_what_is_not_allowed_is_told_of_where_others_do_not_fit_either() -> None
         1, {"accel:function_id": FUNCTION_ID, "accel:region_uuid": OTHER_REGION_ID}
     )
     error = none(
-        exception.ImageMismatch, BY_FUNCTION, other, image(2, status="deactivated")
+        exception.ImageReason.MISMATCH,
+        BY_FUNCTION,
+        other,
+        image(2, status="deactivated"),
     )
     assert OTHER_REGION_ID in str(error)
     assert "deactivated" in str(error)
@@ -394,8 +405,8 @@ TENANTS = st.builds(
 def outcome(images: list[Image]) -> object:
     try:
         return chosen(BY_FUNCTION, *images).id
-    except (exception.ImageAmbiguous, exception.ImageMismatch) as error:
-        return type(error)
+    except exception.ImageUnusable as error:
+        return error.reason
     except exception.ImageNotFound as error:
         return type(error)
 
@@ -419,9 +430,12 @@ def test_an_image_is_chosen_if_it_is_the_only_one_that_fits(
     if len(fitting) == 1:
         assert outcome(images) == fitting[0].id
     elif fitting:
-        assert outcome(images) is exception.ImageAmbiguous
+        assert outcome(images) is exception.ImageReason.AMBIGUOUS
     else:
-        assert outcome(images) in (exception.ImageNotFound, exception.ImageMismatch)
+        assert outcome(images) in (
+            exception.ImageNotFound,
+            exception.ImageReason.MISMATCH,
+        )
 
 
 @patient

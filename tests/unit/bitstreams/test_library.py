@@ -30,6 +30,8 @@ from os_acc.bitstreams.source import has
 from os_acc.objects.image import BitstreamRequest, Image, ImageFormat
 from os_acc.store.locks import Locks
 from os_acc.testing import bitstreams
+from tests.expected_errors import has as has_values
+from tests.expected_errors import raises
 from tests.unit.bitstreams.fake_source import PIECE, Place, id_of, image_of
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
@@ -130,7 +132,7 @@ def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> No
     ("wish", "error"),
     [
         (BitstreamRequest(bitstream_id=id_of(9)), exception.ImageNotFound),
-        (BitstreamRequest(bitstream_id=id_of(3)), exception.ImageMismatch),
+        (BitstreamRequest(bitstream_id=id_of(3)), exception.ImageReason.MISMATCH),
         (BitstreamRequest(function_name="nothing"), exception.ImageNotFound),
     ],
     ids=str,
@@ -138,7 +140,7 @@ def test_threads_that_ask_first_together_ask_the_same_source(cache: Cache) -> No
 def test_a_wish_that_cannot_be_met_is_told(
     made: Library, place: Place, wish: BitstreamRequest, error: type[Exception]
 ) -> None:
-    with pytest.raises(error):
+    with raises(error):
         made.image_for(wish, REGION, patiently())
     assert place.begun == []
 
@@ -172,7 +174,9 @@ def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
     wish = BitstreamRequest(function_name="loopback")
     assert made.image_for(wish, REGION, patiently()).id == id_of(1)
     change(place, 1, {"function_name": "loopback", "region_uuid": OTHER_REGION_ID})
-    with pytest.raises(exception.ImageMismatch) as caught:
+    with pytest.raises(
+        exception.ImageUnusable, check=has_values(reason=exception.ImageReason.MISMATCH)
+    ) as caught:
         made.image_for(wish, REGION, patiently())
     assert OTHER_REGION_ID in str(caught.value)
     assert "that is allowed: 999" in str(caught.value)
@@ -240,7 +244,10 @@ def test_a_file_for_another_region_is_refused(made: Library, place: Place) -> No
     change(place, 3, {"accel:function_id": FUNCTION_ID})
     image = place.all[id_of(3)]
     with (
-        pytest.raises(exception.ImageMismatch),
+        pytest.raises(
+            exception.ImageUnusable,
+            check=has_values(reason=exception.ImageReason.MISMATCH),
+        ),
         made.fetched(image, patiently(), region=REGION),
     ):
         pytest.fail("it is built for another region")
@@ -251,8 +258,8 @@ def test_a_file_for_another_region_is_refused(made: Library, place: Place) -> No
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (LOOPBACK[:40], exception.ImageInvalid, "loopback1"),
-        (b"\x7fELF" + LOOPBACK, exception.ImageInvalid, "ELF"),
+        (LOOPBACK[:40], exception.ImageReason.INVALID, "loopback1"),
+        (b"\x7fELF" + LOOPBACK, exception.ImageReason.INVALID, "ELF"),
         (b"anything else", exception.ImageRefused, "raw"),
     ],
 )
@@ -262,7 +269,7 @@ def test_a_file_that_is_no_bitstream_is_refused(
     place = Place(content)
     made = Library(lambda: place, cache, RULES)
     with (
-        pytest.raises(error, match=message),
+        raises(error, match=message),
         made.fetched(place.only, patiently()),
     ):
         pytest.fail("it was taken for a bitstream")
@@ -317,7 +324,9 @@ def signed(place: Place, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Libra
     def verify(image: Image, file, certificates: str, deadline: float) -> None:
         assert certificates == "/trusted"
         if not file.read(1) == b"X":
-            raise exception.ImageInvalid(f"{image} is not signed so")
+            raise exception.ImageUnusable(
+                f"{image} is not signed so", reason=exception.ImageReason.INVALID
+            )
 
     monkeypatch.setattr(signature, "verify", verify)
     return Library(lambda: place, cache, rules, "/trusted")
@@ -354,7 +363,11 @@ def test_a_bad_signature_of_a_sound_file_is_told_at_once(
     made = image_of(content, 1, properties=place.all[id_of(1)].properties)
     place.all[made.id], place.contents[made.id] = made, content
     with (
-        pytest.raises(exception.ImageInvalid, match="not signed so"),
+        pytest.raises(
+            exception.ImageUnusable,
+            check=has_values(reason=exception.ImageReason.INVALID),
+            match="not signed so",
+        ),
         signed.fetched(made, patiently()),
     ):
         pytest.fail("its signature is bad")
@@ -379,7 +392,11 @@ def test_a_name_means_the_one_bitstream_that_is_allowed(
     change(place, 3, name="loopback1", tags=frozenset())
     assert made.named("loopback1", patiently()).id == id_of(1)
     change(place, 2, visibility="public")
-    with pytest.raises(exception.ImageAmbiguous, match=f"{id_of(1)}, {id_of(2)}"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has_values(reason=exception.ImageReason.AMBIGUOUS),
+        match=f"{id_of(1)}, {id_of(2)}",
+    ):
         made.named("loopback1", patiently())
 
 

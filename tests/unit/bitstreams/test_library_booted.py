@@ -17,6 +17,7 @@ from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.options import InvisibleImage
 from os_acc.store.locks import Locks
+from tests.expected_errors import has
 from tests.unit.bench import uuid_of
 from tests.unit.bitstreams.fake_source import Place, id_of
 from tests.unit.bitstreams.image_examples import RULES
@@ -40,7 +41,10 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
 def made(cache: Cache, unseen: InvisibleImage, place: Place | None = None) -> Library:
     def source() -> Place:
         if place is None:
-            raise exception.ImageServiceNotConfigured("[os_acc_glance] is empty")
+            raise exception.InvalidConfiguration(
+                "[os_acc_glance] is empty",
+                reason=exception.ConfigurationReason.NOT_CONFIGURED,
+            )
         return place
 
     return Library(source, cache, RULES, unseen=unseen)
@@ -86,14 +90,21 @@ def test_a_host_without_a_source_asks_nobody_unless_it_has_to(
 ) -> None:
     assert made(cache, InvisibleImage.TOLD).booted(id_of(1), OURS, math.inf) is None
     assert [record.levelname for record in log.records] == ["DEBUG"]
-    with pytest.raises(exception.ImageServiceNotConfigured):
+    with pytest.raises(
+        exception.InvalidConfiguration,
+        check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
+    ):
         made(cache, InvisibleImage.REFUSED).booted(id_of(1), OURS, math.inf)
 
 
 def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
     class Silent(Place):
         def image(self, image_id: str, deadline: float):
-            raise exception.ImageServiceUnavailable("nobody answers")
+            raise exception.ServiceUnavailable(
+                "nobody answers", service=exception.ServiceType.IMAGE
+            )
 
-    with pytest.raises(exception.ImageServiceUnavailable):
+    with pytest.raises(
+        exception.ServiceUnavailable, check=has(service=exception.ServiceType.IMAGE)
+    ):
         made(cache, InvisibleImage.TOLD, Silent()).booted(id_of(1), OURS, math.inf)

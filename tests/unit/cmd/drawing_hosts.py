@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from os_acc.cmd.device_states import DeviceState, DeviceStatus
 from os_acc.cmd.drawing.snapshot import Accelerator, HostSnapshot
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.view import Host
 from os_acc.numa.affinity import GuestCells
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
@@ -128,7 +128,12 @@ def scene(
             MappingProxyType(dict(sorted(found.items()))),
             MappingProxyType({n: IommuGroup(n, tuple(m)) for n, m in groups.items()}),
             MappingProxyType({}),
-            MappingProxyType({each: HostStepFailed("<odd>") for each in unreadable}),
+            MappingProxyType(
+                {
+                    each: HostStepFailed("<odd>", reason=StepReason.REFUSED)
+                    for each in unreadable
+                }
+            ),
         ),
         states=MappingProxyType({each.address: each for each in states}),
         parents=MappingProxyType(

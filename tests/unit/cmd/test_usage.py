@@ -66,7 +66,7 @@ def test_debug_shows_the_traceback(console: Console) -> None:
     ran = console.run("--debug", "plug", "--instance", uuid_of(1))
     assert ran.status == 1
     assert "Traceback" in ran.err
-    assert "LeaseNotFound" in ran.err
+    assert "NotFound" in ran.err
 
 
 def test_what_could_not_be_undone_is_told_with_the_error(console: Console) -> None:

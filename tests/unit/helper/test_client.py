@@ -21,6 +21,7 @@ from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import binding, holders, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
+from tests.expected_errors import has, raises
 from tests.unit.bench import privileged_here, uuid_of
 
 FIRST, SECOND = (PciAddress(0, 0x17, 0, number) for number in range(2))
@@ -147,22 +148,22 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
         (CallResult(Outcome.BUSY, errno.EBUSY), exception.DeviceStuck, "earlier write"),
         (
             CallResult(Outcome.REFUSED, errno.EIO, "unbind"),
-            exception.HostStepFailed,
+            exception.StepReason.REFUSED,
             "unbind: EIO",
         ),
         (
             CallResult(Outcome.NO_EFFECT, 0, "driver", "nouveau"),
-            exception.BindRefused,
+            exception.StepReason.BIND,
             "is with nouveau",
         ),
         (
             CallResult(Outcome.NO_EFFECT, 0, "driver"),
-            exception.BindRefused,
+            exception.StepReason.BIND,
             "no driver",
         ),
         (
             CallResult(Outcome.NO_EFFECT, 0, "driver_override", "x"),
-            exception.HostStepFailed,
+            exception.StepReason.REFUSED,
             "driver_override: no-effect, found x",
         ),
         (
@@ -172,14 +173,14 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
         ),
         (
             CallResult(Outcome.FAILED, 0, "worker", "KeyError: 'x'"),
-            exception.HostStepFailed,
+            exception.StepReason.REFUSED,
             "worker raised KeyError: 'x'",
         ),
     ],
 )
 def test_each_outcome_is_one_typed_error(here, answer, deadline, result, error, text):
     answer(binding, "take", (OK, result))
-    with pytest.raises(error, match=text) as caught:
+    with raises(error, match=text) as caught:
         here.take(LEASE, deadline)
     assert str(SECOND) in str(caught.value)
     if isinstance(caught.value, exception.HostError):
@@ -217,7 +218,11 @@ def test_a_pf_that_refuses_is_named(here, answer, deadline):
     answer(
         sriov, "set_num_vfs", CallResult(Outcome.REFUSED, errno.ERANGE, "sriov_numvfs")
     )
-    with pytest.raises(exception.HostStepFailed, match="ERANGE"):
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.REFUSED),
+        match="ERANGE",
+    ):
         here.set_num_vfs(PF, 9, 1, deadline)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.attributes import boot_id
+from tests.expected_errors import has
 from tests.unit.host.tree import Sysfs
 
 PATH = "proc/sys/kernel/random/boot_id"
@@ -26,5 +27,7 @@ def test_without_a_uuid_nobody_knows_which_boot_it_is(
 ) -> None:
     if text is not None:
         sysfs.put(PATH, text)
-    with pytest.raises(HostStepFailed, match="boot_id"):
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match="boot_id"
+    ):
         boot_id(sysfs.root)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host import dfl
 from os_acc.host.dfl import DflCard, DflPort, read_card
+from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
 
 INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
@@ -138,7 +139,7 @@ def test_of_a_port_in_reset_nothing_is_known(
 
     def read_text(path: str) -> str | None:
         if path.endswith("afu_id"):
-            raise HostStepFailed("cannot read it", errno=16)
+            raise HostStepFailed("cannot read it", errno=16, reason=StepReason.REFUSED)
         return Path(path).read_text().strip() if os.path.exists(path) else None
 
     monkeypatch.setattr(dfl, "read_text", read_text)
@@ -195,6 +196,8 @@ def test_what_nobody_understands_is_an_error_with_the_address(
 ) -> None:
     card.port(0, "dfl-port.0")
     card.put(path, text)
-    with pytest.raises(HostStepFailed, match=PLAIN) as caught:
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match=PLAIN
+    ) as caught:
         read_card(sysfs.root, address())
     assert caught.value.address == PLAIN

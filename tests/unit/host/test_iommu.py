@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.exception import HostStepFailed, IommuUnavailable
+from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.iommu import blocking_regions, iommu_on, read_group
 from os_acc.host.pci import scan
+from tests.expected_errors import has
 from tests.unit.host.tree import Sysfs, address
 
 GPU, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
@@ -70,7 +71,9 @@ def test_a_broken_group_is_set_aside_and_named(sysfs: Sysfs) -> None:
     host = scan(sysfs.root)
     assert list(host.groups) == [2]
     assert list(host.unreadable) == ["iommu group 1"]
-    with pytest.raises(IommuUnavailable, match="dragons"):
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.IOMMU), match="dragons"
+    ):
         host.group_of(address(GPU))
 
 
@@ -92,5 +95,7 @@ def test_the_regions_are_read_whole_or_not_at_all(
 def test_a_malformed_region_is_a_typed_error(sysfs: Sysfs, line: str) -> None:
     sysfs.function(GPU, group=1)
     sysfs.put("sys/kernel/iommu_groups/1/reserved_regions", line)
-    with pytest.raises(HostStepFailed, match="reserved_regions"):
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match="reserved_regions"
+    ):
         read_group(sysfs.root, 1)

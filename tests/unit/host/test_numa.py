@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from os_acc.exception import HostStepFailed
+from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.attributes import number_list
 from os_acc.host.numa import read_topology
 from os_acc.objects.numa import MemoryPages, NUMATopology
+from tests.expected_errors import has
 from tests.unit.host.tree import Sysfs
 
 NODES = "sys/devices/system/node"
@@ -131,7 +132,9 @@ def test_without_memory_to_tell_of_there_is_no_cell(without_numa: Sysfs) -> None
 
 def test_memory_that_cannot_be_understood_is_told(without_numa: Sysfs) -> None:
     without_numa.put("proc/meminfo", "MemTotal: much kB")
-    with pytest.raises(HostStepFailed, match="proc/meminfo"):
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match="proc/meminfo"
+    ):
         read_topology(without_numa.root)
 
 
@@ -275,7 +278,9 @@ def test_damage_is_an_error_that_names_its_place(
 ) -> None:
     put_pages(two_sockets, 0, 2048, 0, 0)
     two_sockets.put(path, text)
-    with pytest.raises(HostStepFailed, match=path):
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match=path
+    ):
         read_topology(two_sockets.root)
 
 
@@ -283,7 +288,9 @@ def test_what_cannot_be_read_is_an_error(two_sockets: Sysfs) -> None:
     path = two_sockets.path / f"{NODES}/node1/cpulist"
     path.unlink()
     path.mkdir()
-    with pytest.raises(HostStepFailed, match="node1/cpulist") as caught:
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match="node1/cpulist"
+    ) as caught:
         read_topology(two_sockets.root)
     assert caught.value.errno == errno.EISDIR
 
@@ -317,7 +324,9 @@ def test_whatever_else_is_no_list_is_a_typed_error(text: str) -> None:
     if not text or upward:
         assert max(number_list(text, "it"), default=0) <= 99_999
     else:
-        with pytest.raises(HostStepFailed, match="it says"):
+        with pytest.raises(
+            HostStepFailed, check=has(reason=StepReason.REFUSED), match="it says"
+        ):
             number_list(text, "it")
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from os_acc.exception import DeviceNotFound, HostStepFailed, IommuUnavailable
+from os_acc.exception import HostStepFailed, NotFound, ObjectKind, StepReason
 from os_acc.host import function as function_module
 from os_acc.host.pci import DriverBinding, read_binding, read_function, scan
 from os_acc.objects.pci import PciFunction, PciIdentity, PciRole
+from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
 
 PF = "0000:5e:00.0"
@@ -153,13 +154,15 @@ def test_one_broken_function_is_set_aside_and_named(
 ) -> None:
     (sysfs.function(sriov_totalvfs="0") / attribute).write_text(text + "\n")
     sysfs.function(PF)
-    with pytest.raises(HostStepFailed, match=PLAIN) as caught:
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match=PLAIN
+    ) as caught:
         read_function(sysfs.root, address())
     assert caught.value.address == PLAIN
     host = scan(sysfs.root)
     assert list(host.functions) == [address(PF)]
     assert list(host.unreadable) == [PLAIN]
-    with pytest.raises(DeviceNotFound, match="unreadable"):
+    with pytest.raises(NotFound, check=has(kind=ObjectKind.DEVICE), match="unreadable"):
         host.function(address())
 
 
@@ -192,16 +195,16 @@ def test_a_host_without_pci_is_empty(tmp_path: Path) -> None:
 def test_an_unlistable_bus_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "sys/bus/pci").mkdir(parents=True)
     (tmp_path / "sys/bus/pci/devices").symlink_to("devices")
-    with pytest.raises(HostStepFailed):
+    with pytest.raises(HostStepFailed, check=has(reason=StepReason.REFUSED)):
         scan(str(tmp_path))
 
 
 def test_what_is_not_there_is_named(sysfs: Sysfs) -> None:
     sysfs.function()
     host = scan(sysfs.root)
-    with pytest.raises(DeviceNotFound, match=PF):
+    with pytest.raises(NotFound, check=has(kind=ObjectKind.DEVICE), match=PF):
         host.function(address(PF))
-    with pytest.raises(IommuUnavailable) as caught:
+    with pytest.raises(HostStepFailed, check=has(reason=StepReason.IOMMU)) as caught:
         host.group_of(address())
     assert caught.value.address == PLAIN
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.exception import DeviceNotFound, HostStepFailed
+from os_acc.exception import HostStepFailed, NotFound, ObjectKind, StepReason
 from os_acc.host.pci import scan
 from os_acc.host.usage import host_uses, read_usage
+from tests.expected_errors import has
 from tests.unit.host.tree import PLAIN, Sysfs, address
 
 NVME, OTHER = "0000:5e:00.0", "0000:5f:00.0"
@@ -95,7 +96,9 @@ def test_without_mountinfo_the_source_still_tells(sysfs: Sysfs, disk: Path) -> N
 
 def test_without_proc_nobody_knows_what_is_used(sysfs: Sysfs, disk: Path) -> None:
     (sysfs.path / "proc/self/mountinfo").unlink()
-    with pytest.raises(HostStepFailed, match="mountinfo"):
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.REFUSED), match="mountinfo"
+    ):
         use(sysfs, NVME)
 
 
@@ -219,7 +222,7 @@ def test_a_framebuffer_is_used_while_the_console_is_on_it(
 
 
 def test_nothing_is_said_about_a_function_that_is_not_there(sysfs: Sysfs) -> None:
-    with pytest.raises(DeviceNotFound):
+    with pytest.raises(NotFound, check=has(kind=ObjectKind.DEVICE)):
         use(sysfs, PLAIN)
 
 

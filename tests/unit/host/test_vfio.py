@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.exception import VfioUnavailable
+from os_acc.exception import HostStepFailed, StepReason
 from os_acc.host.pci import scan
 from os_acc.host.vfio import (
     denylisted,
@@ -12,11 +12,14 @@ from os_acc.host.vfio import (
     leaves_group_viable,
     vfio_ready,
 )
+from tests.expected_errors import has
 from tests.unit.host.tree import Sysfs, address
 
 
 def test_vfio_is_ready_once_its_driver_is_there(sysfs: Sysfs) -> None:
-    with pytest.raises(VfioUnavailable, match="modprobe"):
+    with pytest.raises(
+        HostStepFailed, check=has(reason=StepReason.VFIO), match="modprobe"
+    ):
         vfio_ready(sysfs.root)
     (sysfs.path / "sys/bus/pci/drivers/vfio-pci").mkdir(parents=True)
     vfio_ready(sysfs.root)

@@ -119,7 +119,9 @@ def test_without_an_event_it_is_looked_at_now_and_then(ears, looks):
 
 def test_events_that_cannot_be_heard_leave_the_looks_now_and_then(looks, caplog):
     def deaf():
-        raise exception.HostStepFailed("no netlink here")
+        raise exception.HostStepFailed(
+            "no netlink here", reason=exception.StepReason.REFUSED
+        )
 
     watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, deaf)
     watcher.start()
@@ -131,7 +133,11 @@ def test_events_that_cannot_be_heard_leave_the_looks_now_and_then(looks, caplog)
 def test_nothing_heard_any_more_is_said_once_and_looked_at_now_and_then(
     ears, looks, caplog
 ):
-    ears.said.put(exception.HostStepFailed("the socket has gone"))
+    ears.said.put(
+        exception.HostStepFailed(
+            "the socket has gone", reason=exception.StepReason.REFUSED
+        )
+    )
     watcher = monitor.HostMonitor(monitor.FaultTracker(), looks, 0.01, lambda: ears)
     watcher.start()
     looks.wait()

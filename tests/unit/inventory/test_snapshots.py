@@ -139,7 +139,11 @@ def test_a_look_that_hangs_is_the_only_one(old, ended):
 
 
 @pytest.mark.parametrize(
-    "failure", [exception.HostStepFailed("no /sys here"), OSError("no /sys here")]
+    "failure",
+    [
+        exception.HostStepFailed("no /sys here", reason=exception.StepReason.REFUSED),
+        OSError("no /sys here"),
+    ],
 )
 def test_a_look_that_fails_leaves_what_was_seen(old, ended, caplog, failure):
     def look():

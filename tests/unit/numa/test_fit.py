@@ -26,6 +26,7 @@ from os_acc.objects.numa import (
     NUMAPolicy,
     NUMATopology,
 )
+from tests.expected_errors import has
 from tests.unit.numa import cases, oracle
 
 seeds = st.integers(0, 2**32)
@@ -323,7 +324,11 @@ def test_a_host_may_have_more_cells_than_the_bound_if_few_can_carry_a_guest() ->
     found = fit_to_host(Question(NUMATopology((*bare, *cells)), guest(4)))
     assert found.cells == (0,)
     large = Question(NUMATopology((*bare, *host(MAX_CELLS + 1).cells)), guest(4))
-    with pytest.raises(exception.FitTooLarge, match=f"{MAX_CELLS + 1} cells") as caught:
+    with pytest.raises(
+        exception.FitUndecided,
+        check=has(reason=exception.FitReason.TOO_LARGE),
+        match=f"{MAX_CELLS + 1} cells",
+    ) as caught:
         fit_to_host(large)
     refused = [each.host_cell for each in caught.value.refusals]
     assert refused == [cell.id for cell in bare]
@@ -348,7 +353,11 @@ def test_the_budget_is_how_many_ways_are_tried() -> None:
         elsewhere, pools=(*elsewhere.pools, DevicePool("more", 1, 5))
     )
     assert fit_to_host(apart, budget=2).cells == (0, 3)
-    with pytest.raises(exception.FitTooHard, match="1 ways") as caught:
+    with pytest.raises(
+        exception.FitUndecided,
+        check=has(reason=exception.FitReason.TOO_HARD),
+        match="1 ways",
+    ) as caught:
         fit_to_host(apart, budget=1)
     assert not caught.value.retryable
     assert caught.value.refusals == ()

@@ -15,6 +15,7 @@ from os_acc.numa.fit.search import fit_to_host
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects.numa import InstanceNUMACell, InstanceNUMATopology, NUMAPolicy
 from os_acc.testing import HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import Bench, instance, request
 
 GPU = "0000:17:00.0"
@@ -38,7 +39,10 @@ def test_each_policy_treats_a_device_as_one_without_a_node(
     host: Bench, policy: NUMAPolicy
 ) -> None:
     if policy in REFUSED:
-        with pytest.raises(exception.NUMAPolicyUnmet):
+        with pytest.raises(
+            exception.NoDeviceAvailable,
+            check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        ):
             plug(host, policy, 0)
         return
     (entry,) = plug(host, policy, 0)
@@ -46,7 +50,7 @@ def test_each_policy_treats_a_device_as_one_without_a_node(
 
 
 def test_there_is_no_other_cell(host: Bench) -> None:
-    with pytest.raises(exception.InvalidInstanceInfo, match="host are 0"):
+    with pytest.raises(exception.InvalidInput, match="host are 0"):
         plug(host, NUMAPolicy.PREFERRED, 1)
 
 
@@ -57,7 +61,7 @@ def test_networks_may_leave_it_there_and_nowhere_else(host: Bench) -> None:
     assert cell.network_info.physnets == {"foo"}
     assert cell.network_info.tunneled
     elsewhere = NetworkAffinity(tunnel=frozenset({1}))
-    with pytest.raises(exception.InvalidNetworkNUMAAffinity, match="has 1"):
+    with pytest.raises(exception.InvalidConfiguration, match="has 1"):
         elsewhere.on(topology)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oslo_config import cfg
 
-from os_acc.exception import InvalidNetworkNUMAAffinity
+from os_acc.exception import InvalidConfiguration
 from os_acc.numa.network_options import (
     NUMA_NODES,
     PHYSNETS,
@@ -93,7 +93,7 @@ def test_given_and_empty_by_a_program_as_well(configure: Configure) -> None:
 
 @pytest.mark.parametrize("group", ["", "[neutron_physnet_a]\n", "[neutron_physnet_A]"])
 def test_a_listed_network_needs_its_nodes(configure: Configure, group: str) -> None:
-    with pytest.raises(InvalidNetworkNUMAAffinity) as caught:
+    with pytest.raises(InvalidConfiguration) as caught:
         NetworkAffinity.load(configure(f"[neutron]\nphysnets = a\n{group}"))
     assert "[neutron] physnets has 'a'" in caught.value.message
     assert "[neutron_physnet_a] numa_nodes" in caught.value.message
@@ -120,7 +120,7 @@ def test_a_node_has_to_be_the_hosts(
 ) -> None:
     text = f"[neutron_physnet_a]\nnuma_nodes = 0\n[neutron]\nphysnets = a\n[{group}]\n"
     affinity = NetworkAffinity.load(configure(f"{text}numa_nodes = {value}"))
-    with pytest.raises(InvalidNetworkNUMAAffinity) as caught:
+    with pytest.raises(InvalidConfiguration) as caught:
         affinity.on(HOST)
     assert f"[{group}] numa_nodes has {value.split(',')[-1]}," in caught.value.message
     assert "the host's NUMA nodes are 0, 1" in caught.value.message
@@ -147,7 +147,7 @@ def test_a_list_of_nodes_that_is_none_is_an_error_with_its_option(
     configure: Configure, group: str, value: str, named: str
 ) -> None:
     text = f"[neutron_physnet_a]\nnuma_nodes = 0\n[neutron]\nphysnets = a\n[{group}]\n"
-    with pytest.raises(InvalidNetworkNUMAAffinity) as caught:
+    with pytest.raises(InvalidConfiguration) as caught:
         NetworkAffinity.load(configure(f"{text}numa_nodes = {value}"))
     assert caught.value.message.startswith(f"[{group}] numa_nodes")
     assert named in caught.value.message
@@ -161,7 +161,7 @@ def test_a_list_of_nodes_that_is_none_is_an_error_with_its_option(
 def test_a_list_of_networks_that_is_none_is_an_error_with_its_option(
     configure: Configure, value: str, named: str
 ) -> None:
-    with pytest.raises(InvalidNetworkNUMAAffinity) as caught:
+    with pytest.raises(InvalidConfiguration) as caught:
         NetworkAffinity.load(configure(f"[neutron]\nphysnets = {value}"))
     assert caught.value.message.startswith("[neutron] physnets")
     assert named in caught.value.message
@@ -206,9 +206,7 @@ def test_an_option_of_that_name_and_another_type_is_refused(
 ) -> None:
     conf = cfg.ConfigOpts()
     conf.register_opt(option, group=group)
-    with pytest.raises(
-        InvalidNetworkNUMAAffinity, match=f"\\[{group}\\] {option.name}"
-    ):
+    with pytest.raises(InvalidConfiguration, match=f"\\[{group}\\] {option.name}"):
         register(conf)
 
 

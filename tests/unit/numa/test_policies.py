@@ -79,7 +79,7 @@ def test_flavor_and_image_have_to_agree(
         }
     )
     if flavor and image and flavor is not image:
-        with pytest.raises(exception.InvalidNUMAPolicy) as caught:
+        with pytest.raises(exception.InvalidInput) as caught:
             Policies.of(instance, flavor.value)
         assert flavor.value in str(caught.value)
         assert image.value in str(caught.value)
@@ -95,7 +95,7 @@ def test_what_is_no_policy_is_named_with_its_place(place: str, value: object) ->
         info["image_properties"] = {"hw_pci_numa_affinity_policy": value}
     if place == "port":
         info["port_numa_policies"] = {"1": value}
-    with pytest.raises(exception.InvalidNUMAPolicy) as caught:
+    with pytest.raises(exception.InvalidInput) as caught:
         Policies.of(InstanceInfo.from_api(info), value if place == "flavor" else None)
     assert repr(value) in str(caught.value)
     assert place in str(caught.value)

@@ -293,14 +293,14 @@ def test_num_vfs_is_for_the_pf_and_not_for_its_vfs(number: object) -> None:
     ],
 )
 def test_what_cannot_be_understood_is_named(value: str, named: str) -> None:
-    with pytest.raises(exception.InvalidDeviceSpec) as caught:
+    with pytest.raises(exception.InvalidConfiguration) as caught:
         parse(["[]", value])
     assert named in str(caught.value)
 
 
 @pytest.mark.parametrize("values", [None, '{"address": "*"}', 1, {"address": "*"}])
 def test_the_option_is_a_list(values: object) -> None:
-    with pytest.raises(exception.InvalidDeviceSpec, match="list"):
+    with pytest.raises(exception.InvalidConfiguration, match="list"):
         parse(values)
 
 
@@ -362,7 +362,7 @@ nearly_specs = st.fixed_dictionaries(
 def test_any_value_is_a_device_spec_or_an_invalid_device_spec(values) -> None:
     try:
         spec = parse(values)
-    except exception.InvalidDeviceSpec:
+    except exception.InvalidConfiguration:
         return
     for found in HOST.values():
         tags = spec.match(found, NETDEVS, HOST)

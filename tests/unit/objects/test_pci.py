@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from os_acc.exception import InvalidPciAddress
+from os_acc.exception import InvalidInput
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 
 ADDRESSES = st.builds(
@@ -34,7 +34,7 @@ def test_an_address_is_read_as_it_is_written(address):
 def test_any_text_is_an_address_or_refused(text):
     try:
         found = PciAddress.parse(text)
-    except InvalidPciAddress:
+    except InvalidInput:
         return
     assert PciAddress.parse(str(found)) == found
 
@@ -58,7 +58,7 @@ def test_any_text_is_an_address_or_refused(text):
     ],
 )
 def test_what_is_no_address_is_refused_with_an_example(text):
-    with pytest.raises(InvalidPciAddress) as caught:
+    with pytest.raises(InvalidInput) as caught:
         PciAddress.parse(text)
     assert repr(text) in str(caught.value)
     assert "0000:3b:02.1" in caught.value.hint
@@ -79,7 +79,7 @@ def test_what_is_no_address_is_refused_with_an_example(text):
     ],
 )
 def test_a_part_out_of_its_range_is_refused(parts):
-    with pytest.raises(InvalidPciAddress):
+    with pytest.raises(InvalidInput):
         PciAddress(*parts)
 
 

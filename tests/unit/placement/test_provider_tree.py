@@ -359,7 +359,7 @@ def test_a_node_that_the_tree_does_not_have_is_told(nova, writer):
     tree = nova.known
     error = is_told(
         lambda: writer.write(tree, "elsewhere", [capacity()], {}),
-        exception.NodeNotFound,
+        exception.InvalidInput,
         "elsewhere",
     )
     assert error.hint

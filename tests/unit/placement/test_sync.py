@@ -20,6 +20,7 @@ from os_acc.objects.device import CardProvider
 from os_acc.placement import sync
 from os_acc.placement.client import Client
 from os_acc.placement.sync import SyncResult
+from tests.expected_errors import has, kind_of
 from tests.unit.bench import uuid_of
 from tests.unit.placement.capacity_examples import CLASS
 from tests.unit.placement.placement_double import NODE, Provider
@@ -27,7 +28,7 @@ from tests.unit.placement.publishing import ONE, TWO, Service, capacity
 
 
 def kinds(found):
-    return [type(each.error) for each in found.refused]
+    return [kind_of(each.error) for each in found.refused]
 
 
 # -- what it costs -----------------------------------------------------------------
@@ -69,7 +70,14 @@ def test_the_first_time_each_name_is_made_once(double, service):
 @pytest.mark.parametrize("version", ["1.0", "1.25"])
 def test_a_placement_that_is_too_old_is_told(double, service, version):
     double.version = version
-    with pytest.raises(exception.PlacementTooOld, match=re.escape(version)):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(
+            service=exception.ServiceType.PLACEMENT,
+            reason=exception.OutageReason.TOO_OLD,
+        ),
+        match=re.escape(version),
+    ):
         service.sync(ONE)
     assert double.writes() == []
 
@@ -99,7 +107,7 @@ def test_a_standard_trait_that_is_too_new_costs_itself_alone(double, service):
     wanted = capacity(1, traits=("HW_NIC_SRIOV", "HW_YOUNGER", "CUSTOM_FAST"))
     for is_new in (True, False):
         found = service.sync(wanted, TWO)
-        assert kinds(found) == [exception.PlacementRefused]
+        assert kinds(found) == [exception.RefusalReason.REFUSED]
         assert "HW_YOUNGER" in str(found.refused[0])
         assert bool(found.writes) is is_new
     assert double.providers[ONE.uuid].traits == {"HW_NIC_SRIOV", "CUSTOM_FAST"}
@@ -109,7 +117,7 @@ def test_a_standard_trait_that_is_too_new_costs_itself_alone(double, service):
 def test_a_standard_class_that_is_too_new_costs_its_inventory_alone(double, service):
     wanted = capacity(1, name="YOUNGER")
     found = service.sync(wanted, TWO)
-    assert kinds(found) == [exception.PlacementRefused]
+    assert kinds(found) == [exception.RefusalReason.REFUSED]
     assert double.providers[ONE.uuid].inventories == {}
     assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
 
@@ -137,7 +145,7 @@ def test_a_storm_of_conflicts_has_an_end_and_blocks_nobody_else(double, service)
     code = "placement.concurrent_update"
     double.trouble("PUT", stormy, 409, code=code, times=10**6)
     found = service.sync(ONE, TWO)
-    assert kinds(found) == [exception.PlacementConflict]
+    assert kinds(found) == [exception.RefusalReason.CONFLICT]
     tries = [
         each for each in double.requests if each == f"PUT /resource_providers/{stormy}"
     ]
@@ -148,7 +156,7 @@ def test_a_storm_of_conflicts_has_an_end_and_blocks_nobody_else(double, service)
 def test_a_storm_ends_with_the_time(double, service, monkeypatch):
     monkeypatch.setattr(sync, "_PAUSE", 10**6)
     double.trouble("PUT", "traits", 409, code="placement.concurrent_update", times=99)
-    assert kinds(service.sync(ONE)) == [exception.PlacementConflict]
+    assert kinds(service.sync(ONE)) == [exception.RefusalReason.CONFLICT]
 
 
 # -- what fails --------------------------------------------------------------------
@@ -177,7 +185,9 @@ def test_a_change_that_fails_once_is_made_up_for(double, service, method, path, 
 
 def test_a_read_that_fails_is_an_error(double, service):
     double.trouble("GET", "in_tree", 500)
-    with pytest.raises(exception.PlacementUnavailable):
+    with pytest.raises(
+        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
+    ):
         service.sync(ONE)
     assert service.sync(ONE).refused == ()
 
@@ -203,7 +213,11 @@ def test_an_answer_that_is_lost_is_made_up_for(double, service, method, path):
 
 def test_nobody_who_answers_is_told(double, service):
     double.end()
-    with pytest.raises(exception.PlacementUnavailable, match="nobody answers"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.PLACEMENT),
+        match="nobody answers",
+    ):
         service.sync(ONE)
 
 
@@ -212,7 +226,11 @@ def test_one_who_never_answers_is_waited_for_until_the_deadline(double):
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         service = Service(double, endpoint_override=address)
         began = time.monotonic()
-        with pytest.raises(exception.PlacementUnavailable, match="in time"):
+        with pytest.raises(
+            exception.ServiceUnavailable,
+            check=has(service=exception.ServiceType.PLACEMENT),
+            match="in time",
+        ):
             service.sync(ONE, seconds=0.5)
     assert time.monotonic() - began < 60
 
@@ -255,7 +273,9 @@ def test_a_generation_that_is_no_number_is_an_error(double, monkeypatch):
 def test_what_was_begun_goes_on_after_a_restart(double, service):
     """Placement went away in the middle, and so did the service."""
     double.trouble("PUT", "/inventories", times=99)
-    with pytest.raises(exception.PlacementUnavailable):
+    with pytest.raises(
+        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
+    ):
         service.sync(ONE, TWO)
     double._troubles.clear()
     assert Service(double, service.ledger).sync(ONE, TWO).refused == ()
@@ -269,7 +289,7 @@ def test_what_another_service_has_just_made_is_in_no_other_tree(double, service)
     """It is there between two reads: after the tree, before its name."""
     stranger = Provider(uuid_of(77), ONE.provider.name, None)
     double.providers[stranger.uuid] = stranger
-    assert kinds(service.sync(ONE)) == [exception.ProviderTaken]
+    assert kinds(service.sync(ONE)) == [exception.RefusalReason.NAME_TAKEN]
     del double.providers[stranger.uuid]
 
     class Late(Client):

@@ -13,6 +13,7 @@ from os_acc.objects.published import NOTHING, NameKind, PlacementName, Published
 from os_acc.placement import sync
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import SyncResult
+from tests.expected_errors import has
 from tests.unit.bench import uuid_of
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS
@@ -88,7 +89,9 @@ def test_after_the_loss_of_the_record_a_region_holds_what_it_holds(double):
 def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
     """The service goes before it is made; and then somebody else makes it."""
     double.trouble("PUT", "/traits/CUSTOM_FAST", times=99)
-    with pytest.raises(exception.PlacementUnavailable):
+    with pytest.raises(
+        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
+    ):
         service.sync(ONE)
     double._troubles.clear()
     double.traits.add("CUSTOM_FAST")
@@ -101,7 +104,9 @@ def test_a_name_is_of_our_making_once_placement_has_said_so(double, service):
 
 def test_a_name_that_was_made_is_on_record_whatever_comes_next(double, service):
     double.trouble("POST", "/resource_providers", times=99)
-    with pytest.raises(exception.PlacementUnavailable):
+    with pytest.raises(
+        exception.ServiceUnavailable, check=has(service=exception.ServiceType.PLACEMENT)
+    ):
         service.sync(ONE)
     double._troubles.clear()
     Service(double, service.ledger).sync()

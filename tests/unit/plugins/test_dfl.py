@@ -16,6 +16,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec, bitstreams, hosts
 from os_acc.testing.dfl_specs import payload
 from os_acc.testing.specs import netdev
+from tests.expected_errors import has
 from tests.unit.bench import uuid_of
 from tests.unit.fpga import (
     CARD,
@@ -109,7 +110,9 @@ def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
     fpgas.restart()
     assert not is_unknown(fpgas)
     assert fpgas.provider(CARD).device.region.function_id is None
-    with pytest.raises(exception.RegionUnknown):
+    with pytest.raises(
+        exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
+    ):
         fpgas.ask(2)
     fpgas.ask(2, function_id=GZIP)
     assert fpgas.held() == GZIP
@@ -124,7 +127,11 @@ def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
     rest = payload(GZIP, 64) + b"x" * tail
     content = bitstreams.xclbin(INTERFACE, rest, own_id=GZIP)
     image = fpgas.put("adder", content)
-    with pytest.raises(exception.ImageMismatch, match="is an xclbin"):
+    with pytest.raises(
+        exception.ImageUnusable,
+        check=has(reason=exception.ImageReason.MISMATCH),
+        match="is an xclbin",
+    ):
         fpgas.ask(1, bitstream_id=image)
     assert fpgas.programmings() == []
     assert not is_unknown(fpgas)

@@ -14,6 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.profiles import lookup, options
 from os_acc.profiles.cyborg import SERVICE, Cyborg
+from tests.expected_errors import has
 from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.profile_examples import FPGA, profile
@@ -50,7 +51,9 @@ def test_a_profile_is_found_by_name_and_by_uuid(source: Cyborg, name: str) -> No
 
 
 def test_what_cyborg_does_not_have_is_not_found(source: Cyborg) -> None:
-    with pytest.raises(exception.ProfileNotFound, match="other"):
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.PROFILE), match="other"
+    ):
         source.profile("other", soon())
 
 
@@ -99,7 +102,11 @@ def test_an_answer_that_may_be_another_one_later(
     cloud: Cloud, source: Cyborg, code: int
 ) -> None:
     cloud.statuses = [code]
-    with pytest.raises(exception.ProfilesUnavailable, match="cannot answer") as error:
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="cannot answer",
+    ) as error:
         source.profile("fpga-dp1", soon())
     assert error.value.retryable
     assert error.value.__cause__ is not None
@@ -135,7 +142,11 @@ def test_a_keystone_that_cannot_answer_now(
     cloud: Cloud, source: Cyborg, code: int
 ) -> None:
     cloud.keystone = code
-    with pytest.raises(exception.ProfilesUnavailable, match="Keystone cannot answer"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="Keystone cannot answer",
+    ):
         source.profile("fpga-dp1", soon())
 
 
@@ -149,13 +160,21 @@ def test_nobody_is_there(cloud: Cloud) -> None:
     away = cloud.conf(
         SERVICE, endpoint_override="http://127.0.0.1:1", connect_retries=1
     )
-    with pytest.raises(exception.ProfilesUnavailable, match="nobody answers"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="nobody answers",
+    ):
         Cyborg(away).profile("fpga-dp1", soon())
 
 
 def test_one_who_never_answers_is_not_waited_for(cloud: Cloud, source: Cyborg) -> None:
     cloud.silent = True
-    with pytest.raises(exception.ProfilesUnavailable, match="in time"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="in time",
+    ):
         source.profile("fpga-dp1", time.monotonic() + 0.3)
 
 

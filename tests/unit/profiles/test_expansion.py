@@ -13,6 +13,7 @@ from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import GroupPolicy
 from os_acc.profiles import expansion, parser
 from os_acc.scheduling import extra_specs
+from tests.expected_errors import has
 from tests.unit.profiles.profile_examples import BITSTREAM, FPGA, GPU, profile
 
 FOREVER = math.inf
@@ -27,7 +28,7 @@ class TwoProfiles:
         for each in (PROFILE, SMALL):
             if name == each.name:
                 return each
-        raise exception.ProfileNotFound(name)
+        raise exception.NotFound(name, kind=exception.ObjectKind.PROFILE)
 
 
 def fold(name=PROFILE.name, **more):
@@ -130,7 +131,9 @@ def test_a_key_of_which_the_profile_says_nothing_is_added():
 
 
 def test_a_profile_that_nobody_has_is_an_error():
-    with pytest.raises(exception.ProfileNotFound):
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.PROFILE)
+    ):
         expansion.expanded({expansion.KEY: "other"}, TwoProfiles(), FOREVER)
 
 

@@ -20,6 +20,7 @@ from os_acc import deadlines, exception
 from os_acc.objects.profile import DeviceProfile
 from os_acc.profiles import parser
 from os_acc.profiles.files import ProfileFiles
+from tests.expected_errors import has
 from tests.unit.profiles.profile_examples import profile
 
 FOREVER = math.inf
@@ -90,7 +91,9 @@ def test_a_list_alone_is_a_catalogue(place):
 def test_a_change_is_seen_at_once(place):
     write(place, profile())
     catalogue = ProfileFiles(str(place))
-    with pytest.raises(exception.ProfileNotFound):
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.PROFILE)
+    ):
         catalogue.profile("new", FOREVER)
     write(place, profile("new"))
     assert catalogue.profile("new", FOREVER).name == "new"
@@ -358,7 +361,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, made, told):
     (_, good), (where, wrong) = found
     assert good.name == "a"
     assert where == str(tmp_path / "b.yaml")
-    assert isinstance(wrong, exception.ProfilesUnavailable)
+    assert isinstance(wrong, exception.ServiceUnavailable)
+    assert wrong.reason is exception.OutageReason.LOCAL_SOURCE
     assert told in str(wrong)
 
 
@@ -369,7 +373,10 @@ def test_a_file_may_be_a_link(tmp_path, place):
 
 
 def test_no_file_at_all_may_be_there_later(place):
-    with pytest.raises(exception.ProfilesUnavailable) as caught:
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+    ) as caught:
         ProfileFiles(str(place)).profile("a", FOREVER)
     assert caught.value.retryable
 

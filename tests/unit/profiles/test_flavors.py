@@ -12,6 +12,7 @@ import pytest
 from os_acc import exception
 from os_acc.profiles import expansion, parser
 from os_acc.profiles.flavors import SERVICE, Flavors
+from tests.expected_errors import has
 from tests.unit.keystone_double import soon
 from tests.unit.profiles.cloud_double import Cloud, running
 from tests.unit.profiles.profile_examples import FPGA, GPU, profile
@@ -62,7 +63,9 @@ def test_a_flavor_that_nobody_has_made(
     cloud: Cloud, flavors: Flavors, size: int
 ) -> None:
     cloud.page = size
-    with pytest.raises(exception.FlavorNotFound, match="m1"):
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.FLAVOR), match="m1"
+    ):
         flavors.apply("m1", PROPERTIES, PREFIX, soon())
     assert writes(cloud) == []
 
@@ -99,20 +102,32 @@ def test_what_nova_refuses_changes_nothing(cloud: Cloud, flavors: Flavors) -> No
     flavors.apply("7", PROPERTIES, PREFIX, soon())
     before = dict(cloud.flavors["7", "m7"])
     cloud.bad = "os_acc_fpga-dp1_0:function_name"
-    with pytest.raises(exception.FlavorRefused, match="does not exist"):
+    with pytest.raises(
+        exception.ServiceRefused,
+        check=has(service=exception.ServiceType.COMPUTE),
+        match="does not exist",
+    ):
         flavors.apply("7", {cloud.bad: "gzip"}, PREFIX, soon())
     assert cloud.flavors["7", "m7"] == before
 
 
 def test_a_nova_that_is_too_old(cloud: Cloud, flavors: Flavors) -> None:
     cloud.oldest = True
-    with pytest.raises(exception.FlavorRefused, match=r"2\.86"):
+    with pytest.raises(
+        exception.ServiceRefused,
+        check=has(service=exception.ServiceType.COMPUTE),
+        match=r"2\.86",
+    ):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
 def test_flavors_are_an_administrators(cloud: Cloud, flavors: Flavors) -> None:
     cloud.statuses = [403]
-    with pytest.raises(exception.FlavorRefused, match="administrator"):
+    with pytest.raises(
+        exception.ServiceRefused,
+        check=has(service=exception.ServiceType.COMPUTE),
+        match="administrator",
+    ):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
@@ -129,7 +144,11 @@ def test_a_flavor_that_is_deleted_meanwhile(
     cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud, "_specs", lambda *_: (404, {"itemNotFound": {}}))
-    with pytest.raises(exception.FlavorNotFound, match="any more"):
+    with pytest.raises(
+        exception.NotFound,
+        check=has(kind=exception.ObjectKind.FLAVOR),
+        match="any more",
+    ):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 
@@ -154,7 +173,11 @@ def test_a_nova_that_cannot_answer_now(
     cloud: Cloud, flavors: Flavors, code: int
 ) -> None:
     cloud.statuses = [code]
-    with pytest.raises(exception.FlavorsUnavailable, match="cannot answer") as error:
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.COMPUTE),
+        match="cannot answer",
+    ) as error:
         flavors.apply("7", PROPERTIES, PREFIX, soon())
     assert error.value.retryable
 
@@ -176,5 +199,9 @@ def test_what_answers_for_a_flavor_is_not_nova(
 
 def test_nobody_waits_for_a_nova_that_is_silent(cloud: Cloud, flavors: Flavors) -> None:
     cloud.silent = True
-    with pytest.raises(exception.FlavorsUnavailable, match="in time"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.COMPUTE),
+        match="in time",
+    ):
         flavors.apply("7", PROPERTIES, PREFIX, time.monotonic() + 0.3)

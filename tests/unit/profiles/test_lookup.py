@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.profiles import expansion, lookup, options
+from tests.expected_errors import has
 from tests.unit.bench import instance
 from tests.unit.profiles.profile_examples import profile
 
@@ -56,25 +57,41 @@ def test_a_catalogue_in_the_default_place_is_read(default):
 
 
 def test_a_catalogue_that_is_set_has_to_be_there(default, tmp_path):
-    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="No such file",
+    ):
         fold(catalogue=str(tmp_path / "none.yaml"))
 
 
 def test_the_default_place_that_is_set_has_to_be_there_too(default):
-    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="No such file",
+    ):
         fold(catalogue=str(default))
 
 
 def test_a_default_place_that_cannot_be_looked_at_is_not_empty(default):
     default.parent.write_text("no directory")
-    with pytest.raises(exception.ProfilesUnavailable, match="Not a directory"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="Not a directory",
+    ):
         fold()
 
 
 def test_a_link_to_a_catalogue_that_is_away_is_not_nothing(default, tmp_path):
     default.parent.mkdir()
     default.symlink_to(tmp_path / "away.yaml")
-    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="No such file",
+    ):
         fold()
 
 
@@ -103,14 +120,22 @@ def test_what_is_for_a_profile_that_nobody_has_read_is_refused(
     bench, default, specs, how
 ):
     selected = how(allocated(bench, "device_profile_0", "device_profile_1"))
-    with pytest.raises(exception.ProfilesUnavailable, match="'fpga-dp1'") as caught:
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="'fpga-dp1'",
+    ) as caught:
         bench.manager.plug(instance(1), selected, specs)
     assert "[os_acc_profiles]" in caught.value.hint
     assert bench.plugged(1) == []
 
 
 def test_one_provider_for_all_is_for_the_profile_too(bench, default):
-    with pytest.raises(exception.ProfilesUnavailable, match="'fpga-dp1'"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="'fpga-dp1'",
+    ):
         bench.manager.plug(instance(1), {"uuid": bench.provider(GPU).uuid}, OWN)
     assert bench.plugged(1) == []
 
@@ -144,7 +169,11 @@ def test_it_is_not_told_to_give_up_what_a_profile_may_ask_for(bench, default):
     """Without mappings, nobody can tell whether this is what it has."""
     selected = allocated(bench, "device_profile_0", "device_profile_1")
     bench.manager.plug(instance(1), selected, None)
-    with pytest.raises(exception.ProfilesUnavailable, match="'fpga-dp1'"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="'fpga-dp1'",
+    ):
         bench.manager.plug(instance(1), without_mappings(selected), NAMED)
     assert bench.plugged(1) == [GPU]
 
@@ -186,7 +215,7 @@ def test_cyborg_is_not_asked_for_what_is_recorded(bench, catalogue, monkeypatch)
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"hw:pci_numa_affinity_policy": "near"}, exception.InvalidNUMAPolicy),
+        ({"hw:pci_numa_affinity_policy": "near"}, exception.InvalidInput),
         ({"accel1:bitstream": "x"}, exception.InvalidExtraSpec),
     ],
 )
@@ -199,8 +228,16 @@ def test_what_a_flavor_says_itself_is_judged_with_what_is_recorded(
 
 def test_a_catalogue_that_is_away_is_told_and_nothing_is_given(bench, tmp_path):
     bench.catalogue = str(tmp_path / "away.yaml")
-    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="No such file",
+    ):
         bench.manager.plug(instance(1), allocated(bench, "device_profile_0"), NAMED)
-    with pytest.raises(exception.ProfilesUnavailable, match="No such file"):
+    with pytest.raises(
+        exception.ServiceUnavailable,
+        check=has(service=exception.ServiceType.ACCELERATOR),
+        match="No such file",
+    ):
         bench.manager.requests_accelerators(NAMED)
     assert bench.plugged(1) == []

@@ -17,6 +17,7 @@ import pytest
 from os_acc import exception
 from os_acc.host import vfio
 from os_acc.objects.accelerator_request import RequestAction, RequestState
+from tests.expected_errors import has
 from tests.unit.bench import instance, uuid_of
 from tests.unit.forked_processes import Child
 from tests.unit.placement.nova_side import Nova
@@ -28,7 +29,7 @@ def outcome(call):
     try:
         return call()
     except exception.OsAccError as error:
-        return type(error).__name__
+        return error.reason or type(error).__name__
 
 
 def leases(bench):
@@ -46,7 +47,11 @@ def test_one_of_many_threads_binds_a_request(bench, book, one):
     asked = [{one.uuid: binding(bench, GPU, number)} for number in range(1, 7)]
     with futures.ThreadPoolExecutor(6) as pool:
         ended = list(pool.map(lambda each: outcome(lambda: book.bind(each)), asked))
-    won = [number for number, each in enumerate(ended, 1) if each != "RequestConflict"]
+    won = [
+        number
+        for number, each in enumerate(ended, 1)
+        if each != exception.ConflictReason.REQUEST
+    ]
     assert len(won) == 1
     assert leases(bench) == [(GPU, uuid_of(won[0]), one.uuid)]
 
@@ -65,7 +70,7 @@ def test_one_of_two_processes_binds_a_request(bench, book, one):
     assert [each.hears() for each in both] == ["paused", "paused"]
     with futures.ThreadPoolExecutor(2) as pool:
         ended = sorted(pool.map(Child.goes_on, both))
-    assert ended == ["Bound", "RequestConflict"]
+    assert ended == ["Bound", "Conflict"]
     assert len(leases(bench)) == 1
 
 
@@ -98,7 +103,7 @@ def test_a_bind_and_a_plug_of_one_instance_do_not_both_win(bench, book, one):
             pool.submit(outcome, lambda: bench.plug(1, FPGA)),
         ]
         ended = [each.result() for each in both]
-    assert ended.count("ConsumerConflict") == 1
+    assert ended.count(exception.ConflictReason.CONSUMER) == 1
     assert len(leases(bench)) == 1
 
 
@@ -187,7 +192,7 @@ def test_what_is_being_bound_is_waited_for(bench, book, one, hanging, waiting, a
         assert told == 1
         assert states(book) == [RequestState.UNBOUND]
     else:
-        assert told == "RequestConflict"
+        assert told == exception.ConflictReason.REQUEST
         assert leases(bench) == [(GPU, uuid_of(1), one.uuid)]
 
 
@@ -330,7 +335,11 @@ def test_what_a_plug_has_given_goes_with_the_instances_requests(bench, book):
 
 def test_requests_of_which_one_does_not_exist_are_none_of_them_bound(bench, book, one):
     asked = {one.uuid: binding(bench, GPU, 1), uuid_of(7): binding(bench, FPGA, 2)}
-    with pytest.raises(exception.RequestNotFound, match=uuid_of(7)):
+    with pytest.raises(
+        exception.NotFound,
+        check=has(kind=exception.ObjectKind.REQUEST),
+        match=uuid_of(7),
+    ):
         book.bind(asked)
     assert states(book) == [RequestState.INITIAL]
 
@@ -340,12 +349,16 @@ def test_vfio_is_needed_where_a_guest_is_given_something(bench, book, monkeypatc
     (one,) = book.create("one")
 
     def missing(_root):
-        raise exception.VfioUnavailable("there is no VFIO")
+        raise exception.HostStepFailed(
+            "there is no VFIO", reason=exception.StepReason.VFIO
+        )
 
     monkeypatch.setattr(vfio, "vfio_ready", missing)
     (bound,) = book.bind({second.uuid: binding(bench, FPGA)})
     assert bound.state is RequestState.BOUND
     (entry,) = bench.manager.plug(instance(1), None, None)
     assert entry["attach_handle_type"] == "NONE"
-    with pytest.raises(exception.VfioUnavailable):
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.VFIO)
+    ):
         bind(bench, book, one, number=2)

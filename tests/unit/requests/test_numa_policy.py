@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from tests.expected_errors import has
 from tests.unit.bench import instance
 from tests.unit.requests.request_states import GPU, bind
 
@@ -28,7 +29,11 @@ def test_a_flavor_with_such_a_profile_is_served_by_it(bench, cell, near):
         (entry,) = bench.manager.plug(mine, selected, specs)
         assert entry["numa_affinity"] == "local"
         return
-    with pytest.raises(exception.NUMAPolicyUnmet, match="required"):
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="required",
+    ):
         bench.manager.plug(mine, selected, specs)
     assert bench.plugged(1) == []
 

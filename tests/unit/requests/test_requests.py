@@ -9,6 +9,7 @@ import pytest
 from os_acc import exception
 from os_acc.attach import serialize
 from os_acc.objects.accelerator_request import RequestState
+from tests.expected_errors import has
 from tests.unit.bench import instance, request, uuid_of
 from tests.unit.requests.request_states import (
     FPGA,
@@ -46,7 +47,9 @@ def test_requests_are_there_after_a_restart(bench, book):
 
 
 def test_a_profile_that_nobody_has_makes_none(book):
-    with pytest.raises(exception.ProfileNotFound):
+    with pytest.raises(
+        exception.NotFound, check=has(kind=exception.ObjectKind.PROFILE)
+    ):
         book.create("other")
     assert book.find() == ()
 
@@ -64,7 +67,11 @@ def test_a_profile_is_asked_for_by_name(book, wrong):
 def test_what_can_be_bound(state, bench, book, one):
     reach(state, bench, book, one)
     if state is RequestState.BIND_FAILED:
-        with pytest.raises(exception.RequestConflict, match="BindFailed"):
+        with pytest.raises(
+            exception.Conflict,
+            check=has(reason=exception.ConflictReason.REQUEST),
+            match="BindFailed",
+        ):
             bind(bench, book, one)
         assert states(book) == [state]
         return
@@ -88,7 +95,11 @@ def test_everything_can_be_unbound_and_bound_again(state, bench, book, one):
 def test_what_has_nothing_can_be_deleted(state, bench, book, one):
     reach(state, bench, book, one)
     if state is RequestState.BOUND:
-        with pytest.raises(exception.RequestConflict, match="unbind it first"):
+        with pytest.raises(
+            exception.Conflict,
+            check=has(reason=exception.ConflictReason.REQUEST),
+            match="unbind it first",
+        ):
             book.delete([one.uuid])
         assert bench.plugged(1) == [GPU]
         return
@@ -102,9 +113,17 @@ def test_what_cannot_be_given_back_has_failed_to_be_unbound(bench, book, one):
     with pytest.raises(exception.DevicesUnreleased):
         book.unbind([one.uuid])
     assert states(book) == [RequestState.UNBIND_FAILED]
-    with pytest.raises(exception.RequestConflict, match="UnbindFailed"):
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.REQUEST),
+        match="UnbindFailed",
+    ):
         bind(bench, book, one)
-    with pytest.raises(exception.RequestConflict, match="UnbindFailed"):
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.REQUEST),
+        match="UnbindFailed",
+    ):
         book.delete([one.uuid])
     bench.kernel.lift()
     assert book.unbind([one.uuid]) == 1
@@ -117,9 +136,17 @@ def test_what_is_held_stays_until_its_guest_lets_go(bench, book, one):
     with pytest.raises(exception.DevicesUnreleased):
         book.unbind([one.uuid])
     assert states(book) == [RequestState.DELETING]
-    with pytest.raises(exception.RequestConflict, match="Deleting"):
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.REQUEST),
+        match="Deleting",
+    ):
         bind(bench, book, one)
-    with pytest.raises(exception.RequestConflict, match="Deleting"):
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.REQUEST),
+        match="Deleting",
+    ):
         book.delete([one.uuid])
     assert states(book) == [RequestState.DELETING]
     bench.kernel.let_go(GPU)
@@ -153,7 +180,11 @@ def test_the_same_binding_again_confirms(bench, book, one):
 
 def test_another_binding_of_what_is_bound_is_a_conflict(bench, book, one):
     bind(bench, book, one)
-    with pytest.raises(exception.RequestConflict, match="Bound"):
+    with pytest.raises(
+        exception.Conflict,
+        check=has(reason=exception.ConflictReason.REQUEST),
+        match="Bound",
+    ):
         bind(bench, book, one, number=2)
     assert bench.plugged(1) == [GPU]
     assert bench.plugged(2) == []
@@ -183,7 +214,9 @@ def test_each_group_is_bound_to_a_provider_of_its_own(bench, book):
 
 def test_an_instance_with_other_accelerators_is_a_conflict(bench, book, one):
     bench.plug(1, FPGA)
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         bind(bench, book, one)
     assert states(book, bind_state="resolved")[0] is RequestState.BIND_FAILED
     assert bench.plugged(1) == [FPGA]
@@ -191,7 +224,9 @@ def test_an_instance_with_other_accelerators_is_a_conflict(bench, book, one):
 
 def test_what_a_plug_has_is_no_request_to_be_bound_over(bench, book, one):
     bench.plug(1, GPU)
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         bind(bench, book, one)
     assert bench.plugged(1) == [GPU]
 
@@ -258,7 +293,11 @@ def test_a_request_that_nobody_made_is_not_found(bench, book):
         lambda: book.delete([uuid_of(5)]),
         lambda: book.events([uuid_of(5)]),
     ):
-        with pytest.raises(exception.RequestNotFound, match=uuid_of(5)):
+        with pytest.raises(
+            exception.NotFound,
+            check=has(kind=exception.ObjectKind.REQUEST),
+            match=uuid_of(5),
+        ):
             call()
 
 
@@ -419,7 +458,9 @@ def test_a_flavor_that_has_the_groups_itself_is_another_request(bench, book, one
     selected, _specs = request(provider)
     selected["mappings"] = {"_one_0": [provider.uuid]}
     applied = {f"resources_one_0:{GPUS}": "1"}
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         bench.manager.plug(instance(1), selected, applied)
     (entry,) = bench.manager.plug(instance(1), None, None)
     assert entry["uuid"] == one.uuid

@@ -23,6 +23,7 @@ from os_acc.scheduling.assignment import (
     assign,
 )
 from os_acc.scheduling.assignment.feasibility import adds_up
+from tests.expected_errors import has
 from tests.unit.scheduling.assignment_oracle import every_assignment
 
 GPU, FPGA, VCPU = "CUSTOM_GPU", "CUSTOM_FPGA", "VCPU"
@@ -67,7 +68,10 @@ def refused(
     allocated: Sequence[ProviderAllocation],
     policy: GroupPolicy = NONE,
 ) -> str:
-    with pytest.raises(exception.NoAssignment) as caught:
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+    ) as caught:
         assign(AssignmentCase(groups, policy, allocated))
     assert caught.value.hint
     return caught.value.message
@@ -136,7 +140,10 @@ def test_what_is_not_known_of_a_trait_counts_as_one_wishes() -> None:
     unsure = ProviderAllocation("a", ((GPU, 1),), True, unsure=None)
     for rule in ("T", "!T"):
         assert assign(AssignmentCase([group("1", 1, rule)], None, [unsure]))
-        with pytest.raises(exception.NoAssignment):
+        with pytest.raises(
+            exception.InvalidAllocation,
+            check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+        ):
             assign(AssignmentCase([group("1", 1, rule)], None, [unsure], certain=True))
 
 
@@ -171,7 +178,11 @@ def test_a_pin_holds() -> None:
     pair, places = [group("1"), group("2")], [ours("a"), ours("b")]
     found = assign(AssignmentCase(pair, NONE, places, pins={("2", GPU): "a"}))
     assert found == (Served("1", GPU, "b"), Served("2", GPU, "a"))
-    with pytest.raises(exception.NoAssignment, match="c, which has to serve it"):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+        match="c, which has to serve it",
+    ):
         assign(AssignmentCase(pair, NONE, places, pins={("2", GPU): "c"}))
 
 
@@ -220,7 +231,11 @@ def test_a_pin_holds() -> None:
 def test_the_reason_is_told(
     groups: list[RequestGroup], allocated: list[ProviderAllocation], told: str
 ) -> None:
-    with pytest.raises(exception.NoAssignment, match=told):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+        match=told,
+    ):
         assign(AssignmentCase(groups, NONE, allocated))
 
 
@@ -286,14 +301,18 @@ def test_an_assignment_is_found_wherever_there_is_one(
     try:
         found: object = assign(AssignmentCase(groups, policy, allocated))
         assert found in right
-    except exception.NoAssignment as error:
+    except exception.InvalidAllocation as error:
+        if error.reason is not exception.AllocationReason.NO_ASSIGNMENT:
+            raise
         found = str(error)
         assert not right
     order.shuffle(groups)
     order.shuffle(allocated)
     try:
         again: object = assign(AssignmentCase(groups, policy, allocated))
-    except exception.NoAssignment as error:
+    except exception.InvalidAllocation as error:
+        if error.reason is not exception.AllocationReason.NO_ASSIGNMENT:
+            raise
         again = str(error)
     assert again == found
 
@@ -356,7 +375,11 @@ def test_one_too_few_is_seen_without_a_search() -> None:
     places = [others(f"p{n:03}", 1, "T", "U") for n in range(MAX_GROUPS - 1)]
     places += [others(f"q{n:03}", 1, "V") for n in range(64)]
     for policy in GroupPolicy:
-        with pytest.raises(exception.NoAssignment, match="right traits"):
+        with pytest.raises(
+            exception.InvalidAllocation,
+            check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+            match="right traits",
+        ):
             assign(AssignmentCase(groups, policy, places), budget=500)
 
 
@@ -366,7 +389,11 @@ def test_one_too_few_is_seen_where_no_two_groups_are_alike() -> None:
     places = [others(f"p{n:02}", 1, "T", f"N{n}") for n in range(15)]
     places += [others(f"q{n:02}", 1) for n in range(16)]
     for policy in GroupPolicy:
-        with pytest.raises(exception.NoAssignment, match="right traits"):
+        with pytest.raises(
+            exception.InvalidAllocation,
+            check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+            match="right traits",
+        ):
             assign(AssignmentCase(groups, policy, places), budget=500)
 
 
@@ -374,18 +401,34 @@ def test_the_budget_is_counted_in_steps() -> None:
     groups = shuffled(16, 1, most=100)
     places = packed(groups, 8)
     assert assign(AssignmentCase(groups, NONE, places))
-    with pytest.raises(exception.AssignmentTooHard, match="in 3 steps") as caught:
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.TOO_HARD),
+        match="in 3 steps",
+    ) as caught:
         assign(AssignmentCase(groups, NONE, places), budget=3)
     assert "mappings" in caught.value.hint
 
 
 def test_more_than_the_bounds_is_refused_at_once() -> None:
     many = [group(f"g{n}") for n in range(MAX_GROUPS + 1)]
-    with pytest.raises(exception.AssignmentTooLarge, match="65 request groups"):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.TOO_LARGE),
+        match="65 request groups",
+    ):
         assign(AssignmentCase(many, NONE, [others("a", 100)]))
     places = [others(f"p{n}") for n in range(MAX_PROVIDERS + 1)]
-    with pytest.raises(exception.AssignmentTooLarge, match="513 providers"):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.TOO_LARGE),
+        match="513 providers",
+    ):
         assign(AssignmentCase([group("1")], NONE, places))
     classes = {f"CUSTOM_{n}": 1 for n in range(256)}
-    with pytest.raises(exception.AssignmentTooLarge, match="257 resource classes"):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.TOO_LARGE),
+        match="257 resource classes",
+    ):
         assign(AssignmentCase([group("", more=classes)], NONE, [ours("a")]))

@@ -19,6 +19,7 @@ from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.selection import GroupAllocation
 from os_acc.scheduling.device_selection import ANYWHERE, DeviceSelector, SelectedDevice
+from tests.expected_errors import has
 from tests.unit.placement import capacity_examples
 
 #: Two sockets of two cells each.
@@ -107,7 +108,10 @@ def test_a_policy_chooses_and_refuses_as_novas(
     if answer == "yes":
         assert len(choose(wanted, provider, cells=cells)) == amount
         return
-    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+    ) as caught:
         choose(wanted, provider, cells=cells)
     assert policy.value in str(caught.value)
     for handle in provider.device.handles:
@@ -117,7 +121,11 @@ def test_a_policy_chooses_and_refuses_as_novas(
 def test_without_a_word_of_anybody_it_is_legacy() -> None:
     provider = card(2, NODELESS)
     assert nodes(choose([want(provider)], provider)) == [NODELESS]
-    with pytest.raises(exception.NUMAPolicyUnmet, match="legacy"):
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="legacy",
+    ):
         choose([want(provider, 2)], provider)
 
 
@@ -165,17 +173,29 @@ def test_several_are_spread_over_the_guests_cells() -> None:
 def test_where_one_cell_has_no_socket_no_socket_is_shared() -> None:
     odd = NUMATopology((*HOST.cells, NUMACell(id=4)))
     provider = card(1)
-    with pytest.raises(exception.NUMAPolicyUnmet, match="socket"):
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="socket",
+    ):
         choose([want(provider, 1, NUMAPolicy.SOCKET)], provider, topology=odd)
 
 
 def test_a_device_has_a_policy_where_the_request_has_none() -> None:
     strict = card(2, policy=NUMAPolicy.REQUIRED)
-    with pytest.raises(exception.NUMAPolicyUnmet, match="required"):
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="required",
+    ):
         choose([want(strict)], strict)
     lenient = card(2, policy=NUMAPolicy.PREFERRED)
     assert nodes(choose([want(lenient)], lenient)) == [2]
-    with pytest.raises(exception.NUMAPolicyUnmet, match="required"):
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+        match="required",
+    ):
         choose([want(lenient)], lenient, policies=Policies(guest=NUMAPolicy.REQUIRED))
 
 
@@ -184,7 +204,7 @@ def test_too_few_are_too_few_whatever_the_policy() -> None:
     taken = frozenset(provider.device.handles[0].members)
     with pytest.raises(exception.NoDeviceAvailable) as caught:
         choose([want(provider, 2)], provider, taken=taken)
-    assert not isinstance(caught.value, exception.NUMAPolicyUnmet)
+    assert caught.value.reason is exception.NoDeviceReason.NOT_FREE
 
 
 def test_the_first_of_those_that_are_as_near() -> None:
@@ -199,14 +219,20 @@ def test_the_error_says_what_other_groups_have_got_of_what_would_do() -> None:
         want(provider, 1, NUMAPolicy.REQUIRED, "1"),
         want(provider, 1, NUMAPolicy.REQUIRED, "2"),
     ]
-    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+    ) as caught:
         choose(wanted, provider)
     assert "1 wanted, 0 there (1 of 1 go to other groups)" in str(caught.value)
 
 
 def test_the_error_of_a_card_with_many_vfs_can_be_read() -> None:
     provider = card(*[2] * 20, NODELESS)
-    with pytest.raises(exception.NUMAPolicyUnmet) as caught:
+    with pytest.raises(
+        exception.NoDeviceAvailable,
+        check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
+    ) as caught:
         choose([want(provider, 2)], provider)
     assert "20 in cell 2 (remote): " in str(caught.value)
     assert "and 16 more; 1 in no known cell: " in str(caught.value)
@@ -328,7 +354,9 @@ def test_no_policy_is_broken_and_none_refused_that_can_be_met(
         chosen = choose(
             wanted, *there, cells=at, topology=host, policies=Policies(guest=guest)
         )
-    except exception.NUMAPolicyUnmet:
+    except exception.NoDeviceAvailable as error:
+        if error.reason is not exception.NoDeviceReason.NUMA_POLICY:
+            raise
         assert not possible
         return
     assert possible
@@ -349,7 +377,9 @@ def test_what_was_not_chosen_does_not_matter(
     wanted = data.draw(requests(there))
     try:
         chosen = choose(wanted, *there, cells=cells)
-    except exception.NUMAPolicyUnmet:
+    except exception.NoDeviceAvailable as error:
+        if error.reason is not exception.NoDeviceReason.NUMA_POLICY:
+            raise
         return
     used = {each.handle.address for each in chosen}
     free = {each.address for card in there for each in card.device.handles} - used

@@ -14,6 +14,7 @@ from os_acc.objects.selection import Allocations, GroupAllocation, SingleProvide
 from os_acc.scheduling import extra_specs
 from os_acc.scheduling.assignment.trait_view import TraitView
 from os_acc.scheduling.matching import match_groups
+from tests.expected_errors import has
 
 NODE = "00000000-0000-4000-8000-000000000000"
 GPU_A = "aaaaaaaa-0000-4000-8000-000000000001"
@@ -72,12 +73,12 @@ def test_one_provider_that_is_not_ours_is_not_found() -> None:
 def test_one_provider_that_no_group_asks_for_is_an_error(
     request_: FlavorRequest,
 ) -> None:
-    with pytest.raises(exception.InvalidSelectedProvider, match=GPU):
+    with pytest.raises(exception.InvalidAllocation, match=GPU):
         match_groups(request_, SingleProvider(GPU_A), OURS)
 
 
 def test_one_provider_is_not_enough_for_two_of_our_classes() -> None:
-    with pytest.raises(exception.InvalidSelectedProvider, match=FPGA):
+    with pytest.raises(exception.InvalidAllocation, match=FPGA):
         match_groups(flavor(g1=1, g2=(FPGA, 1)), SingleProvider(GPU_A), OURS)
 
 
@@ -97,7 +98,7 @@ BOTH_ON_A = {"1": [GPU_A], "2": [GPU_A]}
 def test_isolated_groups_cannot_share_a_provider(
     selection: SingleProvider | Allocations,
 ) -> None:
-    with pytest.raises(exception.InvalidSelectedProvider, match="isolate"):
+    with pytest.raises(exception.InvalidAllocation, match="isolate"):
         match_groups(flavor("isolate", g1=1, g2=1), selection, OURS)
 
 
@@ -147,7 +148,7 @@ def test_a_shared_provider_is_divided_by_what_its_groups_ask_for() -> None:
 
 def test_amounts_that_do_not_add_up_are_both_named() -> None:
     selection = allocated((GPU_A, GPU, 4), mappings=BOTH_ON_A)
-    with pytest.raises(exception.InvalidSelectedProvider, match=r"4 .* ask for 3"):
+    with pytest.raises(exception.InvalidAllocation, match=r"4 .* ask for 3"):
         match_groups(flavor(g1=1, g2=2), selection, OURS)
 
 
@@ -163,7 +164,7 @@ def test_without_a_flavor_mapping_and_allocation_decide() -> None:
 
 def test_without_a_flavor_a_shared_provider_cannot_be_divided() -> None:
     selection = allocated((GPU_A, GPU, 2), mappings=BOTH_ON_A)
-    with pytest.raises(exception.InvalidSelectedProvider, match="extra specs"):
+    with pytest.raises(exception.InvalidAllocation, match="extra specs"):
         match_groups(FlavorRequest(), selection, OURS)
 
 
@@ -180,14 +181,14 @@ def test_mappings_that_do_not_fit_the_flavor_are_an_error(
     mappings: dict[str, list[str]], named: str
 ) -> None:
     selection = allocated((GPU_A, GPU, 1), mappings=mappings)
-    with pytest.raises(exception.InvalidSelectedProvider, match=named):
+    with pytest.raises(exception.InvalidAllocation, match=named):
         match_groups(flavor(g=1, g1=1), selection, OURS)
 
 
 @pytest.mark.parametrize("mappings", [None, {"1": [GPU_A, GPU_B]}])
 def test_a_group_is_not_served_twice(mappings: dict[str, list[str]] | None) -> None:
     selection = allocated((GPU_A, GPU, 1), (GPU_B, GPU, 1), mappings=mappings)
-    with pytest.raises(exception.InvalidSelectedProvider, match=GPU_B):
+    with pytest.raises(exception.InvalidAllocation, match=GPU_B):
         match_groups(flavor(g1=1), selection, OURS)
 
 
@@ -209,7 +210,7 @@ def test_a_class_that_our_provider_does_not_have_is_an_error(
         ((GPU_A, ((GPU, 1), ("VGPU", 1))),),
         None if mappings is None else (("1", (GPU_A,)),),
     )
-    with pytest.raises(exception.InvalidSelectedProvider, match="VGPU"):
+    with pytest.raises(exception.InvalidAllocation, match="VGPU"):
         match_groups(flavor(g1=1), selection, OURS)
 
 
@@ -271,7 +272,11 @@ def test_without_mappings_amounts_tell_the_groups() -> None:
 def test_without_mappings_what_cannot_be_is_told(
     request_: FlavorRequest, selection: Allocations, told: str
 ) -> None:
-    with pytest.raises(exception.NoAssignment, match=told) as caught:
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+        match=told,
+    ) as caught:
         match_groups(request_, selection, OURS)
     assert caught.value.hint
 
@@ -368,7 +373,11 @@ def test_a_trait_that_comes_and_goes_is_doubted_last() -> None:
 
 def test_what_a_device_is_can_be_no_mistake_of_the_schedulers() -> None:
     heard = {GPU_A: frozenset[str](), GPU_B: frozenset[str]()}
-    with pytest.raises(exception.NoAssignment, match=f"right traits|{FAST}"):
+    with pytest.raises(
+        exception.InvalidAllocation,
+        check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
+        match=f"right traits|{FAST}",
+    ):
         served(rules(g1=FAST, g2=FAST), TraitView(own=OWN, heard=heard))
 
 

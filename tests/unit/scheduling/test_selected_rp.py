@@ -134,7 +134,7 @@ def allocation(provider: object = CARD, resources: object = None) -> dict[str, o
     ],
 )
 def test_a_malformed_value_is_named(malformed: object, named: str) -> None:
-    with pytest.raises(exception.InvalidSelectedProvider) as caught:
+    with pytest.raises(exception.InvalidAllocation) as caught:
         selected_rp.parse(malformed)
     assert named in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_any_input_is_a_selection_or_an_invalid_selected_provider(
 ) -> None:
     try:
         selection = selected_rp.parse(value)
-    except exception.InvalidSelectedProvider:
+    except exception.InvalidAllocation:
         return
     if isinstance(selection, Allocations):
         assert selected_rp.parse(as_placement_has_it(selection)) == selection

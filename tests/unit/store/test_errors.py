@@ -14,6 +14,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.lease import LeaseState
 from os_acc.store import Store, errors, owner_of
+from tests.expected_errors import has
 
 NOBODY = 65534
 
@@ -34,7 +35,9 @@ def full_disk(monkeypatch):
 def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
     added = store.add([make_lease(slot) for slot in range(5)])
     full_disk()
-    with pytest.raises(exception.StoreFull):
+    with pytest.raises(
+        exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
+    ):
         store.add([make_lease(slot) for slot in range(5, 32)])
     # What is recorded can still be read, so that a person can see it.
     assert store.leases() == added
@@ -44,7 +47,9 @@ def test_a_full_disk_changes_nothing(store, make_lease, full_disk, monkeypatch):
 
 def test_a_store_that_does_not_fit_is_not_half_made(state_path, full_disk, monkeypatch):
     full_disk()
-    with pytest.raises(exception.StoreFull):
+    with pytest.raises(
+        exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
+    ):
         Store.open(state_path, busy_timeout=30)
     monkeypatch.undo()
     assert Store.open(state_path, busy_timeout=30).damaged == ()
@@ -59,7 +64,9 @@ def test_a_damaged_store_stays_until_there_is_space_for_another(
     # A wrong application id.
     file.write_bytes(content[:68] + b"oops" + content[72:])
     full_disk()
-    with pytest.raises(exception.StoreFull):
+    with pytest.raises(
+        exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
+    ):
         Store.open(state_path, busy_timeout=30)
     monkeypatch.undo()
     store = Store.open(state_path, busy_timeout=30)
@@ -108,28 +115,29 @@ def test_the_owner_of_the_state_is_told(store, state_path):
 @pytest.mark.parametrize(
     ("number", "error"),
     [
-        (errno.ENOSPC, exception.StoreFull),
-        (errno.EDQUOT, exception.StoreFull),
-        (errno.EACCES, exception.StateUnavailable),
-        (errno.EROFS, exception.StateUnavailable),
+        (errno.ENOSPC, exception.StateReason.FULL),
+        (errno.EDQUOT, exception.StateReason.FULL),
+        (errno.EACCES, exception.StateReason.UNUSABLE),
+        (errno.EROFS, exception.StateReason.UNUSABLE),
     ],
 )
 def test_system_calls_that_fail(number, error):
     refusal = errors.from_os_error(OSError(number, "refused"), "/state")
-    assert type(refusal) is error
+    assert type(refusal) is exception.StateUnavailable
+    assert refusal.reason is error
     assert "/state" in refusal.message
 
 
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (sqlite3.SQLITE_BUSY, exception.StoreBusy),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, exception.StoreBusy),
-        (sqlite3.SQLITE_FULL, exception.StoreFull),
-        (sqlite3.SQLITE_READONLY_DIRECTORY, exception.StateUnavailable),
-        (sqlite3.SQLITE_CANTOPEN, exception.StateUnavailable),
-        (sqlite3.SQLITE_IOERR_READ, exception.StoreError),
-        (None, exception.StoreError),
+        (sqlite3.SQLITE_BUSY, exception.StateReason.BUSY),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, exception.StateReason.BUSY),
+        (sqlite3.SQLITE_FULL, exception.StateReason.FULL),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, exception.StateReason.UNUSABLE),
+        (sqlite3.SQLITE_CANTOPEN, exception.StateReason.UNUSABLE),
+        (sqlite3.SQLITE_IOERR_READ, exception.StateReason.FAILED),
+        (None, exception.StateReason.FAILED),
     ],
 )
 def test_operations_of_sqlite_that_fail(tmp_path, code, error):
@@ -137,7 +145,8 @@ def test_operations_of_sqlite_that_fail(tmp_path, code, error):
     if code is not None:
         failure.sqlite_errorcode = code
     refusal = errors.from_sqlite(failure, str(tmp_path / "os_acc.sqlite"))
-    assert type(refusal) is error
+    assert type(refusal) is exception.StateUnavailable
+    assert refusal.reason is error
     assert refusal.hint or refusal.retryable
 
 
@@ -148,4 +157,4 @@ def test_an_input_output_error_on_a_full_disk_is_a_full_disk(monkeypatch):
     failure = sqlite3.OperationalError("disk I/O error")
     failure.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
     refusal = errors.from_sqlite(failure, "/state/os_acc.sqlite")
-    assert isinstance(refusal, exception.StoreFull)
+    assert refusal.reason is exception.StateReason.FULL

@@ -17,6 +17,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.store import AlreadyLeased, StaleLease, Store, journal, readonly
+from tests.expected_errors import has
 from tests.unit.store.store_files import set_epoch
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -137,7 +138,7 @@ def test_who_read_an_older_lease_changes_nothing(store, make_lease, operation):
 def test_a_lease_that_is_gone_cannot_be_changed(store, make_lease, operation):
     (kept, gone) = store.add([make_lease(1), make_lease(2)])
     store.delete([gone])
-    with pytest.raises(exception.LeaseNotFound):
+    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.LEASE)):
         operation(store, [kept, gone])
     assert store.leases() == (kept,)
 
@@ -161,13 +162,15 @@ def test_leases_are_parked_at_a_migration_and_come_back(store, make_lease):
 
 def test_nobody_is_given_leases_beside_those_they_have(store, make_lease):
     store.add([make_lease(1), make_lease(2, MIGRATION)])
-    with pytest.raises(exception.ConsumerConflict):
+    with pytest.raises(
+        exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
+    ):
         store.rekey(INSTANCE, MIGRATION)
     assert len(store.leases(INSTANCE)) == 1
 
 
 def test_who_has_no_leases_cannot_give_them_away(store):
-    with pytest.raises(exception.LeaseNotFound):
+    with pytest.raises(exception.NotFound, check=has(kind=exception.ObjectKind.LEASE)):
         store.rekey(INSTANCE, MIGRATION)
 
 

@@ -13,6 +13,7 @@ import pytest
 from os_acc import exception
 from os_acc.store import Store
 from os_acc.store.database import Database
+from tests.expected_errors import has
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 MIGRATION = "55555555-5555-4555-8555-555555555555"
@@ -107,7 +108,9 @@ def test_waiting_for_another_process_ends(store, state_path, paused_child):
             pause()
 
     with paused_child(stop_amid) as child:
-        with pytest.raises(exception.StoreBusy):
+        with pytest.raises(
+            exception.StateUnavailable, check=has(reason=exception.StateReason.BUSY)
+        ):
             Store.open(state_path, busy_timeout=0.05)
         child.goes_on()
     assert store.leases() == ()
@@ -122,7 +125,9 @@ def test_waiting_for_a_process_that_is_not_ours_ends(store, state_path, paused_c
             pause()
 
     with paused_child(look_around) as child:
-        with pytest.raises(exception.StoreBusy):
+        with pytest.raises(
+            exception.StateUnavailable, check=has(reason=exception.StateReason.BUSY)
+        ):
             Store.open(state_path, busy_timeout=0.05)
         child.goes_on()
     assert store.leases() == ()

@@ -14,6 +14,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.store import StoreDamaged, readonly
+from tests.expected_errors import has
 from tests.unit.bench import Bench, uuid_of
 from tests.unit.store.store_files import set_version
 
@@ -92,7 +93,9 @@ def test_a_damaged_file_is_an_error_and_stays(
 
 def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: Bench) -> None:
     set_version(store, 999)
-    with pytest.raises(exception.StoreTooNew):
+    with pytest.raises(
+        exception.StateUnavailable, check=has(reason=exception.StateReason.TOO_NEW)
+    ):
         readonly.read(bench.state_path, 1.0)
 
 
@@ -101,7 +104,9 @@ def test_who_writes_is_waited_for_no_longer_than_told(
 ) -> None:
     with sqlite3.connect(store, isolation_level=None) as writer:
         writer.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(exception.StoreBusy):
+        with pytest.raises(
+            exception.StateUnavailable, check=has(reason=exception.StateReason.BUSY)
+        ):
             readonly.read(bench.state_path, 0.05)
         writer.execute("ROLLBACK")
     writer.close()

@@ -13,6 +13,7 @@ import pytest
 from os_acc import exception
 from os_acc.objects.device import RejectReason
 from os_acc.testing import HostSpec, hosts
+from tests.expected_errors import has
 from tests.unit.bench import instance, uuid_of
 from tests.unit.plugins.xrt.xrt_bench import (
     ADDER,
@@ -143,7 +144,10 @@ def test_without_its_management_function_a_card_is_taken_as_it_is(make_cards):
     before = cards.provider(USER)
     assert (before.device.plugin, before.device.region) == ("xrt", None)
     cards.upload_xclbin()
-    with pytest.raises(exception.NotProgrammable):
+    with pytest.raises(
+        exception.RegionUnusable,
+        check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
+    ):
         cards.ask(1, USER, function_name="adder")
     cards.ask(1, USER)
     assert cards.provider(USER).uuid == before.uuid
@@ -298,7 +302,9 @@ def test_another_card_is_programmed_meanwhile(cards):
 def test_without_its_tools_a_card_cannot_be_programmed(cards):
     cards.upload_xclbin()
     cards.without_tool("xbutil")
-    with pytest.raises(exception.HostStepFailed) as failure:
+    with pytest.raises(
+        exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
+    ) as failure:
         cards.ask(1, USER, function_name="adder")
     assert "xbutil" in failure.value.message
     assert "[os_acc_xrt] tools" in failure.value.hint
@@ -309,7 +315,11 @@ def test_without_its_tools_a_card_cannot_be_programmed(cards):
 def test_what_others_may_change_is_not_run_as_root(cards, name):
     cards.upload_xclbin()
     (cards.tools / name).chmod(0o777)
-    with pytest.raises(exception.HostStepFailed, match="EPERM"):
+    with pytest.raises(
+        exception.HostStepFailed,
+        check=has(reason=exception.StepReason.REFUSED),
+        match="EPERM",
+    ):
         cards.ask(1, USER, function_name="adder")
     assert cards.ran() == []
 
