@@ -15,20 +15,19 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import card_helper, measure, slow_host
+from benchmarks import card_helper, measure
 from benchmarks.plan import Benchmark, Plan, scratch
 from benchmarks.rows import Aim, Row
-from os_acc import privsep
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.testing import HostSpec, bitstreams, hosts
+from os_acc.testing.privileged import privileged_by
 from os_acc.testing.writes import WriteOutcome
 from tests.stress.simulated_host import Bench, request
 
 NAME = "cached-plug"
 CASE = "plug with a cached image"
 _FLOOR = "sha512 of the file"
-_CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 _CARD = "0000:3b:00.0"
 # One after the other: a region that holds what is asked for is not programmed.
 _FUNCTIONS = (
@@ -67,7 +66,7 @@ def _host(plan: Plan) -> Iterator[Bench]:
         with open(config_file, "w", encoding="utf-8") as file:
             file.write(f"[os_acc]\nstate_path = {disk}/state\n")
         command = card_helper.command(bench.root, config_file)
-        with slow_host.helped(command, _CONTEXTS):
+        with privileged_by(command):
             yield bench
 
 

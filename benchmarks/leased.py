@@ -13,12 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import host, measure
-from os_acc import privsep
 from os_acc.attach.manager import Manager
 from os_acc.host import pci
 from os_acc.objects.lease import Lease, LeaseState, PriorBinding
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import drivers, sriov
+from os_acc.testing import drivers, privileged, sriov
 from os_acc.testing.tree import Tree
 from tests.stress.simulated_host import Bench
 
@@ -37,16 +36,8 @@ def bench(directory: str, functions: int) -> Bench:
 @contextlib.contextmanager
 def privileged_here(bench: Bench) -> Iterator[Manager]:
     """A manager whose privileged steps run in this process."""
-    contexts = (privsep.base, privsep.inspect)
-    before = [context.client_mode for context in contexts]
-    for context in contexts:
-        context.set_client_mode(False)
-    try:
-        with bench.kernel.installed():
-            yield bench.manager()
-    finally:
-        for context, mode in zip(contexts, before, strict=True):
-            context.set_client_mode(mode)
+    with privileged.privileged_here(), bench.kernel.installed():
+        yield bench.manager()
 
 
 def consumer(number: int) -> str:

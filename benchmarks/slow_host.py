@@ -7,14 +7,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-
-from oslo_config import cfg
+from collections.abc import Iterator
 
 from benchmarks import delays, documentation, rows, slow_helper
 from benchmarks.plan import Plan, scratch
 from os_acc import privsep
 from os_acc.testing import HostSpec
+from os_acc.testing.privileged import privileged_by
 from tests.stress.simulated_host import Bench
 
 _SECONDS = "seconds.json"
@@ -39,24 +38,8 @@ def made(
         place = os.path.abspath(plan.output if on_disk else directory)
         with tempfile.TemporaryDirectory(dir=place) as state:
             os.symlink(state, os.path.join(bench.directory, "state"))
-            with helped(slow_helper.command(bench.root, seconds)):
+            with privileged_by(slow_helper.command(bench.root, seconds), _CONTEXTS):
                 yield bench
-
-
-@contextlib.contextmanager
-def helped(
-    command: str, contexts: Sequence[privsep.Context] = _CONTEXTS
-) -> Iterator[None]:
-    """Have this command start the helper of each context."""
-    cfg.CONF([], default_config_files=[], default_config_dirs=[])
-    for context in contexts:
-        cfg.CONF.set_override("helper_command", command, context.cfg_section)
-    try:
-        yield
-    finally:
-        for context in contexts:
-            context.stop()
-            cfg.CONF.clear_override("helper_command", context.cfg_section)
 
 
 def kernel_results(plan: Plan) -> str:

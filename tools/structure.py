@@ -146,12 +146,11 @@ def trace_plug() -> tuple[set[str], int]:
     :returns: the files it enters, and the frames on the stack of its deepest write.
     """
     from os_acc import deadlines
-    from os_acc.testing import hosts
-    from tests.unit.bench import Bench, instance, privileged_here, request
+    from os_acc.testing import TestHost, hosts, instance, request
 
     with tempfile.TemporaryDirectory() as place:
         trace = Trace(Path(place, "depths"))
-        bench = Bench(Path(place), hosts.two_socket_host())
+        bench = TestHost(Path(place), hosts.two_socket_host())
         write, start = bench.kernel.write, deadlines.start
 
         def traced_write(path: str, text: str) -> None:
@@ -161,7 +160,7 @@ def trace_plug() -> tuple[set[str], int]:
         def traced_start(run: Callable[[], object], *more: Any) -> None:
             start(trace.continued(run), *more)
 
-        with privileged_here(), bench.kernel.installed():
+        with bench:
             manager = bench.manager
             selected, specs = request(manager.providers()[0])
             bench.kernel.write = traced_write  # type: ignore[method-assign]

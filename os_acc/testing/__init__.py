@@ -7,10 +7,17 @@
     kernel = FakeKernel.build(path, hosts.two_socket_host())
     with kernel.installed():
         ...
+
+:class:`TestHost` is such a kernel with os_acc's service on it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from os_acc.testing import hosts
 from os_acc.testing.dfl_specs import DflSpec
+from os_acc.testing.instances import instance, request, uuid_of
 from os_acc.testing.kernel import FakeKernel, FunctionState, Snapshot
 from os_acc.testing.specs import (
     ClassDeviceSpec,
@@ -21,6 +28,9 @@ from os_acc.testing.specs import (
     SriovSpec,
 )
 from os_acc.testing.writes import Write, WriteOutcome
+
+if TYPE_CHECKING:
+    from os_acc.testing.test_host import TestHost
 
 __all__ = [
     "ClassDeviceSpec",
@@ -33,7 +43,20 @@ __all__ = [
     "NodeSpec",
     "Snapshot",
     "SriovSpec",
+    "TestHost",
     "Write",
     "WriteOutcome",
     "hosts",
+    "instance",
+    "request",
+    "uuid_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # A helper process imports this package, and needs no service.
+    if name == "TestHost":
+        from os_acc.testing.test_host import TestHost
+
+        return TestHost
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -144,7 +144,7 @@ class _Before:
 class FakeHost(HostUnderTest):
     """A simulated machine in an empty directory."""
 
-    short_write_timeout = 3.0
+    short_timeout = 3.0
 
     def __init__(self, directory: Path) -> None:
         self.kernel = _Kernel.build(directory / "host", machine())

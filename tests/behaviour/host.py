@@ -75,7 +75,7 @@ class HostUnderTest(abc.ABC):
 
     #: Seconds that a write has where one is meant to take longer; enough for
     #: all the others.
-    short_write_timeout: float
+    short_timeout: float
 
     def __init__(self, places: Places, options: library.Options) -> None:
         self.places = places

@@ -43,7 +43,7 @@ class RealHost(HostUnderTest):
     """This machine; root's part in it is played by somebody else."""
 
     # One start of a process alone takes seconds in software emulation.
-    short_write_timeout = 30.0
+    short_timeout = 30.0
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from os_acc import privsep
+from os_acc.testing.privileged import privileged_here
 from tests.stress import fault_tally, host_directory, survival_table
 from tests.stress.fault_tally import counting
 from tests.stress.fuzzing import fuzzed, seed
@@ -68,13 +68,8 @@ def place(own_ground: str) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _in_this_process() -> Iterator[None]:
     """Privileged code runs in the process that calls it."""
-    contexts = (privsep.base, privsep.inspect, privsep.image)
-    before = [context.client_mode for context in contexts]
-    for context in contexts:
-        context.set_client_mode(False)
-    yield
-    for context, mode in zip(contexts, before, strict=True):
-        context.set_client_mode(mode)
+    with privileged_here():
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,7 +22,15 @@ from os_acc import deadlines, exception, privsep, service
 from os_acc.attach.manager import Manager
 from os_acc.objects.lease import Owner
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import FakeKernel, HostSpec, Snapshot, WriteOutcome, helper, hosts
+from os_acc.testing import (
+    FakeKernel,
+    HostSpec,
+    Snapshot,
+    WriteOutcome,
+    helper,
+    hosts,
+    uuid_of,
+)
 from os_acc.testing.demo import compute
 from tests.run_figures import counts
 from tests.stress import processes
@@ -57,11 +65,6 @@ _PATIENCE = 60.0
 _POLL = 0.01
 # Seconds that a busy machine may take to let somebody go on.
 _LATE = 10.0
-
-
-def uuid_of(number: int) -> str:
-    """The uuid of an instance with this number."""
-    return f"{number:08x}-1111-4111-8111-111111111111"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import os_acc
 from os_acc import requests
+from os_acc.testing import TestHost, instance, request, uuid_of
 from os_acc.testing.provider_tree import FakeProviderTree
 from tests.random_values import Rubbish
-from tests.unit.bench import Bench, instance, request, uuid_of
 
 Arguments = tuple[Any, ...]
 
@@ -47,7 +47,7 @@ class Calls:
     :param bench: its first instance has the FPGA.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TestHost) -> None:
         self._free = request(bench.provider(GPU))
         self._held = request(bench.provider(FPGA))
         self._uuid = bench.provider(GPU).uuid

@@ -12,7 +12,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import conf, service
+from os_acc import conf, service, testing
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options as bitstreams
 from os_acc.objects.device import Provider
@@ -141,18 +141,7 @@ def ask(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """As :func:`request`, of what has been offered."""
     providers = {str(each.device.address): each for each in offered}
-    allocations: dict[str, Any] = {}
-    mappings: dict[str, list[str]] = {}
-    specs = {"group_policy": "none"}
-    for number, place in enumerate(places, 1):
-        provider = providers[place]
-        resource_class = provider.device.resource_class
-        resources = allocations.setdefault(provider.uuid, {"resources": {}})
-        amount = resources["resources"].get(resource_class, 0)
-        resources["resources"][resource_class] = amount + 1
-        mappings[str(number)] = [provider.uuid]
-        specs[f"resources{number}:{resource_class}"] = "1"
-    return {"allocations": allocations, "mappings": mappings}, specs
+    return testing.request(*(providers[place] for place in places))
 
 
 def plug(manager: Manager, consumer: str, *places: str) -> list[dict[str, Any]]:

@@ -25,12 +25,12 @@ from os_acc.objects import device_spec
 from os_acc.objects.lease import Owner
 from os_acc.placement import options as placement
 from os_acc.profiles import options as profiles
-from os_acc.testing import FakeKernel, helper, hosts
+from os_acc.testing import FakeKernel, helper, hosts, instance, request
+from os_acc.testing.test_host import EVERYTHING
 from tests.random_values import TEXTS, Rubbish, shown
 from tests.shares import Share
 from tests.stress import test_fuzz_images
 from tests.stress.fuzzing import SHARES, Fuzzed, told
-from tests.unit.bench import EVERYTHING, instance, request
 
 GPU = "0000:17:00.0"
 GROUP = conf.GROUP.name

@@ -16,7 +16,7 @@ import pytest
 
 import os_acc
 from os_acc import exception, requests, service
-from os_acc.testing import hosts
+from os_acc.testing import TestHost, hosts, instance, request, uuid_of
 from tests.random_values import shown
 from tests.shares import Share
 from tests.stress.fuzzing import SHARES, Fuzzed, told
@@ -32,7 +32,6 @@ from tests.stress.public_calls import (
     fits,
 )
 from tests.stress.write_witness import picture
-from tests.unit.bench import Bench, instance, request, uuid_of
 
 #: How often each is called; the others look at the whole host.
 CALLS = {"plug": 3_000, "unplug": 4_000, "rekey": 4_000, "requests_accelerators": 3_000}
@@ -52,11 +51,12 @@ class World:
     """One host, whose first instance has an FPGA."""
 
     def __init__(self, place: str) -> None:
-        self.bench = Bench(Path(place), hosts.two_socket_host())
+        self.bench = TestHost(Path(place), hosts.two_socket_host())
         self.untouched = self.bench.kernel.snapshot()
         self._state = self.bench.state_path
-        self.bench.catalogue = os.path.join(place, "profiles.yaml")
-        with open(self.bench.catalogue, "w") as file:
+        catalogue = os.path.join(place, "profiles.yaml")
+        self.bench.groups["os_acc_profiles"] = {"catalogue": catalogue}
+        with open(catalogue, "w") as file:
             json.dump(
                 [{"name": PROFILE, "groups": [{f"resources:{CLASS}": "1"}]}], file
             )

@@ -20,15 +20,15 @@ import pytest
 
 from os_acc import exception
 from os_acc.privsep import worker
+from os_acc.testing import uuid_of
 from tests import run_figures
 from tests.stress import processes
 from tests.stress.processes import Child
-from tests.unit.bench import uuid_of
-from tests.unit.plugins.xrt.xrt_bench import (
+from tests.unit.plugins.xrt.xrt_host import (
     CIPHER,
     OTHER_USER,
     USER,
-    XrtBench,
+    XrtHost,
     two_cards,
 )
 
@@ -47,19 +47,19 @@ class Killed(enum.Enum):
 
 
 @pytest.fixture
-def cards(place: str) -> Iterator[XrtBench]:
-    cards = XrtBench(pathlib.Path(place), two_cards())
-    with cards.installed():
-        cards.upload_xclbin()
-        cards.upload_xclbin("cipher", CIPHER)
+def cards(place: str) -> Iterator[XrtHost]:
+    cards = XrtHost(pathlib.Path(place), two_cards())
+    with cards:
+        cards.upload()
+        cards.upload("cipher", CIPHER)
         processes.become_reaper()
         yield cards
-        cards.end()
+        cards.let_go()
         processes.reap()
         processes.become_reaper(False)
 
 
-def plug(cards: XrtBench, number: int, address: str, name: str) -> Callable[[], object]:
+def plug(cards: XrtHost, number: int, address: str, name: str) -> Callable[[], object]:
     """What a service does that was started for it."""
 
     def run() -> bool:
@@ -71,7 +71,7 @@ def plug(cards: XrtBench, number: int, address: str, name: str) -> Callable[[], 
             # It is not offered.
             return False
         try:
-            cards.ask(number, address, function_name=name)
+            cards.plug(number, address, function_name=name)
         except exception.OsAccError:
             return False
         return cards.plugged(number) == [address]
@@ -86,7 +86,7 @@ def tells(check: Callable[[], object]) -> object:
     return ended.value
 
 
-def caller_of_tool(cards: XrtBench, tool: str) -> int:
+def caller_of_tool(cards: XrtHost, tool: str) -> int:
     """The worker that runs the tool, once that is at work."""
     deadline = time.monotonic() + _PATIENCE
     while f"{tool} hangs" not in cards.ran():
@@ -111,7 +111,7 @@ def kill(who: Killed, client: Child, caller: int) -> None:
     assert not ended.value, "it was given what nobody has read back"
 
 
-def check_left_alone(cards: XrtBench, ran: list[str]) -> None:
+def check_left_alone(cards: XrtHost, ran: list[str]) -> None:
     """Whoever comes next does nothing to this card, and is served by another."""
     assert tells(plug(cards, NEXT, USER, "cipher")) is False
     assert tells(plug(cards, FIRST, USER, "adder")) is False
@@ -124,7 +124,7 @@ def check_left_alone(cards: XrtBench, ran: list[str]) -> None:
 @pytest.mark.parametrize("who", Killed)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_that_runs_on_has_its_card_alone(
-    request: pytest.FixtureRequest, cards: XrtBench, tool: str, who: Killed
+    request: pytest.FixtureRequest, cards: XrtHost, tool: str, who: Killed
 ) -> None:
     cards.behave(**{tool: "hangs"})
     client = Child(plug(cards, FIRST, USER, "adder"))
@@ -143,7 +143,7 @@ def test_a_tool_that_runs_on_has_its_card_alone(
             manager.unplug({"uuid": uuid_of(FIRST)})
         assert cards.plugged(FIRST) == []
         assert cards.drivers(USER) == ["xocl"]
-        cards.ask(NEXT, USER, function_name="cipher")
+        cards.plug(NEXT, USER, function_name="cipher")
         (lease,) = manager.store.leases(uuid_of(NEXT))
         assert lease.programming is not None
         assert lease.programming.function_id == CIPHER

@@ -20,7 +20,7 @@ from os_acc.privsep import worker
 from os_acc.store import meta
 from os_acc.store.database import Database
 from os_acc.store.locks import Locks, consumer_lock
-from os_acc.testing import Snapshot
+from os_acc.testing import Snapshot, uuid_of
 from tests.stress import processes
 from tests.stress.process_host import (
     CARDS,
@@ -32,7 +32,6 @@ from tests.stress.process_host import (
     plug,
     state_of,
     unplug,
-    uuid_of,
     wait_until,
 )
 from tests.stress.simulated_host import request

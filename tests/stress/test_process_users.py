@@ -26,7 +26,7 @@ from os_acc import deadlines, privsep
 from os_acc.attach.manager import Manager
 from os_acc.cmd.app import OsAcc
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import Snapshot, helper
+from os_acc.testing import Snapshot, helper, uuid_of
 from tests.stress import processes
 from tests.stress.process_host import (
     CARDS,
@@ -38,7 +38,6 @@ from tests.stress.process_host import (
     outcome,
     plug,
     unplug,
-    uuid_of,
     wait_until,
 )
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stevedore import ExtensionManager
@@ -15,11 +16,10 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
 from tests.unit import acme_fpga
-from tests.unit.bench import Bench, privileged_here
 from tests.unit.bitstreams.glance_double import Double, listening
-from tests.unit.fpga import CRYPTO, POWER_ON, VFS, FpgaBench, two_cards
+from tests.unit.fpga import CRYPTO, POWER_ON, VFS, two_cards, upload
 
 
 @pytest.fixture(autouse=True)
@@ -29,28 +29,25 @@ def _own_root_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+def make_bench(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
     """Make a fake host that privileged code talks to, and what runs on it."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(privileged_here())
 
-        def make(spec: HostSpec | None = None, **options: object) -> Bench:
-            bench = Bench(tmp_path, spec or hosts.two_socket_host(), **options)
-            stack.enter_context(bench.kernel.installed())
-            stack.callback(bench.end)
-            return bench
+        def make(spec: HostSpec | None = None, **options: Any) -> TestHost:
+            host = TestHost(tmp_path, spec or hosts.two_socket_host(), **options)
+            return stack.enter_context(host)
 
         yield make
 
 
 @pytest.fixture
-def bench(make_bench: Callable[..., Bench]) -> Bench:
+def bench(make_bench: Callable[..., TestHost]) -> TestHost:
     """The two-socket host, with everything on it named."""
     return make_bench()
 
 
 @pytest.fixture
-def fake(bench: Bench) -> FakeKernel:
+def fake(bench: TestHost) -> FakeKernel:
     """The kernel of the two-socket host."""
     return bench.kernel
 
@@ -71,13 +68,13 @@ def let_a_device_see(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], No
 
 
 @pytest.fixture
-def manager(bench: Bench) -> Manager:
+def manager(bench: TestHost) -> Manager:
     """The manager on the two-socket host."""
     return bench.manager
 
 
 @pytest.fixture
-def api(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def api(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> TestHost:
     """The public API on the two-socket host, with one instance on it."""
     monkeypatch.setattr(service, "_manager", bench.manager)
     bench.plug(1, "0000:5e:00.0")
@@ -85,25 +82,23 @@ def api(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @pytest.fixture
-def make_fpgas(tmp_path: Path) -> Iterator[Callable[..., FpgaBench]]:
-    """Make a fake host with FPGA cards; two cards of one region without more."""
-    with contextlib.ExitStack() as stack:
+def make_fpgas(make_bench: Callable[..., TestHost]) -> Callable[..., TestHost]:
+    """Make a host with FPGA cards; by default two cards of one region each."""
 
-        def make(spec: HostSpec | None = None, **options: object) -> FpgaBench:
-            bench = FpgaBench(tmp_path, spec or two_cards(), **options)
-            return stack.enter_context(bench.working())
+    def make(spec: HostSpec | None = None, **options: Any) -> TestHost:
+        return make_bench(spec or two_cards(), **options)
 
-        yield make
+    return make
 
 
 @pytest.fixture
-def fpgas(make_fpgas: Callable[..., FpgaBench]) -> FpgaBench:
+def fpgas(make_fpgas: Callable[..., TestHost]) -> TestHost:
     """The host with two cards, each of them one region."""
     return make_fpgas()
 
 
 @pytest.fixture
-def ports(make_fpgas: Callable[..., FpgaBench]) -> FpgaBench:
+def ports(make_fpgas: Callable[..., TestHost]) -> TestHost:
     """A card that stays with the host, whose two regions go to guests as VFs."""
     card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO), vfs=2)
     return make_fpgas(HostSpec((card,)), device_spec=[VFS])
@@ -118,8 +113,8 @@ def glance() -> Iterator[Double]:
 
 @pytest.fixture
 def two_functions(
-    make_fpgas: Callable[..., FpgaBench], monkeypatch: pytest.MonkeyPatch
-) -> FpgaBench:
+    make_fpgas: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
+) -> TestHost:
     """A card with a region of two functions, and bitstreams for it."""
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
@@ -129,6 +124,6 @@ def two_functions(
     monkeypatch.setattr(acme_fpga.TwoFunctions, "holds", POWER_ON)
     monkeypatch.setattr(acme_fpga.TwoFunctions, "programmed", [], raising=False)
     bench = make_fpgas(acme_fpga.host())
-    bench.upload()
-    bench.upload("crypto", CRYPTO)
+    upload(bench)
+    upload(bench, "crypto", CRYPTO)
     return bench

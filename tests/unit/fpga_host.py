@@ -4,10 +4,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from os_acc.host.dfl import DflCard, read_card
@@ -16,9 +13,9 @@ from os_acc.objects.digest import Digest
 from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.privsep import binding, fpga, functions, images, sriov, worker
+from os_acc.privsep import binding, fpga, functions, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
-from os_acc.testing import FakeKernel, hosts
+from os_acc.testing import TestHost, hosts
 from os_acc.testing.dfl_specs import payload
 from os_acc.testing.hosts import DFL_INTERFACE
 
@@ -33,24 +30,16 @@ UNSIGNED = ("",) * 4
 HEAD, TAIL = b"what comes before it", b"and after"
 
 
-class FpgaHost:
-    """Cards, nodes and files; privileged code runs in this process."""
+class FpgaHost(TestHost):
+    """Cards, nodes and a cached image, for direct calls of privileged code."""
 
-    def __init__(self, directory: Path) -> None:
-        self.kernel = FakeKernel.build(directory / "host", hosts.fpga_host())
+    def __init__(self, directory: Path, *, separate_helper: bool = False) -> None:
+        spec = hosts.fpga_host()
+        super().__init__(directory, spec, separate_helper=separate_helper)
         self.cache = directory / "state/bitstreams"
         self.cache.mkdir(parents=True)
         self.epoch = 0
         self.digest = self.add(HEAD + PAYLOAD + TAIL)
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[FpgaHost]:
-        """Be the kernel, and the cache, of privileged code."""
-        before, images.current = images.current, images.Images(str(self.cache))
-        with self.kernel.installed():
-            yield self
-        images.current = before
-        self.end()
 
     def add(self, data: bytes, algorithm: str = "sha512") -> Digest:
         """Put an image into the cache, under its name."""
@@ -184,11 +173,3 @@ class FpgaHost:
             for write in self.kernel.writes()
             if write.path.startswith("dev/")
         ]
-
-    def end(self) -> None:
-        """Let everything that hangs go on, and wait until it has ended."""
-        self.kernel.lift()
-        for pid in tuple(worker._stuck):
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-        worker._stuck.clear()

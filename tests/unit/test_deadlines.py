@@ -24,9 +24,9 @@ from os_acc.objects.lease import LeaseState
 from os_acc.plugins import calls
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks
+from os_acc.testing import instance, request
 from tests.expected_errors import has
 from tests.unit.acme import NeverReturns
-from tests.unit.bench import instance, request
 from tests.unit.placement.nova_side import Nova
 
 FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:e3:00.0"
@@ -169,7 +169,7 @@ def test_who_waits_for_another_threads_initialize_has_a_deadline(
 def test_a_device_that_is_stuck_leaves_time_for_the_others(bench, monkeypatch):
     bench.plug(1, FPGA)
     bench.kernel.hang(FPGA, "reset")
-    with bench.impatient(), pytest.raises(exception.DevicesUnreleased):
+    with bench.short_timeout(), pytest.raises(exception.DevicesUnreleased):
         bench.unplug(1)
     manager = bench.restart(initialize_timeout=1.5)
     assert [lease.state for lease in manager.store.leases()] == [LeaseState.RELEASING]

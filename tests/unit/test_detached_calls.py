@@ -19,7 +19,7 @@ import os_acc
 from os_acc import deadlines, exception, privsep
 from os_acc.helper import connection
 from os_acc.objects.lease import LeaseState
-from tests.unit.bench import instance, request, state_of
+from os_acc.testing import instance, request
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 #: Far beyond what a slow machine takes.
@@ -100,7 +100,7 @@ def test_a_plug_whose_threads_do_not_start_is_refused_and_frees_its_lock(
     assert bench.kernel.snapshot() == before
     assert bench.manager.store.leases() == ()
     bench.plug(1, FPGA)
-    assert state_of(bench) is LeaseState.HELD
+    assert bench.lease_state() is LeaseState.HELD
 
 
 def test_work_whose_threads_do_not_start_is_done_in_turn(no_start):

@@ -17,8 +17,7 @@ from os_acc import exception
 from os_acc.attach import verification
 from os_acc.inventory import discovery
 from os_acc.objects.device import RejectReason
-from os_acc.testing import hosts
-from tests.unit.bench import instance, request
+from os_acc.testing import hosts, instance, request
 from tests.unit.invalid_values import WRONG, is_told
 
 GPU = "0000:17:00.0"
@@ -74,7 +73,7 @@ def test_a_device_that_vanishes_while_it_is_plugged(api, monkeypatch):
 def test_a_host_without_iommu_offers_nothing_and_says_why(make_bench):
     bench = make_bench(hosts.without_iommu())
     assert bench.manager.providers() == ()
-    assert bench.refused(GPU).reason is RejectReason.NO_IOMMU
+    assert bench.rejected(GPU).reason is RejectReason.NO_IOMMU
     assert bench.kernel.writes() == []
 
 
@@ -88,7 +87,7 @@ def test_a_host_without_vfio_pci_serves_nothing_and_says_why(make_bench):
 
 def test_a_device_on_the_denylist_is_not_offered_and_says_why(make_bench):
     bench = make_bench(hosts.denylist_host())
-    assert "disable_denylist" in str(bench.refused("0000:3d:00.0"))
+    assert "disable_denylist" in str(bench.rejected("0000:3d:00.0"))
     assert bench.kernel.writes() == []
 
 

@@ -16,8 +16,8 @@ from os_acc import exception, privsep, service
 from os_acc.inventory import discovery
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
+from os_acc.testing import instance, uuid_of
 from tests.unit.acme import NeverReturns
-from tests.unit.bench import instance, uuid_of
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
@@ -132,7 +132,7 @@ def test_what_is_not_offered_is_in_the_log_once(api, bench, caplog):
 def test_only_news_is_told_by_a_reset(api, bench, caplog):
     api()
     before = refusals(caplog)
-    bench.to_driver(FPGA, "vfio-pci")
+    bench.bind(FPGA, "vfio-pci")
     api(reset=True)
     (news,) = refusals(caplog)[len(before) :]
     assert FPGA in news
@@ -221,7 +221,7 @@ def test_a_damaged_record_stops_nothing(api, bench):
     bench._manager = api(reset=True)
     assert list(os_acc.attached()) == [uuid_of(2)]
     # What it may have been about is not offered.
-    assert bench.refused(GPU).reason is RejectReason.UNKNOWN_STATE
+    assert bench.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     assert bench.unplug(2) == 1
 
 

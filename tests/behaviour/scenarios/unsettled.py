@@ -76,7 +76,7 @@ def a_write_that_does_not_return_stops_nobody_else(host: HostUnderTest) -> None:
     """A guest starts after the last look, so that the unbind blocks."""
     host.start(
         vfs(host),
-        write_timeout=host.short_write_timeout,
+        write_timeout=host.short_timeout,
         unplug_timeout=UNPLUG_TIMEOUT,
     )
     before, guest, other = host.snapshot(), instance(), instance()

@@ -158,7 +158,7 @@ def one_vf_is_plugged_by_root(host: RealHost) -> None:
 def a_stuck_worker_has_no_more_than_its_helper(host: RealHost) -> None:
     host.start(
         {"address": host.places.pf, "num_vfs": 4},
-        write_timeout=host.short_write_timeout,
+        write_timeout=host.short_timeout,
     )
     guest, (held,) = plug(1)
     helper = privileges.the_helper(host, "base")

@@ -8,18 +8,15 @@ client writes what has changed into Placement.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from os_acc.testing import HostSpec, hosts, provider_tree
+from os_acc.testing import HostSpec, TestHost, hosts, provider_tree
 from tests.functional.nova import compute
 from tests.functional.nova.compute import NODE, NODE_UUID
-from tests.unit.bench import privileged_here
-from tests.unit.fpga import FpgaBench
 
 GPU, AUDIO, FPGA, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e:00.0"
 REGIONS = ("0000:3b:00.1", "0000:3b:00.2")
@@ -40,7 +37,7 @@ def otherwise(resource_class: str) -> list[str]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[FpgaBench]:
+def bench(tmp_path: Path) -> Iterator[TestHost]:
     """An FPGA card with two regions, a card with four VFs, and a GPU."""
     spec = HostSpec(
         (
@@ -49,16 +46,12 @@ def bench(tmp_path: Path) -> Iterator[FpgaBench]:
             hosts.nic("0000:5e", 0, name="ens1f0"),
         )
     )
-    bench = FpgaBench(tmp_path, spec, device_spec=NAMED, node_name=NODE)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(privileged_here())
-        stack.enter_context(bench.installed())
-        stack.callback(bench.end)
+    with TestHost(tmp_path, spec, device_spec=NAMED, node_name=NODE) as bench:
         yield bench
 
 
 @pytest.fixture
-def nova(bench: FpgaBench, tmp_path: Path) -> Iterator[compute.Nova]:
+def nova(bench: TestHost, tmp_path: Path) -> Iterator[compute.Nova]:
     """nova-compute, which has been started on that host."""
     configuration = tmp_path / "provider_config"
     configuration.mkdir()
@@ -73,7 +66,7 @@ def nova(bench: FpgaBench, tmp_path: Path) -> Iterator[compute.Nova]:
         found.doCleanups()
 
 
-def seen(bench: FpgaBench, nova: compute.Nova) -> None:
+def seen(bench: TestHost, nova: compute.Nova) -> None:
     """The service looks at the host, and Nova publishes."""
     bench.manager.discover()
     nova.cycle()
@@ -83,7 +76,7 @@ def seen(bench: FpgaBench, nova: compute.Nova) -> None:
 
 
 def test_placement_has_what_the_host_offers(
-    bench: FpgaBench, nova: compute.Nova
+    bench: TestHost, nova: compute.Nova
 ) -> None:
     for each in bench.manager.providers():
         resource_class, units = each.device.resource_class, len(each.device.handles)
@@ -93,7 +86,7 @@ def test_placement_has_what_the_host_offers(
 
 
 def test_the_regions_of_a_card_stand_below_it(
-    bench: FpgaBench, nova: compute.Nova
+    bench: TestHost, nova: compute.Nova
 ) -> None:
     first, second = (bench.provider(each) for each in REGIONS)
     assert first.card is not None
@@ -116,7 +109,7 @@ def test_the_same_again_writes_nothing(
 
 
 def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
-    bench: FpgaBench, nova: compute.Nova
+    bench: TestHost, nova: compute.Nova
 ) -> None:
     """What tests without Nova are built on comes to the same."""
     double = provider_tree.FakeProviderTree()
@@ -138,7 +131,7 @@ def test_nova_s_tree_is_told_as_ours_that_is_for_tests(
 
 
 def test_what_others_have_is_the_same_byte_for_byte(
-    bench: FpgaBench, nova: compute.Nova
+    bench: TestHost, nova: compute.Nova
 ) -> None:
     site = "30000000-9999-4999-8999-999999999999"
     pci = nova.make(
@@ -175,7 +168,7 @@ def test_what_others_have_is_the_same_byte_for_byte(
 
 
 def test_a_trait_of_an_operator_s_on_ours_stays(
-    bench: FpgaBench, nova: compute.Nova
+    bench: TestHost, nova: compute.Nova
 ) -> None:
     gpu = bench.provider(GPU)
     nova.set_traits(gpu.uuid, *gpu.device.traits, "CUSTOM_GOLD")
@@ -185,7 +178,7 @@ def test_a_trait_of_an_operator_s_on_ours_stays(
 
 
 def test_a_provider_yaml_adds_a_class_to_one_of_ours(
-    bench: FpgaBench, nova: compute.Nova
+    bench: TestHost, nova: compute.Nova
 ) -> None:
     gpu = bench.provider(GPU)
     nova.configure(gpu.uuid, {"CUSTOM_MORE": 7})
@@ -200,7 +193,7 @@ def test_a_provider_yaml_adds_a_class_to_one_of_ours(
 
 @pytest.mark.parametrize("again", [compute.Nova.cycle, compute.Nova.start])
 def test_a_class_of_which_something_is_allocated_stays(
-    bench: FpgaBench, nova: compute.Nova, again: Callable[[compute.Nova], None]
+    bench: TestHost, nova: compute.Nova, again: Callable[[compute.Nova], None]
 ) -> None:
     """Its guest is stopped, or not plugged yet: there is no lease."""
     gpu = bench.provider(GPU)
@@ -214,7 +207,7 @@ def test_a_class_of_which_something_is_allocated_stays(
 
 
 def test_it_stays_when_the_device_is_not_named_any_more(
-    bench: FpgaBench, nova: compute.Nova
+    bench: TestHost, nova: compute.Nova
 ) -> None:
     gpu = bench.provider(GPU)
     nova.allocate({gpu.uuid: {GRAPHICS: 1}})
@@ -226,7 +219,7 @@ def test_it_stays_when_the_device_is_not_named_any_more(
     assert nova.units(gpu.uuid) == {GRAPHICS: (1, 1), OTHER: (1, 1)}
 
 
-def test_it_stays_beside_what_is_leased(bench: FpgaBench, nova: compute.Nova) -> None:
+def test_it_stays_beside_what_is_leased(bench: TestHost, nova: compute.Nova) -> None:
     """One guest has a device by its old class, another one an allocation."""
     nic = bench.provider(NIC)
     bench.plug(1, NIC)
@@ -245,7 +238,7 @@ def test_it_stays_beside_what_is_leased(bench: FpgaBench, nova: compute.Nova) ->
 
 @pytest.mark.parametrize("address", [NIC, *REGIONS])
 def test_a_provider_of_which_something_is_allocated_stays(
-    bench: FpgaBench, nova: compute.Nova, address: str
+    bench: TestHost, nova: compute.Nova, address: str
 ) -> None:
     offered = bench.provider(address)
     resource_class = offered.device.resource_class

@@ -23,6 +23,7 @@ from tests.functional.openstack.placement_site import (
     REGIONS,
     Site,
 )
+from tests.unit.fpga import upload
 
 #: What goes to which: (group, provider), of this host's accelerators alone.
 Mapped = frozenset[tuple[str, str]]
@@ -270,7 +271,7 @@ class Customers:
         """What a guest gets, which is what its flavor asks for."""
         wishes, free, held = flavor.wishes(), self.free(), self.held()
         for function in wishes.values():
-            self.site.upload(function, function)
+            upload(self.site, function, function)
         entries = self.site.manager.plug(
             {"uuid": consumer}, selected, flavor.specs(wishes)
         )

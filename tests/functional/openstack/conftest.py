@@ -44,7 +44,7 @@ def placement(cloud: Cloud) -> Placement:
 @pytest.fixture
 def site(placement: Placement, tmp_path: Path) -> Iterator[Site]:
     """A host for one test, with a compute node of its own in Placement."""
-    with Site(tmp_path, placement).working() as site:
+    with Site(tmp_path, placement) as site:
         yield site
 
 

@@ -9,16 +9,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from oslo_config import cfg
-
 from os_acc.attach.manager import Manager
 from os_acc.placement.changes import RefusedChange
 from os_acc.placement.sync import Publisher, SyncResult
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, TestHost, hosts
 from tests.expected_errors import kind_of
 from tests.functional.openstack.cloud import read
 from tests.functional.openstack.placement import Known, Placement
-from tests.unit.fpga import FpgaBench
 
 FPGA_A, FPGA_B, GPU_A, GPU_B, NIC = (
     f"0000:{bus}:00.0" for bus in ("3b", "af", "17", "b1", "5e")
@@ -50,7 +47,7 @@ def host() -> HostSpec:
     )
 
 
-class Site(FpgaBench):
+class Site(TestHost):
     """One such host, with a compute node of its own in Placement.
 
     :ivar root: the compute node's provider, as Nova has made it.
@@ -61,7 +58,7 @@ class Site(FpgaBench):
         place: Path,
         placement: Placement,
         spec: HostSpec | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
         self.placement = placement
         self.name = f"node-{uuid.uuid4()}"
@@ -69,14 +66,11 @@ class Site(FpgaBench):
         super().__init__(
             place,
             spec or host(),
+            read=lambda: read(self.file(**self._told)),
             **{"node_name": self.name, "device_spec": NAMED, **options},
         )
         self.node = placement.make(self.name, inventories={"VCPU": 8, "MEMORY_MB": 64})
         self.publisher = self.new_publisher()
-
-    def read(self) -> cfg.ConfigOpts:
-        """The configuration, with how Placement is reached."""
-        return read(self.file(**self._told))
 
     def file(self, **told: object) -> Path:
         """Such a file.

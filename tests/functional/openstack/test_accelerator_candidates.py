@@ -37,7 +37,7 @@ from tests.functional.openstack.placement_site import (
     REGIONS,
     Site,
 )
-from tests.unit.fpga import GZIP, function_trait
+from tests.unit.fpga import GZIP, function_trait, upload
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def host(
 
     For tests that leave it as they have found it.
     """
-    with Site(tmp_path_factory.mktemp("host"), placement).working() as host:
+    with Site(tmp_path_factory.mktemp("host"), placement) as host:
         host.published()
         yield host
 
@@ -118,8 +118,8 @@ def test_there_is_no_candidate_where_isolated_groups_have_one_card(
 def test_groups_of_one_class_are_told_apart_by_what_a_region_holds(
     host: Site, customers: Customers
 ) -> None:
-    host.upload(function=GZIP)
-    host.ask(1, REGIONS[2], function_id=GZIP)
+    upload(host, function=GZIP)
+    host.plug(1, REGIONS[2], function_id=GZIP)
     host.unplug(1)
     host.published()
     with_gzip = Asked(FPGA, traits=(function_trait(GZIP),))

@@ -14,22 +14,29 @@ from pathlib import Path
 import pytest
 
 from os_acc import exception
-from os_acc.testing import HostSpec, bitstreams, hosts
+from os_acc.testing import (
+    HostSpec,
+    TestHost,
+    bitstreams,
+    hosts,
+    instance,
+    request,
+    uuid_of,
+)
 from os_acc.testing.dfl_specs import payload
 from tests.expected_errors import has
-from tests.functional.openstack.bench import CloudBench
 from tests.functional.openstack.cloud import Cloud
-from tests.unit.bench import instance, request, uuid_of
-from tests.unit.fpga import INTERFACE, POWER_ON
+from tests.functional.openstack.cloud_host import cloud_host
+from tests.unit.fpga import INTERFACE, POWER_ON, held
 
 CARDS = [f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x20)]
 
 
 @pytest.fixture
-def bench(cloud: Cloud, tmp_path: Path) -> Iterator[CloudBench]:
+def bench(cloud: Cloud, tmp_path: Path) -> Iterator[TestHost]:
     """A host with sixteen cards, each of them one region."""
     cards = HostSpec(tuple(hosts.dfl(card[:7]) for card in CARDS))
-    with CloudBench(tmp_path, cards, cloud).working() as bench:
+    with cloud_host(tmp_path, cards, cloud) as bench:
         yield bench
 
 
@@ -46,7 +53,7 @@ def upload(cloud: Cloud) -> Callable[[str], str]:
 
 
 def test_sixteen_plugs_at_once_wait_for_one_download(
-    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+    cloud: Cloud, bench: TestHost, upload: Callable[[str], str], function: str
 ) -> None:
     image_id = upload(function)
     asked = {number: request(bench.provider(card)) for number, card in enumerate(CARDS)}
@@ -60,12 +67,12 @@ def test_sixteen_plugs_at_once_wait_for_one_download(
     with futures.ThreadPoolExecutor(len(CARDS)) as pool:
         assert list(pool.map(plug, asked)) == CARDS
     assert cloud.downloads(image_id) == ["- 200"]
-    assert {bench.held(card) for card in CARDS} == {function}
+    assert {held(bench, card) for card in CARDS} == {function}
     assert bench.programmings() == ["done"] * len(CARDS)
 
 
 def test_what_was_altered_behind_glance_s_back_is_never_programmed(
-    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+    cloud: Cloud, bench: TestHost, upload: Callable[[str], str], function: str
 ) -> None:
     image_id = upload(function)
     file = cloud.file(image_id)
@@ -76,28 +83,28 @@ def test_what_was_altered_behind_glance_s_back_is_never_programmed(
         check=has(reason=exception.ImageReason.INVALID),
         match=image_id,
     ):
-        bench.ask(1, CARDS[0], bitstream_id=image_id)
+        bench.plug(1, CARDS[0], bitstream_id=image_id)
     assert bench.programmings() == []
-    assert bench.held(CARDS[0]) == POWER_ON
+    assert held(bench, CARDS[0]) == POWER_ON
     assert bench.manager.store.leases() == ()
 
 
 def test_the_image_of_the_guest_says_in_glance_what_it_needs(
-    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+    cloud: Cloud, bench: TestHost, upload: Callable[[str], str], function: str
 ) -> None:
     upload(function)
     booted = cloud.upload(b"a disk", **{"accel:function_id": function})
     selected, specs = request(bench.provider(CARDS[0]))
     told = instance(1) | {"image_id": booted}
     assert len(bench.manager.plug(told, selected, specs)) == 1
-    assert bench.held(CARDS[0]) == function
+    assert held(bench, CARDS[0]) == function
 
 
 def test_a_guest_comes_back_after_a_power_cut_while_glance_is_down(
-    cloud: Cloud, bench: CloudBench, upload: Callable[[str], str], function: str
+    cloud: Cloud, bench: TestHost, upload: Callable[[str], str], function: str
 ) -> None:
     upload(function)
-    bench.ask(1, CARDS[0], function_id=function)
+    bench.plug(1, CARDS[0], function_id=function)
     bench.kernel.reboot()
     bench.restart(plug_timeout=60.0)
     cloud.glance.kill()
@@ -106,6 +113,6 @@ def test_a_guest_comes_back_after_a_power_cut_while_glance_is_down(
     finally:
         cloud.glance.start()
     assert entry["pci_id"] == CARDS[0]
-    assert bench.held(CARDS[0]) == function
+    assert held(bench, CARDS[0]) == function
     assert bench.plugged(1) == [CARDS[0]]
     assert bench.manager.attached({"uuid": uuid_of(1)})

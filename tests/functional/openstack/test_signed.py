@@ -15,41 +15,38 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.bitstreams import options
-from os_acc.testing import HostSpec, bitstreams
+from os_acc.testing import HostSpec, TestHost, bitstreams
 from os_acc.testing.dfl_specs import payload
 from tests.expected_errors import Expected, kind_of, raises
 from tests.functional.openstack import keys
-from tests.functional.openstack.bench import CloudBench
 from tests.functional.openstack.cloud import Cloud, sha512
 from tests.functional.openstack.service import Service
 from tests.unit.bitstreams.signing_keys import DAY, NOW, certificate, key, signed_by
-from tests.unit.fpga import CARD, INTERFACE, OTHER_CARD, POWER_ON, two_cards
+from tests.unit.fpga import CARD, INTERFACE, OTHER_CARD, POWER_ON, held, two_cards
 
 KINDS = ["RSA-PSS", "ECC_SECP384R1", "DSA"]
 HASH, HASH_NAME = hashes.SHA384(), "SHA-384"
 
 
-class SignedBench(CloudBench):
+class SignedHost(TestHost):
     """Takes only what somebody has signed whom the operator trusts.
 
     :ivar certificates: the directory of those.
     """
 
     def __init__(self, place: Path, spec: HostSpec, cloud: Cloud) -> None:
-        super().__init__(place, spec, cloud)
         self.certificates = place / "certificates"
         self.certificates.mkdir(mode=0o755)
-
-    def config(self, **more: object) -> cfg.ConfigOpts:
-        config = super().config(**more)
-        group = options.GROUP.name
-        config.set_override("signature", "required", group=group)
-        config.set_override("certificates", str(self.certificates), group=group)
-        return config
+        signed = {
+            "source": "glance",
+            "signature": "required",
+            "certificates": str(self.certificates),
+        }
+        groups = {options.GROUP.name: signed}
+        super().__init__(place, spec, groups=groups, read=cloud.conf)
 
     def trust(self, private: Any, **about: Any) -> str:
         """Have the certificate of a key; its id."""
@@ -58,11 +55,11 @@ class SignedBench(CloudBench):
     def refuses(self, kind: Expected, told: str, **wish: str) -> exception.OsAccError:
         """Prove that a plug ends in this, and has changed nothing."""
         with raises(kind, match=told) as caught:
-            self.ask(1, CARD, **wish)
+            self.plug(1, CARD, **wish)
         assert kind in (kind_of(caught.value), type(caught.value))
         assert not caught.value.retryable
         assert self.programmings() == []
-        assert self.held() == POWER_ON
+        assert held(self) == POWER_ON
         assert self.manager.store.leases() == ()
         return caught.value
 
@@ -76,8 +73,8 @@ def put(directory: Path, private: Any, **about: Any) -> str:
 
 
 @pytest.fixture
-def bench(cloud: Cloud, tmp_path: Path) -> Iterator[SignedBench]:
-    with SignedBench(tmp_path, two_cards(), cloud).working() as bench:
+def bench(cloud: Cloud, tmp_path: Path) -> Iterator[SignedHost]:
+    with SignedHost(tmp_path, two_cards(), cloud) as bench:
         yield bench
 
 
@@ -125,20 +122,20 @@ def upload(cloud: Cloud, function: str, data: bytes) -> Callable[..., str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_somebody_has_signed_who_is_trusted_is_programmed(
-    bench: SignedBench,
+    bench: SignedHost,
     upload: Callable[..., str],
     function: str,
     data: bytes,
     kind: str,
 ) -> None:
     image_id = upload(**signature(data, bench.trust(key(kind)), kind))
-    assert len(bench.ask(1, CARD, bitstream_id=image_id)) == 1
-    assert bench.held() == function
+    assert len(bench.plug(1, CARD, bitstream_id=image_id)) == 1
+    assert held(bench) == function
     assert bench.programmings() == ["done"]
 
 
 def test_what_nobody_has_signed_is_refused(
-    cloud: Cloud, bench: SignedBench, upload: Callable[..., str], function: str
+    cloud: Cloud, bench: SignedHost, upload: Callable[..., str], function: str
 ) -> None:
     image_id = upload()
     bench.refuses(exception.ImageRefused, "not signed", bitstream_id=image_id)
@@ -148,17 +145,17 @@ def test_what_nobody_has_signed_is_refused(
 
 
 def test_what_nobody_has_signed_is_not_in_the_way(
-    bench: SignedBench, upload: Callable[..., str], function: str, data: bytes
+    bench: SignedHost, upload: Callable[..., str], function: str, data: bytes
 ) -> None:
     upload()
     upload(**signature(data, bench.trust(key("RSA-PSS"))))
-    bench.ask(1, CARD, bitstream_name=f"image {function}")
-    assert bench.held() == function
+    bench.plug(1, CARD, bitstream_name=f"image {function}")
+    assert held(bench) == function
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signature_over_other_bytes_is_refused(
-    bench: SignedBench, upload: Callable[..., str], data: bytes, kind: str
+    bench: SignedHost, upload: Callable[..., str], data: bytes, kind: str
 ) -> None:
     signer = bench.trust(key(kind))
     image_id = upload(**signature(data + b"\0", signer, kind))
@@ -168,7 +165,7 @@ def test_a_signature_over_other_bytes_is_refused(
 
 
 def test_a_signature_by_a_key_that_is_not_the_certificates_is_refused(
-    bench: SignedBench, upload: Callable[..., str], data: bytes
+    bench: SignedHost, upload: Callable[..., str], data: bytes
 ) -> None:
     signer = bench.trust(key("RSA-PSS"))
     image_id = upload(**signature(data, signer, private=key("RSA-PSS", 1)))
@@ -178,7 +175,7 @@ def test_a_signature_by_a_key_that_is_not_the_certificates_is_refused(
 
 
 def test_a_certificate_that_is_not_there_is_not_trusted(
-    bench: SignedBench, upload: Callable[..., str], data: bytes
+    bench: SignedHost, upload: Callable[..., str], data: bytes
 ) -> None:
     bench.trust(key("RSA-PSS"))
     image_id = upload(**signature(data, str(uuid.uuid4())))
@@ -195,7 +192,7 @@ def test_a_certificate_that_is_not_there_is_not_trusted(
     ids=["expired", "not yet valid", "by a stranger"],
 )
 def test_a_certificate_that_is_worth_nothing_is_not_trusted(
-    bench: SignedBench,
+    bench: SignedHost,
     upload: Callable[..., str],
     data: bytes,
     about: dict[str, Any],
@@ -206,7 +203,7 @@ def test_a_certificate_that_is_worth_nothing_is_not_trusted(
 
 
 def test_who_has_glances_store_and_its_database_cannot_sign(
-    cloud: Cloud, bench: SignedBench, upload: Callable[..., str], data: bytes
+    cloud: Cloud, bench: SignedHost, upload: Callable[..., str], data: bytes
 ) -> None:
     image_id = upload(**signature(data, bench.trust(key("RSA-PSS"))))
     evil = data[:-1] + bytes([data[-1] ^ 1])
@@ -225,16 +222,16 @@ def test_who_has_glances_store_and_its_database_cannot_sign(
 
 
 def test_what_is_on_the_host_already_is_refused_once_its_signer_is_not_trusted(
-    bench: SignedBench, upload: Callable[..., str], data: bytes
+    bench: SignedHost, upload: Callable[..., str], data: bytes
 ) -> None:
     signer = bench.trust(key("RSA-PSS"))
     image_id = upload(**signature(data, signer))
-    bench.ask(1, CARD, bitstream_id=image_id)
+    bench.plug(1, CARD, bitstream_id=image_id)
     (bench.certificates / f"{signer}.pem").unlink()
     with pytest.raises(exception.ImageRefused, match="nobody is trusted"):
-        bench.ask(2, OTHER_CARD, bitstream_id=image_id)
+        bench.plug(2, OTHER_CARD, bitstream_id=image_id)
     assert bench.programmings() == ["done"]
-    assert bench.held(OTHER_CARD) == POWER_ON
+    assert held(bench, OTHER_CARD) == POWER_ON
 
 
 # -- what Glance makes of signatures itself ------------------------------------
@@ -286,7 +283,7 @@ def announce(cloud: Cloud, function: str) -> Callable[..., str]:
 
 
 def test_glance_takes_no_data_that_it_has_no_key_manager_to_verify_with(
-    cloud: Cloud, bench: SignedBench, announce: Callable[..., str], data: bytes
+    cloud: Cloud, bench: SignedHost, announce: Callable[..., str], data: bytes
 ) -> None:
     image_id = announce(**signature(data, bench.trust(key("RSA-PSS"))))
     assert send(cloud, cloud.glance, image_id, data) == 400
@@ -298,7 +295,7 @@ def test_glance_takes_no_data_that_it_has_no_key_manager_to_verify_with(
 def test_what_glance_takes_for_signed_is_programmed(
     cloud: Cloud,
     keyed: Service,
-    bench: SignedBench,
+    bench: SignedHost,
     announce: Callable[..., str],
     function: str,
     data: bytes,
@@ -309,14 +306,14 @@ def test_what_glance_takes_for_signed_is_programmed(
     image_id = announce(**signature(data, signer, kind))
     assert send(cloud, keyed, image_id, data + b"\0") == 400
     assert send(cloud, keyed, image_id, data) == 204
-    bench.ask(1, CARD, bitstream_id=image_id)
-    assert bench.held() == function
+    bench.plug(1, CARD, bitstream_id=image_id)
+    assert held(bench) == function
 
 
 def test_whom_glance_trusts_is_not_whom_the_operator_of_a_host_trusts(
     cloud: Cloud,
     keyed: Service,
-    bench: SignedBench,
+    bench: SignedHost,
     announce: Callable[..., str],
     data: bytes,
 ) -> None:

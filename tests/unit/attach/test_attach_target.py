@@ -7,11 +7,10 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc.testing import DriverSpec, drivers
+from os_acc.testing import DriverSpec, drivers, instance, request, uuid_of
 from os_acc.testing.tree import Tree
 from tests.expected_errors import has
-from tests.unit.bench import instance, request, uuid_of
-from tests.unit.fpga import CARD, GZIP
+from tests.unit.fpga import CARD, GZIP, held, upload
 
 GPU = "0000:17:00.0"
 
@@ -70,7 +69,7 @@ def test_another_target_is_another_request(bench):
 
 
 def test_the_host_cannot_use_what_has_no_driver(bench):
-    bench.to_driver(GPU, "")
+    bench.bind(GPU, "")
     with pytest.raises(
         exception.HostStepFailed,
         check=has(reason=exception.StepReason.REFUSED),
@@ -85,7 +84,7 @@ def test_the_host_cannot_use_what_has_no_driver(bench):
 @pytest.mark.parametrize("target", ["host", "none"])
 def test_the_host_may_do_with_it_what_it_likes(bench, target):
     first = plug(bench, 1, target)
-    bench.to_driver(GPU, "")
+    bench.bind(GPU, "")
     assert plug(bench, 1, target) == first
     before = bench.kernel.snapshot()
     assert bench.unplug(1) == 1
@@ -105,9 +104,9 @@ def test_a_reboot_changes_nothing_of_it(bench, target):
 
 @pytest.mark.parametrize("target", ["host", "none"])
 def test_a_region_for_the_host_is_programmed_all_the_same(fpgas, target):
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP, attach_target=target)
-    assert fpgas.held() == GZIP
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP, attach_target=target)
+    assert held(fpgas) == GZIP
     assert fpgas.drivers(CARD) == ["dfl-pci"]
     (lease,) = fpgas.manager.store.leases(uuid_of(1))
     assert lease.programming.function_id == GZIP
@@ -115,19 +114,19 @@ def test_a_region_for_the_host_is_programmed_all_the_same(fpgas, target):
 
 @pytest.mark.parametrize("target", ["host", "none"])
 def test_a_region_for_the_host_is_programmed_again_after_a_reboot(fpgas, target):
-    fpgas.upload()
-    first = fpgas.ask(1, function_id=GZIP, attach_target=target)
+    upload(fpgas)
+    first = fpgas.plug(1, function_id=GZIP, attach_target=target)
     fpgas.kernel.reboot()
-    assert fpgas.held() != GZIP
+    assert held(fpgas) != GZIP
     fpgas.restart()
     assert fpgas.manager.plug(instance(1), None, None) == first
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
     assert fpgas.drivers(CARD) == ["dfl-pci"]
 
 
 def test_a_card_that_the_host_has_moved_is_not_moved_back(fpgas):
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP, attach_target="host")
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP, attach_target="host")
     fpgas.kernel.reboot()
     fpgas.restart()
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
@@ -137,7 +136,7 @@ def test_a_card_that_the_host_has_moved_is_not_moved_back(fpgas):
         fpgas.manager.plug(instance(1), None, None)
     with Tree(fpgas.root).transaction() as tree:
         drivers.register(tree, DriverSpec("pci-stub"))
-    fpgas.to_driver(CARD, "pci-stub")
+    fpgas.bind(CARD, "pci-stub")
     before = fpgas.kernel.snapshot()
     with pytest.raises(exception.DeviceGone, match="its driver is not there"):
         fpgas.manager.plug(instance(1), None, None)

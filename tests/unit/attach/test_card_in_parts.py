@@ -16,8 +16,7 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.store import codec
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench, instance, request
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 
 NIC, VFS = "0000:3b:00.0", tuple(f"0000:3b:02.{number}" for number in range(4))
 CARD = '{"address": "0000:3b:*.*"}'
@@ -25,23 +24,23 @@ IN_VFS = '{"address": "0000:3b:*.*", "num_vfs": 4}'
 
 
 @pytest.fixture
-def nic(make_bench) -> Bench:
+def nic(make_bench) -> TestHost:
     return make_bench(device_spec=[CARD])
 
 
-def set_vfs(bench: Bench, count: int) -> None:
+def set_vfs(bench: TestHost, count: int) -> None:
     """As an administrator does it, or whoever on the host has the PF."""
     path = bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs")
     bench.kernel.write(path, str(count))
 
 
-def take_whole(bench: Bench, number: int, target: str) -> None:
+def take_whole(bench: TestHost, number: int, target: str) -> None:
     selected, specs = request(bench.provider(NIC))
     specs["accel1:attach_target"] = target
     bench.manager.plug(instance(number), selected, specs)
 
 
-def plug_vf(bench: Bench, number: int) -> str:
+def plug_vf(bench: TestHost, number: int) -> str:
     return str(bench.plug(number, VFS[0])[0]["pci_id"])
 
 
@@ -49,7 +48,7 @@ def reasons(stock: discovery.Inventory) -> dict[str, RejectReason]:
     return {str(each.address): each.reason for each in stock.refused}
 
 
-def units(bench: Bench) -> list[tuple[int, int]]:
+def units(bench: TestHost) -> list[tuple[int, int]]:
     """(total, reserved) of everything that Placement is told of."""
     return [
         (each.total, each.reserved)
@@ -68,7 +67,7 @@ def test_vfs_of_a_pf_that_is_leased_are_not_offered(nic, target):
         NIC: RejectReason.HAS_VFS,
         **dict.fromkeys(VFS, RejectReason.PF_LEASED),
     }
-    assert NIC in nic.refused(VFS[0]).detail
+    assert NIC in nic.rejected(VFS[0]).detail
     assert units(nic) == [(1, 0)]
 
 
@@ -87,7 +86,7 @@ def test_a_pf_whose_vf_is_leased_is_not_offered_though_the_vf_has_gone(nic):
     stock = nic.manager.discover()
     assert stock.providers == {}
     assert reasons(stock) == {NIC: RejectReason.VFS_LEASED}
-    assert nic.refused(NIC).detail == taken
+    assert nic.rejected(NIC).detail == taken
     nic.restart()
     assert reasons(nic.manager.discover()) == {NIC: RejectReason.VFS_LEASED}
     nic.unplug(1)
@@ -123,7 +122,7 @@ def test_after_a_reboot_leased_vfs_are_made_anew(make_bench):
     assert bench.plugged(1) == [taken]
 
 
-def damage(bench: Bench) -> None:
+def damage(bench: TestHost) -> None:
     """Let no record of a lease prove itself any more."""
     with sqlite3.connect(f"{bench.state_path}/os_acc.sqlite") as connection:
         connection.execute("UPDATE leases SET digest = 'none'")
@@ -134,7 +133,7 @@ def test_a_damaged_record_of_a_pf_keeps_its_vfs_as_well(nic):
     set_vfs(nic, 4)
     damage(nic)
     assert nic.manager.providers() == ()
-    assert nic.refused(VFS[0]).reason is RejectReason.PF_LEASED
+    assert nic.rejected(VFS[0]).reason is RejectReason.PF_LEASED
 
 
 def test_a_vf_that_was_adopted_keeps_its_pf(nic):
@@ -147,7 +146,7 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
         nic.manager, PciAddress.parse(VFS[0]), instance(1)["uuid"], ""
     )
     set_vfs(nic, 0)
-    assert nic.refused(NIC).reason is RejectReason.VFS_LEASED
+    assert nic.rejected(NIC).reason is RejectReason.VFS_LEASED
 
 
 def test_a_record_of_before_learns_it_when_it_is_made_ready_again(nic):
@@ -185,7 +184,7 @@ def test_a_neighbour_that_is_leased_otherwise_keeps_its_group(make_bench):
     (entry,) = bench.plug(1, "0000:06:02.0")
     path = f"sys/bus/pci/devices/{neighbour.address}/sriov_numvfs"
     bench.kernel.write(bench.kernel.path(path), "0")
-    refused = bench.refused(card.address)
+    refused = bench.rejected(card.address)
     assert refused.reason is RejectReason.NOT_ISOLATED
     assert f"{neighbour.address}: a PF of which a VF is leased" in refused.detail
     assert entry["pci_id"] in refused.detail

@@ -17,8 +17,8 @@ from os_acc.host import attributes, function
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import functions, kernel, worker
 from os_acc.store import locks
+from os_acc.testing import TestHost, instance, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import Bench, instance, uuid_of
 
 GPU = "0000:17:00.0"
 ERRORS = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR]
@@ -60,7 +60,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch):
     return begin
 
 
-def check_passes(bench: Bench, before) -> exception.OsAccError:
+def check_passes(bench: TestHost, before) -> exception.OsAccError:
     """The unplug fails, is worth a retry, and succeeds then."""
     with pytest.raises(exception.OsAccError) as caught:
         bench.unplug(1)
@@ -76,7 +76,7 @@ def check_passes(bench: Bench, before) -> exception.OsAccError:
 
 
 @pytest.fixture
-def before(bench: Bench):
+def before(bench: TestHost):
     """The host before a card was plugged."""
     snapshot = bench.kernel.snapshot()
     bench.plug(1, GPU)

@@ -21,8 +21,7 @@ from os_acc.objects.epoch import AcceptedEpochs
 from os_acc.objects.lease import LeaseState
 from os_acc.placement.sync import Publisher
 from os_acc.store.locks import consumer_lock
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench, state_of, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
 from tests.unit.placement.nova_side import Nova
 from tests.unit.placement.placement_double import Double
 from tests.unit.test_deadlines import in_child
@@ -35,7 +34,7 @@ LONG = 120.0
 
 
 @pytest.fixture
-def card(make_bench) -> Bench:
+def card(make_bench) -> TestHost:
     """A host whose only provider is a card with four VFs."""
     return make_bench(device_spec=[FOUR_VFS])
 
@@ -47,24 +46,24 @@ def placement() -> Iterator[Double]:
     found.end()
 
 
-def fail_to_release(bench: Bench, number: int, address: str) -> str:
+def fail_to_release(bench: TestHost, number: int, address: str) -> str:
     """Leave an instance with a lease whose device a process still holds."""
     (entry,) = bench.plug(number, address)
     bench.kernel.hold(entry["pci_id"], pid=4000 + number)
     with pytest.raises(exception.DevicesUnreleased):
         bench.unplug(number)
-    assert state_of(bench, number) is LeaseState.RELEASING
+    assert bench.lease_state(number) is LeaseState.RELEASING
     return entry["pci_id"]
 
 
-def units(nova: Nova, bench: Bench) -> tuple[int, int]:
+def units(nova: Nova, bench: TestHost) -> tuple[int, int]:
     """(total, reserved) of the card after one cycle of Nova's."""
     nova.cycle(bench.manager.update_provider_tree)
     (found,) = nova.units(bench.provider(NIC).uuid).values()
     return found
 
 
-def published(double: Double, bench: Bench) -> tuple[int, int]:
+def published(double: Double, bench: TestHost) -> tuple[int, int]:
     """(total, reserved) of the card after a direct sync."""
     bench.manager.catalog.publish(Publisher(double.config(), "node1"))
     inventories = double.providers[bench.provider(NIC).uuid].inventories
@@ -114,10 +113,10 @@ def test_a_plug_that_cannot_go_back_reserves_its_unit(card):
     nova = Nova()
     units(nova, card)
     card.kernel.hang("0000:3b:02.0", "drivers_probe")
-    with card.impatient(), pytest.raises(exception.DeviceStuck):
+    with card.short_timeout(), pytest.raises(exception.DeviceStuck):
         card.plug(1, NIC)
     card.restart()
-    assert state_of(card) is LeaseState.RELEASING
+    assert card.lease_state() is LeaseState.RELEASING
     assert units(nova, card) == (4, 1)
 
 
@@ -158,7 +157,7 @@ def test_a_second_attempt_after_a_failure_stays_reserved(card, monkeypatch):
 class Rounds:
     """Waits for the attempts of a retrier instead of for its clock."""
 
-    def __init__(self, bench: Bench, interval: float) -> None:
+    def __init__(self, bench: TestHost, interval: float) -> None:
         bench.restart(release_retry_interval=interval)
         self.retrier = bench.manager.retrier
         self._begun = threading.Semaphore(0)
@@ -189,7 +188,7 @@ def rounds(bench) -> Iterator[Rounds]:
     """A service that retries only when something asks for it."""
     found = Rounds(bench, 10_000.0)
     yield found
-    bench.end()
+    bench.let_go()
     assert found.retrier.stop(LONG)
 
 
@@ -225,7 +224,7 @@ def test_a_plug_does_not_wait_for_a_retry_that_is_stuck(bench, rounds):
     bench.plug(2, FPGA)
     bench.kernel.wait_until_blocked()
     # The write has not returned: that plug, and the next one, are served.
-    assert state_of(bench, 2) is LeaseState.HELD
+    assert bench.lease_state(2) is LeaseState.HELD
     bench.unplug(2)
     bench.plug(3, FPGA)
     assert not rounds.attempt(1).done()
@@ -389,7 +388,7 @@ LASTING = [
 ]
 
 
-def fail_by(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def fail_by(bench: TestHost, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Let every release of an instance fail for one cause."""
 
     def give_back(*_arguments: object) -> None:

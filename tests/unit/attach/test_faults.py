@@ -17,17 +17,17 @@ from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import holders, kernel
-from os_acc.testing import FakeKernel, HostSpec, hosts
+from os_acc.testing import (
+    FakeKernel,
+    HostSpec,
+    hosts,
+    instance,
+    request,
+)
 from tests.expected_errors import has
-from tests.unit.bench import Bench, instance, request, uuid_of
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
 DISK = "0000:d9:00.0"
-
-
-def state_of(bench: Bench, number: int = 1) -> LeaseState:
-    (lease,) = bench.manager.store.leases(uuid_of(number))
-    return lease.state
 
 
 ERRORS = [errno.EBUSY, errno.EIO, errno.ENODEV, errno.EINVAL, errno.EAGAIN]
@@ -114,19 +114,19 @@ def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attri
     before = bench.kernel.snapshot()
     selected = bench.provider(GPU)
     bench.kernel.hang(address, attribute)
-    with bench.impatient(), pytest.raises(exception.DeviceStuck) as caught:
+    with bench.short_timeout(), pytest.raises(exception.DeviceStuck) as caught:
         bench.plug(1, GPU)
     assert "could not be given back" in "".join(caught.value.__notes__)
     bench.kernel.wait_until_blocked()
     # Its lease stays until the write has ended; nobody else gets the device.
-    assert state_of(bench) is LeaseState.RELEASING
+    assert bench.lease_state() is LeaseState.RELEASING
     assert bench.provider(GPU) == selected
     with pytest.raises(exception.NoDeviceAvailable):
         bench.plug(2, GPU)
     bench.plug(3, FPGA)
     assert bench.drivers(FPGA) == ["vfio-pci"]
     assert bench.unplug(3) == 1
-    bench.end()
+    bench.let_go()
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
 
@@ -148,7 +148,7 @@ def test_a_write_that_fails_in_an_unplug_puts_the_device_in_quarantine(
         assert (why.address, why.errno) == (address, error)
         assert caught.value.__cause__ is why
         assert attribute in str(caught.value)
-        assert state_of(bench) is LeaseState.QUARANTINED
+        assert bench.lease_state() is LeaseState.QUARANTINED
         with pytest.raises(exception.NoDeviceAvailable):
             bench.plug(2, GPU)
         with pytest.raises(exception.DeviceQuarantined, match=GPU):
@@ -171,7 +171,7 @@ def test_a_write_without_effect_in_an_unplug_never_passes_for_done(
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)
     assert [name for name, _ in caught.value.unreleased] == [GPU]
-    assert state_of(bench) is LeaseState.QUARANTINED
+    assert bench.lease_state() is LeaseState.QUARANTINED
     bench.kernel.lift()
     operations.release_device(bench.manager, PciAddress.parse(GPU), None)
     assert bench.kernel.snapshot() == before
@@ -193,16 +193,19 @@ def test_a_write_that_hangs_in_an_unplug_keeps_the_lease(
     before = bench.kernel.snapshot()
     bench.plug(1, GPU)
     bench.kernel.hang(address, attribute, nth=nth)
-    with bench.impatient(), pytest.raises(exception.DevicesUnreleased) as caught:
+    with (
+        bench.short_timeout(),
+        pytest.raises(exception.DevicesUnreleased) as caught,
+    ):
         bench.unplug(1)
     ((_name, why),) = caught.value.unreleased
     assert isinstance(why, exception.DeviceStuck)
     assert why.retryable
     bench.kernel.wait_until_blocked()
-    assert state_of(bench) is LeaseState.RELEASING
+    assert bench.lease_state() is LeaseState.RELEASING
     bench.plug(3, FPGA)
     assert bench.unplug(3) == 1
-    bench.end()
+    bench.let_go()
     assert bench.unplug(1) == 1
     assert bench.kernel.snapshot() == before
 
@@ -277,7 +280,7 @@ def test_a_held_device_stays_leased_until_the_guest_has_ended(bench):
     assert "4242" in str(caught.value)
     assert "qemu-kvm" in str(caught.value)
     assert bench.plugged(1) == [GPU]
-    assert state_of(bench) is LeaseState.RELEASING
+    assert bench.lease_state() is LeaseState.RELEASING
     # Nobody wrote to it: an unbind would never have returned.
     assert all(write.outcome != "blocked" for write in bench.kernel.writes())
     bench.plug(2, FPGA)
@@ -298,7 +301,7 @@ def test_where_a_node_is_not_ours_to_open_somebody_else_looks(bench, held):
     ((_address, why),) = caught.value.unreleased
     assert isinstance(why, exception.DeviceInUse)
     assert why.holders == (((4711, "qemu-system-x86"),) if held else ())
-    assert state_of(bench) is LeaseState.RELEASING
+    assert bench.lease_state() is LeaseState.RELEASING
 
 
 def test_the_look_of_the_other_context_decides(bench, monkeypatch):
@@ -363,7 +366,7 @@ def test_a_failure_to_go_back_is_told_with_its_cause(bench):
     assert caught.value.errno == errno.EIO
     (note,) = caught.value.__notes__
     assert GPU in note
-    assert state_of(bench) is LeaseState.QUARANTINED
+    assert bench.lease_state() is LeaseState.QUARANTINED
 
 
 # -- later operations come first ---------------------------------------------
@@ -398,4 +401,4 @@ def test_a_failure_after_catching_up_is_still_recorded(bench, let_the_host_see):
     with pytest.raises(exception.DevicesUnreleased) as caught:
         bench.unplug(1)
     assert isinstance(caught.value.unreleased[0][1], exception.HostStepFailed)
-    assert state_of(bench) is LeaseState.QUARANTINED
+    assert bench.lease_state() is LeaseState.QUARANTINED

@@ -14,8 +14,8 @@ import os_acc
 from os_acc import exception, requests
 from os_acc.attach import operations
 from os_acc.objects.api import ProviderEntry
+from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.random_values import Rubbish
-from tests.unit.bench import Bench, instance, request, uuid_of
 from tests.unit.invalid_values import HUGE, NO_MAPPING, WRONG, is_told
 
 GPU = "0000:17:00.0"
@@ -24,7 +24,7 @@ STRANGER = "99999999-9999-4999-8999-999999999999"
 
 
 @pytest.fixture
-def unchanged(api: Bench) -> Iterator[None]:
+def unchanged(api: TestHost) -> Iterator[None]:
     """Neither the host nor the store is changed."""
     store = api.manager.store
     before = (api.kernel.writes(), api.kernel.snapshot(), store.leases())
@@ -360,7 +360,7 @@ def test_whatever_is_passed_raises_nothing_but_typed_errors(api):
 
 
 def wrong_calls(
-    api: Bench, rubbish: Rubbish, info: object, selected: object, specs: object
+    api: TestHost, rubbish: Rubbish, info: object, selected: object, specs: object
 ) -> Iterator[Callable[[], object]]:
     other = rubbish.value()
     yield lambda: os_acc.plug(info, selected, specs)

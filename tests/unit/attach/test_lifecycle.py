@@ -10,8 +10,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.testing import HostSpec, hosts
+from os_acc.testing.test_host import EVERYTHING
 from tests.expected_errors import has
-from tests.unit.bench import EVERYTHING
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
 DISK = "0000:d9:00.0"
@@ -97,7 +97,7 @@ def test_a_device_that_is_bound_before_stays_bound(make_bench):
         device_spec=['{"address": "0000:05:00.0", "prebound": true}'],
     )
     kernel = bench.kernel
-    bench.to_driver("0000:05:00.0", "vfio-pci")
+    bench.bind("0000:05:00.0", "vfio-pci")
     before = kernel.snapshot()
     bench.plug(1, "0000:05:00.0")
     assert bench.unplug(1) == 1
@@ -124,7 +124,7 @@ def test_a_driver_that_no_probe_would_choose_comes_back(bench):
     """It was bound by an override that is gone, as libvirt leaves it."""
     kernel = bench.kernel
     device = f"{bench.root}/sys/bus/pci/devices/{FPGA}"
-    bench.to_driver(FPGA, "nvme")
+    bench.bind(FPGA, "nvme")
     kernel.write(f"{device}/driver_override", "\n")
     before = kernel.snapshot()
     assert kernel.state(FPGA) == dataclasses.replace(

@@ -15,9 +15,16 @@ from os_acc.attach import verification
 from os_acc.objects.lease import LeaseState
 from os_acc.store import Store, StoreDamaged
 from os_acc.store.locks import consumer_lock
-from os_acc.testing import FunctionSpec, HostSpec, hosts
+from os_acc.testing import (
+    FunctionSpec,
+    HostSpec,
+    TestHost,
+    hosts,
+    instance,
+    request,
+    uuid_of,
+)
 from tests.expected_errors import has
-from tests.unit.bench import Bench, instance, request, state_of, uuid_of
 
 GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e3:00.0"
 
@@ -103,7 +110,7 @@ def test_a_commit_that_happened_although_it_failed_goes_back(bench, monkeypatch)
 # -- what a dead process has left --------------------------------------------------
 
 
-def forget_commit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_commit(bench: TestHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the process die where a plug's last step would be recorded."""
     store = bench.manager.store
     replace = store.replace
@@ -151,7 +158,7 @@ def test_a_start_leaves_alone_what_others_are_at(bench, monkeypatch):
     deadline = time.monotonic() + 60
     with bench.manager.locks.hold([consumer_lock(uuid_of(1))], deadline):
         bench.restart()
-        assert state_of(bench) is LeaseState.PREPARING
+        assert bench.lease_state() is LeaseState.PREPARING
     bench.restart()
     assert bench.manager.store.leases() == ()
 
@@ -166,7 +173,7 @@ def test_one_record_that_cannot_be_settled_stops_no_start(bench, monkeypatch, ca
     bench.restart()
     assert bench.plugged(1) == [GPU]
     assert bench.plugged(2) == []
-    assert state_of(bench, 1) is LeaseState.QUARANTINED
+    assert bench.lease_state(1) is LeaseState.QUARANTINED
     assert f"{GPU} stays leased" in caplog.text
     bench.plug(3, BARE)
 

@@ -12,8 +12,7 @@ from os_acc import exception
 from os_acc.attach import verification
 from os_acc.objects.lease import LeaseState
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.testing import FakeKernel, HostSpec, hosts
-from tests.unit.bench import instance, request, state_of, uuid_of
+from os_acc.testing import FakeKernel, HostSpec, hosts, instance, request, uuid_of
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 DISK = "0000:d9:00.0"
@@ -62,7 +61,7 @@ def test_what_the_host_uses_after_a_reboot_stays_with_it(bench):
     with pytest.raises(exception.DeviceInUse, match="mounted at /srv"):
         bench.manager.plug(instance(1), None, None)
     assert bench.kernel.writes() == writes
-    assert state_of(bench) is LeaseState.HELD
+    assert bench.lease_state() is LeaseState.HELD
 
 
 def test_groups_that_a_reboot_numbers_anew_hide_no_holder(bench):
@@ -95,7 +94,7 @@ def test_a_guest_that_the_host_started_itself_keeps_its_device(bench):
     before = bench.kernel.snapshot()
     (entry,) = bench.plug(1, FPGA)
     bench.kernel.reboot()
-    bench.to_driver(FPGA, "vfio-pci")
+    bench.bind(FPGA, "vfio-pci")
     bench.kernel.hold(FPGA)
     bench.restart()
     assert bench.plugged(1) == [FPGA]
@@ -166,7 +165,10 @@ def test_a_card_that_is_pulled_out_while_a_guest_holds_it_names_the_guest(
     bench.kernel.hot_unplug(FPGA)
     assert bench.drivers(FPGA) == [None]
     writes = bench.kernel.writes()
-    with bench.impatient(), pytest.raises(exception.DevicesUnreleased) as caught:
+    with (
+        bench.short_timeout(),
+        pytest.raises(exception.DevicesUnreleased) as caught,
+    ):
         bench.unplug(1)
     ((address, why),) = caught.value.unreleased
     assert address == FPGA
@@ -174,7 +176,7 @@ def test_a_card_that_is_pulled_out_while_a_guest_holds_it_names_the_guest(
     assert why.holders == ((4242, "qemu-kvm"),)
     assert "qemu-kvm (pid 4242)" in str(caught.value)
     assert bench.kernel.writes() == writes
-    assert state_of(bench) is LeaseState.RELEASING
+    assert bench.lease_state() is LeaseState.RELEASING
     bench.kernel.let_go(FPGA)
     assert bench.unplug(1) == 1
     assert bench.manager.store.leases() == ()
@@ -185,10 +187,13 @@ def test_a_pulled_out_card_that_a_guest_holds_is_not_made_ready_again(bench):
     bench.kernel.hold(FPGA)
     bench.kernel.hot_unplug(FPGA)
     writes = bench.kernel.writes()
-    with bench.impatient(), pytest.raises(exception.DeviceInUse, match="qemu"):
+    with (
+        bench.short_timeout(),
+        pytest.raises(exception.DeviceInUse, match="qemu"),
+    ):
         bench.manager.plug(instance(1), None, None)
     assert bench.kernel.writes() == writes
-    assert state_of(bench) is LeaseState.HELD
+    assert bench.lease_state() is LeaseState.HELD
 
 
 def test_the_rest_of_a_group_is_given_back_where_one_is_pulled_out(make_bench):

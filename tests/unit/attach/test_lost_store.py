@@ -16,8 +16,8 @@ from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import binding, functions, record
 from os_acc.store.leases import Store, StoreDamaged
+from os_acc.testing import TestHost, instance, request, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import Bench, instance, request, uuid_of
 
 GPU, AUDIO, FPGA, DISK = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:d9:00.0"
 NIC = "0000:3b:00.0"
@@ -30,34 +30,34 @@ def at(text: str) -> PciAddress:
 
 
 @pytest.fixture
-def host(make_bench) -> Bench:
+def host(make_bench) -> TestHost:
     """The host of two sockets; one of its cards is on vfio-pci at boot."""
     bench = make_bench(device_spec=list(PREBOUND))
-    bench.to_driver(FPGA, "vfio-pci")
+    bench.bind(FPGA, "vfio-pci")
     return bench
 
 
-def plug(bench: Bench, number: int, address: str, target: str = "VM"):
+def plug(bench: TestHost, number: int, address: str, target: str = "VM"):
     selected, specs = request(bench.provider(address))
     specs["accel1:attach_target"] = target
     return bench.manager.plug(instance(number), selected, specs)
 
 
-def remove(bench: Bench) -> None:
+def remove(bench: TestHost) -> None:
     """Remove the store's files, as an operator by mistake."""
     for name in os.listdir(bench.state_path):
         if name.startswith("os_acc.sqlite"):
             os.unlink(os.path.join(bench.state_path, name))
 
 
-def lose(bench: Bench) -> None:
+def lose(bench: TestHost) -> None:
     """Remove the store, and have the process find out."""
     remove(bench)
     with pytest.raises(StoreDamaged):
         bench.manager.store.leases()
 
 
-def once_before(monkeypatch, bench: Bench, nth: int) -> None:
+def once_before(monkeypatch, bench: TestHost, nth: int) -> None:
     """Lose the store before the nth time that all leases are read, unnoticed."""
     read, count = Store.standing, iter(range(1, 1000))
 
@@ -80,7 +80,7 @@ def test_what_was_leased_is_not_given_to_another(host, address, target, restart)
     lose(host)
     if restart:
         host.restart()
-    refused = host.refused(address)
+    refused = host.rejected(address)
     assert refused.reason is RejectReason.UNKNOWN_STATE
     assert "which is lost" in refused.detail
     assert host.kernel.snapshot() == before
@@ -89,7 +89,7 @@ def test_what_was_leased_is_not_given_to_another(host, address, target, restart)
 @pytest.mark.parametrize("nth", range(1, 8))
 def test_a_look_judges_and_chooses_by_the_same_leases(host, monkeypatch, nth):
     """Something unknown makes the look read the leases a second time."""
-    host.to_driver(DISK, "vfio-pci")
+    host.bind(DISK, "vfio-pci")
     plug(host, 1, GPU)
     selected, specs = request(host.provider(GPU))
     once_before(monkeypatch, host, nth)
@@ -149,7 +149,7 @@ def test_a_plan_for_what_is_on_vfio_pci_by_now_is_made_anew(host, monkeypatch):
     def before_another(deadline):
         stock = look(deadline)
         for address in steals:
-            host.to_driver(address, "vfio-pci")
+            host.bind(address, "vfio-pci")
         return stock
 
     monkeypatch.setattr(host.manager.catalog, "look", before_another)
@@ -175,7 +175,7 @@ def test_a_store_of_yesterday_gives_nothing_away(host):
         store.write(yesterday)
     with pytest.raises(exception.NoDeviceAvailable, match="is taken for lease"):
         host.manager.plug(instance(3), selected, specs)
-    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE
+    assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     assert functions.driver(at(GPU)) == "nouveau"
 
 
@@ -249,7 +249,7 @@ def test_a_guest_that_still_runs_keeps_what_the_store_has_lost(host):
     lose(host)
     with pytest.raises(exception.DeviceInUse, match="4711"):
         operations.release_device(host.manager, at(GPU), None)
-    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE
+    assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     assert host.drivers(GPU, AUDIO) == ["vfio-pci", "vfio-pci"]
     host.kernel.let_go(GPU)
     operations.release_device(host.manager, at(GPU), None)
@@ -281,7 +281,7 @@ def test_a_damaged_record_is_released_by_its_operator(host):
     path = f"{host.root}/run/os_acc/{GPU}.lease"
     with open(path, "w") as file:
         file.write("rubbish")
-    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE
+    assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE
     for address in (GPU, AUDIO):
         operations.release_device(host.manager, at(address), None)
     host.plug(2, GPU)
@@ -290,7 +290,7 @@ def test_a_damaged_record_is_released_by_its_operator(host):
 def test_another_process_sees_what_was_released(host):
     plug(host, 1, FPGA, "none")
     lose(host)
-    assert host.refused(FPGA)
+    assert host.rejected(FPGA)
     mine: Manager = host.manager
     other = host.restart()
     operations.release_device(other, at(FPGA), None)
@@ -360,4 +360,4 @@ def test_no_lease_takes_what_the_helper_has_for_another(host):
         host.manager.plug(instance(1), selected, specs)
     assert host.kernel.snapshot() == before
     assert host.manager.store.leases() == ()
-    assert host.refused(GPU).reason is RejectReason.UNKNOWN_STATE
+    assert host.rejected(GPU).reason is RejectReason.UNKNOWN_STATE

@@ -19,8 +19,8 @@ from os_acc.host.view import Host
 from os_acc.inventory import discovery
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
+from os_acc.testing import instance, request, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import instance, request, uuid_of
 from tests.unit.store.store_files import execute, file_in
 
 GPU, FPGA, BARE = "0000:17:00.0", "0000:5e:00.0", "0000:e3:00.0"
@@ -67,7 +67,7 @@ def test_what_another_service_has_plugged_of_a_new_card_is_confirmed(bench, one)
 
 def test_the_same_request_again_repairs_what_does_not_hold_any_more(bench):
     entries = bench.plug(1, FPGA)
-    bench.to_driver(FPGA, "")
+    bench.bind(FPGA, "")
     assert bench.plug(1, FPGA) == entries
     assert bench.drivers(FPGA) == ["vfio-pci"]
 

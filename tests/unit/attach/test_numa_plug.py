@@ -12,9 +12,8 @@ from oslo_config import cfg
 from os_acc import exception, service
 from os_acc.objects.lease import Owner
 from os_acc.objects.numa import NUMAPolicy
-from os_acc.testing import HostSpec, NodeSpec, hosts
+from os_acc.testing import HostSpec, NodeSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has
-from tests.unit.bench import Bench, instance, request
 
 #: Two sockets of two cells each, a card in cells 0, 1 and 2, and one in none.
 LOCAL, SAME_SOCKET, REMOTE, UNKNOWN = (
@@ -39,7 +38,7 @@ ALLOWED = {
 
 
 @pytest.fixture
-def host(make_bench) -> Bench:
+def host(make_bench) -> TestHost:
     return make_bench(
         HostSpec(
             tuple(
@@ -56,7 +55,7 @@ def host(make_bench) -> Bench:
 
 
 def plug(
-    bench: Bench, *addresses: str, cells: object = (0,), **specs: str
+    bench: TestHost, *addresses: str, cells: object = (0,), **specs: str
 ) -> list[dict[str, object]]:
     """Plug one accelerator of each of these, for a guest in these cells."""
     selected, flavor = request(*(bench.provider(each) for each in addresses))

@@ -13,8 +13,8 @@ from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState, Owner
 from os_acc.objects.pci import PciAddress
 from os_acc.store.errors import AlreadyLeased
+from os_acc.testing import instance, uuid_of
 from tests.expected_errors import has, raises
-from tests.unit.bench import instance, uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 DISK = "0000:d9:00.0"
@@ -27,7 +27,7 @@ def at(text: str) -> PciAddress:
 @pytest.fixture
 def unknown(bench):
     """A disk that somebody has put on vfio-pci, with no record of it."""
-    bench.to_driver(DISK, "vfio-pci")
+    bench.bind(DISK, "vfio-pci")
     return bench
 
 
@@ -131,7 +131,7 @@ def test_what_an_instance_holds_is_not_released_under_it(bench):
 
 def test_what_is_not_named_is_not_touched(make_bench):
     bench = make_bench(device_spec=['{"address": "0000:17:00.*"}'])
-    bench.to_driver(FPGA, "vfio-pci")
+    bench.bind(FPGA, "vfio-pci")
     writes = bench.kernel.writes()
     for action in (
         lambda: operations.release_device(bench.manager, at(FPGA), ""),

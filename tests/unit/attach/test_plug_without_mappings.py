@@ -14,19 +14,18 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.placement.sync import Publisher
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, TestHost, hosts, instance, uuid_of
 from os_acc.testing.provider_tree import FakeProviderTree
 from tests.expected_errors import has
-from tests.unit.bench import instance, uuid_of
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
     GZIP,
     OTHER_CARD,
     POWER_ON,
-    FpgaBench,
     function_trait,
     traits,
+    upload,
 )
 from tests.unit.placement.placement_double import Double
 
@@ -39,14 +38,14 @@ TWO_GROUPS = {
 either_card = pytest.mark.parametrize("card", [CARD, OTHER_CARD])
 
 
-def allocations(bench: FpgaBench) -> dict[str, Any]:
+def allocations(bench: TestHost) -> dict[str, Any]:
     """One of each card, and what the node itself gives."""
     cards = [bench.provider(address).uuid for address in (CARD, OTHER_CARD)]
     taken = {uuid: {"resources": {FPGA: 1}} for uuid in cards}
     return {"allocations": {NODE: {"resources": {"VCPU": 2}}, **taken}}
 
 
-def mapped(bench: FpgaBench, first: str) -> dict[str, Any]:
+def mapped(bench: TestHost, first: str) -> dict[str, Any]:
     """The same, with this card for group 1."""
     (other,) = {CARD, OTHER_CARD} - {first}
     mappings = {
@@ -63,7 +62,7 @@ def card_of(entries: list[dict[str, Any]], group: str) -> str:
 
 
 @pytest.fixture
-def differing(make_fpgas, card) -> FpgaBench:
+def differing(make_fpgas, card) -> TestHost:
     """This card holds another function than the other one."""
     holds = {CARD: POWER_ON, OTHER_CARD: POWER_ON} | {card: GZIP}
     buses = [address.removesuffix(":00.0") for address in holds]
@@ -83,7 +82,7 @@ def test_the_group_gets_the_region_with_its_function(differing, card):
 @either_card
 def test_what_was_assigned_stays_though_a_region_holds_something_else(differing, card):
     (other,) = {CARD, OTHER_CARD} - {card}
-    differing.upload("crypto", CRYPTO)
+    upload(differing, "crypto", CRYPTO)
     specs = TWO_GROUPS | {
         f"trait1:{function_trait(POWER_ON)}": "forbidden",
         "accel2:function_id": CRYPTO,
@@ -161,7 +160,7 @@ def double() -> Iterator[Double]:
     made.end()
 
 
-def published(bench: FpgaBench, double: Double) -> None:
+def published(bench: TestHost, double: Double) -> None:
     """As on a site that tells Placement itself."""
     bench.manager.publisher = Publisher(double.config(), "node1")
     assert bench.manager.publish().refused == ()

@@ -10,9 +10,8 @@ from os_acc import exception, service
 from os_acc.bitstreams import options
 from os_acc.objects.lease import Owner
 from os_acc.placement.region_traits import PROGRAMMABLE
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import instance, request, uuid_of
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -21,11 +20,12 @@ from tests.unit.fpga import (
     OTHER_CARD,
     POWER_ON,
     VF,
-    FpgaBench,
     cyborgs_trait,
     function_trait,
+    held,
     region_trait,
     traits,
+    upload,
 )
 
 # -- what a flavor can ask for -------------------------------------------------
@@ -42,101 +42,101 @@ from tests.unit.fpga import (
 )
 def test_a_region_is_programmed_before_a_guest_has_it(fpgas, wish):
     before = fpgas.kernel.snapshot()
-    image = fpgas.upload()
-    fpgas.upload("crypto", CRYPTO)
+    image = upload(fpgas)
+    upload(fpgas, "crypto", CRYPTO)
     wish = {name: value.replace("<id>", image) for name, value in wish.items()}
-    (entry,) = fpgas.ask(1, **wish)
+    (entry,) = fpgas.plug(1, **wish)
     assert entry["pci_id"] == CARD
     assert fpgas.programmings() == ["done"]
-    assert fpgas.held() == GZIP
-    assert fpgas.held(OTHER_CARD) == POWER_ON
+    assert held(fpgas) == GZIP
+    assert held(fpgas, OTHER_CARD) == POWER_ON
     assert fpgas.drivers(CARD) == ["vfio-pci"]
     assert fpgas.unplug(1) == 1
     assert fpgas.kernel.snapshot() == before
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_the_same_function_is_not_programmed_again(ports):
-    ports.upload()
+    upload(ports)
     for number in (1, 2):
-        ports.ask(number, VF, function_id=GZIP)
+        ports.plug(number, VF, function_id=GZIP)
         ports.unplug(number)
     assert ports.programmings() == ["done"]
-    ports.upload("crypto", CRYPTO)
-    ports.ask(3, VF, function_name="crypto")
+    upload(ports, "crypto", CRYPTO)
+    ports.plug(3, VF, function_name="crypto")
     assert ports.kernel.held_by_hardware(CARD)[0] == CRYPTO
 
 
 def test_a_guest_may_take_a_region_as_it_is(fpgas):
-    fpgas.ask(1)
+    fpgas.plug(1)
     assert fpgas.programmings() == []
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
 
 
 def test_the_same_request_again_confirms(fpgas):
-    fpgas.upload()
-    first = fpgas.ask(1, function_id=GZIP)
-    assert fpgas.ask(1, function_id=GZIP.upper()) == first
+    upload(fpgas)
+    first = fpgas.plug(1, function_id=GZIP)
+    assert fpgas.plug(1, function_id=GZIP.upper()) == first
     assert fpgas.programmings() == ["done"]
 
 
 def test_another_bitstream_is_another_request(fpgas):
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP)
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP)
     with pytest.raises(
         exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)
     ):
-        fpgas.ask(1, function_id=CRYPTO)
+        fpgas.plug(1, function_id=CRYPTO)
 
 
 def test_two_cards_are_programmed_for_one_guest(fpgas):
-    fpgas.upload()
-    fpgas.upload("crypto", CRYPTO)
+    upload(fpgas)
+    upload(fpgas, "crypto", CRYPTO)
     found = fpgas.provider(CARD), fpgas.provider(OTHER_CARD)
     selected, specs = request(*found)
     specs |= {"accel1:function_name": "gzip", "accel2:function_name": "crypto"}
     assert len(fpgas.manager.plug(instance(1), selected, specs)) == 2
-    assert (fpgas.held(CARD), fpgas.held(OTHER_CARD)) == (GZIP, CRYPTO)
+    assert (held(fpgas, CARD), held(fpgas, OTHER_CARD)) == (GZIP, CRYPTO)
 
 
 # -- what the guest's own image can ask for ------------------------------------
 
 
-def boot(bench: FpgaBench, image: str, **wish: str):
+def boot(bench: TestHost, image: str, **wish: str):
     selected, specs = request(bench.provider(CARD))
     specs |= {f"accel1:{name}": value for name, value in wish.items()}
     told = instance(1) | {"image_id": image}
     return bench.manager.plug(told, selected, specs)
 
 
-def vm_image(bench: FpgaBench, **properties: str) -> str:
+def vm_image(bench: TestHost, **properties: str) -> str:
     unsaid = {"accel:function_id": None, "accel:function_name": None}
-    return bench.upload("vm", tags=None, **unsaid | properties)
+    return upload(bench, "vm", tags=None, **unsaid | properties)
 
 
 def test_the_image_of_the_guest_may_name_the_function(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     boot(fpgas, vm_image(fpgas, **{"accel:function_id": GZIP}))
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_the_flavor_wins(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     boot(fpgas, vm_image(fpgas, **{"accel:function_id": GZIP}), function_id=GZIP)
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_a_contradiction_is_an_error(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     image = vm_image(fpgas, **{"accel:function_id": CRYPTO})
     with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
         boot(fpgas, image, function_id=GZIP)
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
     assert fpgas.manager.store.leases() == ()
 
 
 def test_an_image_by_its_id_has_to_be_what_the_image_of_the_guest_needs(fpgas):
-    bitstream = fpgas.upload()
+    bitstream = upload(fpgas)
     needs_it = vm_image(fpgas, **{"accel:function_id": GZIP})
     with pytest.raises(exception.InvalidExtraSpec, match=CRYPTO):
         boot(
@@ -144,9 +144,9 @@ def test_an_image_by_its_id_has_to_be_what_the_image_of_the_guest_needs(fpgas):
             vm_image(fpgas, **{"accel:function_id": CRYPTO}),
             bitstream_id=bitstream,
         )
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
     boot(fpgas, needs_it, bitstream_id=bitstream)
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_an_image_that_nobody_knows_asks_for_nothing(fpgas):
@@ -168,7 +168,7 @@ def test_an_image_that_is_not_seen_may_be_an_error(fpgas):
 
 def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
     """Whoever never programs anything need not configure Glance."""
-    fpgas.source = "glance"
+    fpgas.groups["os_acc_bitstreams"]["source"] = "glance"
     fpgas.restart()
     boot(fpgas, "11111111-2222-4333-8444-555555555555")
     assert fpgas.programmings() == []
@@ -177,7 +177,7 @@ def test_a_host_without_a_source_of_images_asks_nobody(fpgas):
         check=has(reason=exception.ConfigurationReason.NOT_CONFIGURED),
         match="auth_type",
     ):
-        fpgas.ask(2, OTHER_CARD, function_id=GZIP)
+        fpgas.plug(2, OTHER_CARD, function_id=GZIP)
 
 
 # -- what Placement is told ----------------------------------------------------
@@ -195,9 +195,9 @@ def test_traits_tell_what_a_region_holds_and_takes(fpgas):
 
 
 def test_traits_follow_what_the_region_holds(ports):
-    ports.upload()
+    upload(ports)
     before = ports.provider(VF)
-    ports.ask(1, VF, function_id=GZIP)
+    ports.plug(1, VF, function_id=GZIP)
     held = traits(ports, VF)
     assert function_trait(GZIP) in held
     assert function_trait(POWER_ON) not in held
@@ -209,12 +209,12 @@ def test_traits_follow_what_the_region_holds(ports):
 
 def test_a_card_that_does_not_say_what_it_takes_is_not_offered(make_fpgas):
     bench = make_fpgas(HostSpec((hosts.dfl("0000:3b", interface_id=""),)))
-    assert "compat_id" in bench.refused(CARD).detail
+    assert "compat_id" in bench.rejected(CARD).detail
 
 
 def test_a_card_without_reconfiguration_is_one_region_as_it_is(make_fpgas):
     bench = make_fpgas(HostSpec((hosts.dfl("0000:3b", reconfigurable=False),)))
-    bench.upload()
+    upload(bench)
     assert function_trait(POWER_ON) in traits(bench)
     assert "CUSTOM_PROGRAMMABLE" not in traits(bench)
     with pytest.raises(
@@ -222,14 +222,14 @@ def test_a_card_without_reconfiguration_is_one_region_as_it_is(make_fpgas):
         check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
         match=CARD,
     ):
-        bench.ask(1, function_id=GZIP)
-    (entry,) = bench.ask(1)
+        bench.plug(1, function_id=GZIP)
+    (entry,) = bench.plug(1)
     assert entry["pci_id"] == CARD
 
 
 def test_a_card_without_reconfiguration_may_be_what_is_asked_for(make_fpgas):
     bench = make_fpgas(HostSpec((hosts.dfl("0000:3b", reconfigurable=False),)))
-    (entry,) = bench.ask(1, function_id=POWER_ON.upper())
+    (entry,) = bench.plug(1, function_id=POWER_ON.upper())
     assert entry["pci_id"] == CARD
     assert bench.programmings() == []
     (lease,) = bench.manager.store.leases(uuid_of(1))
@@ -238,10 +238,10 @@ def test_a_card_without_reconfiguration_may_be_what_is_asked_for(make_fpgas):
 
 def test_what_is_no_fpga_is_not_programmed(make_fpgas):
     bench = make_fpgas(hosts.two_socket_host())
-    bench.upload()
+    upload(bench)
     with pytest.raises(
         exception.RegionUnusable,
         check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
     ):
-        bench.ask(1, "0000:17:00.0", function_id=GZIP)
+        bench.plug(1, "0000:17:00.0", function_id=GZIP)
     assert bench.manager.store.leases() == ()

@@ -29,8 +29,10 @@ from tests.unit.fpga import (
     POWER_ON,
     VF,
     function_trait,
+    held,
     is_unknown,
     traits,
+    upload,
 )
 
 
@@ -46,10 +48,10 @@ from tests.unit.fpga import (
 )
 def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, told, error):
     """A failed programming treated as success: item 1 of what is wrong in Cyborg."""
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.fail_programming(CARD, told)
     with raises(error, match=told) as caught:
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert caught.value.errors == (told,)
     assert fpgas.manager.store.leases() == ()
     assert fpgas.drivers(CARD) == ["dfl-pci"]
@@ -58,58 +60,58 @@ def test_a_region_that_was_not_programmed_goes_to_no_guest(fpgas, told, error):
     with pytest.raises(
         exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
     ):
-        fpgas.ask(2)
+        fpgas.plug(2)
     # Whoever asks for a bitstream has it programmed anew.
     fpgas.restart()
-    fpgas.ask(3, function_id=GZIP)
-    assert fpgas.held() == GZIP
+    fpgas.plug(3, function_id=GZIP)
+    assert held(fpgas) == GZIP
     assert not is_unknown(fpgas)
 
 
 def test_a_programming_without_effect_is_found_out(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.ignore(CARD, "program")
     with pytest.raises(
         exception.ProgrammingFailed,
         check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
         match=GZIP,
     ):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert is_unknown(fpgas)
     assert fpgas.manager.store.leases() == ()
 
 
 def test_an_image_that_is_something_else_is_found_out(fpgas):
-    fpgas.upload("liar", CRYPTO, says=GZIP)
+    upload(fpgas, "liar", CRYPTO, declared=GZIP)
     with pytest.raises(
         exception.ProgrammingFailed,
         check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
         match=CRYPTO,
     ):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert is_unknown(fpgas)
 
 
 def test_an_image_for_another_region_never_reaches_the_driver(fpgas):
-    fpgas.upload(interface=CRYPTO)
+    upload(fpgas, interface=CRYPTO)
     with pytest.raises(
         exception.ImageUnusable, check=has(reason=exception.ImageReason.MISMATCH)
     ):
-        fpgas.ask(1, bitstream_name="gzip")
+        fpgas.plug(1, bitstream_name="gzip")
     assert fpgas.programmings() == []
     assert not is_unknown(fpgas)
     assert fpgas.manager.store.leases() == ()
 
 
 def test_who_has_the_card_open_keeps_it_as_it_is(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.open_node("dfl-fme.0")
     with pytest.raises(exception.DeviceInUse):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert fpgas.programmings() == []
     assert not is_unknown(fpgas)
     fpgas.kernel.close_node("dfl-fme.0")
-    fpgas.ask(2)
+    fpgas.plug(2)
 
 
 @pytest.mark.parametrize(
@@ -123,30 +125,30 @@ def test_who_has_the_card_open_keeps_it_as_it_is(fpgas):
     ids=lambda error: type(error).__name__,
 )
 def test_what_was_never_begun_leaves_a_region_what_it_was(fpgas, monkeypatch, error):
-    fpgas.upload()
+    upload(fpgas)
     monkeypatch.setattr(Helper, "program", mock.Mock(side_effect=error))
     with pytest.raises(type(error)):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert not is_unknown(fpgas)
     assert function_trait(POWER_ON) in traits(fpgas)
-    fpgas.ask(2)
+    fpgas.plug(2)
 
 
 def test_what_was_never_begun_does_not_make_up_for_a_failure(fpgas, monkeypatch):
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     never = mock.Mock(side_effect=exception.HelperUnavailable("sudo says no"))
     monkeypatch.setattr(Helper, "program", never)
     with pytest.raises(exception.HelperUnavailable):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert is_unknown(fpgas)
 
 
 def test_another_shell_that_is_put_into_the_card_meanwhile_is_seen(fpgas, monkeypatch):
     """What the image was chosen for is compared once nobody else has the card."""
-    fpgas.upload()
+    upload(fpgas)
     card = pathlib.Path(fpgas.root, "sys/bus/pci/devices", CARD)
     shown = [
         pathlib.Path(place, "compat_id")
@@ -164,84 +166,84 @@ def test_another_shell_that_is_put_into_the_card_meanwhile_is_seen(fpgas, monkey
 
     monkeypatch.setattr(Library, "fetched", slowly)
     with pytest.raises(exception.DeviceChanged, match=CRYPTO):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert shown
     assert fpgas.programmings() == []
 
 
 def test_a_bitstream_of_two_functions_has_to_show_one_of_them(fpgas):
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
-    image = fpgas.put("both", bitstreams.gbs_of(metadata, payload(POWER_ON)))
+    image = fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(POWER_ON)))
     with pytest.raises(
         exception.ProgrammingFailed,
         check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
         match=POWER_ON,
     ):
-        fpgas.ask(1, bitstream_id=image)
+        fpgas.plug(1, bitstream_id=image)
     assert is_unknown(fpgas)
 
 
 def test_of_two_functions_a_region_with_one_has_to_show_the_one_that_is_meant(fpgas):
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     told = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
-    fpgas.put("both", bitstreams.gbs_of(metadata, payload(GZIP)), **told)
+    fpgas.images.put("both", bitstreams.gbs_of(metadata, payload(GZIP)), **told)
     with pytest.raises(
         exception.ProgrammingFailed,
         check=has(reason=exception.ProgrammingReason.WRONG_FUNCTION),
         match=GZIP,
     ):
-        fpgas.ask(1, function_id=CRYPTO)
+        fpgas.plug(1, function_id=CRYPTO)
 
 
 def test_a_newer_build_of_a_function_is_programmed_where_it_is_named(ports):
-    ports.upload()
-    ports.ask(1, VF, function_id=GZIP)
+    upload(ports)
+    ports.plug(1, VF, function_id=GZIP)
     ports.unplug(1)
     newer = bitstreams.gbs(INTERFACE, GZIP, payload(GZIP, 8192))
-    image = ports.put("newer", newer)
+    image = ports.images.put("newer", newer)
     for number in (2, 3):
-        ports.ask(number, VF, bitstream_id=image)
+        ports.plug(number, VF, bitstream_id=image)
         ports.unplug(number)
     assert ports.programmings() == ["done"] * 2
 
 
 def test_an_altered_file_in_the_cache_is_fetched_anew(fpgas, tmp_path):
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP)
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP)
     fpgas.unplug(1)
-    fpgas.upload("crypto", CRYPTO)
-    fpgas.ask(1, function_id=CRYPTO)
+    upload(fpgas, "crypto", CRYPTO)
+    fpgas.plug(1, function_id=CRYPTO)
     fpgas.unplug(1)
     for file in (tmp_path / "state" / "bitstreams").iterdir():
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.chmod(0o600)
         file.write_bytes(content)
-    fpgas.ask(2, function_id=GZIP)
-    assert fpgas.held() == GZIP
+    fpgas.plug(2, function_id=GZIP)
+    assert held(fpgas) == GZIP
     assert fpgas.programmings() == ["done"] * 3
 
 
 def test_a_programming_that_never_ends_keeps_the_region(fpgas):
     """It goes on after the time-out, and is reconciled: item 7."""
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.hang(CARD, "program")
-    with fpgas.impatient(), pytest.raises(exception.DeviceStuck):
-        fpgas.ask(1, function_id=GZIP)
+    with fpgas.short_timeout(), pytest.raises(exception.DeviceStuck):
+        fpgas.plug(1, function_id=GZIP)
     assert fpgas.plugged(1) == [CARD]
-    with fpgas.impatient(), pytest.raises(exception.OsAccError):
-        fpgas.ask(2, function_id=GZIP)
-    fpgas.end()
+    with fpgas.short_timeout(), pytest.raises(exception.OsAccError):
+        fpgas.plug(2, function_id=GZIP)
+    fpgas.let_go()
     assert fpgas.unplug(1) == 1
-    fpgas.ask(2, function_id=GZIP)
-    assert fpgas.held() == GZIP
+    fpgas.plug(2, function_id=GZIP)
+    assert held(fpgas) == GZIP
 
 
 def test_an_image_whose_properties_do_not_tell_is_read_at_its_head(fpgas):
     """A missing property ends in no dead end: item 3."""
-    image = fpgas.upload(**{"accel:function_id": None})
-    fpgas.ask(1, bitstream_id=image)
-    assert fpgas.held() == GZIP
+    image = upload(fpgas, **{"accel:function_id": None})
+    fpgas.plug(1, bitstream_id=image)
+    assert held(fpgas) == GZIP
 
 
 @pytest.mark.parametrize(
@@ -255,18 +257,18 @@ def test_none_or_two_images_are_told_at_once(fpgas, uploads, error):
     """The other dead ends of item 3: nothing is left half begun."""
     before = fpgas.kernel.snapshot()
     for name in uploads:
-        fpgas.upload(name)
+        upload(fpgas, name)
     with raises(error, match=GZIP):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     assert fpgas.manager.store.leases() == ()
     assert fpgas.kernel.snapshot() == before
-    fpgas.ask(1)
+    fpgas.plug(1)
 
 
 def test_functions_make_traits_that_placement_takes(fpgas):
     """Every canonical UUID has hyphens: item 4."""
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP, attach_target="none")
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP, attach_target="none")
     found = traits(fpgas)
     assert all(PLACEMENT_NAME.fullmatch(trait) for trait in found)
     assert function_trait(GZIP) in found
@@ -276,7 +278,7 @@ def test_a_bitstream_is_programmed_whatever_the_resource_class(make_fpgas):
     """Cyborg ignores it silently unless the class is FPGA: item 6."""
     named = '{"address": "*:*:*.*", "resource_class": "CUSTOM_FAST_CARD"}'
     bench = make_fpgas(device_spec=[named])
-    bench.upload()
+    upload(bench)
     assert bench.provider(CARD).device.resource_class == "CUSTOM_FAST_CARD"
-    bench.ask(1, function_id=GZIP)
-    assert bench.held() == GZIP
+    bench.plug(1, function_id=GZIP)
+    assert held(bench) == GZIP

@@ -11,35 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from os_acc import exception, privsep
 from os_acc.helper.client import Helper
-from os_acc.testing import helper
 from tests.unit.fpga_host import CARD, SECOND, WANTED, FpgaHost
-
-_CONFIG = """\
-[os_acc]
-state_path = {state}
-[os_acc_image]
-helper_command = {command}
-"""
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[FpgaHost]:
-    host = FpgaHost(tmp_path)
-    path = tmp_path / "os-acc.conf"
-    command = helper.command(host.kernel.root, str(path))
-    path.write_text(_CONFIG.format(state=tmp_path / "state", command=command))
-    cfg.CONF([], default_config_files=[str(path)], default_config_dirs=[])
-    mode = privsep.image.client_mode
-    privsep.image.set_client_mode(True)
-    yield host
-    host.kernel.lift()
-    privsep.image.stop()
-    privsep.image.set_client_mode(mode)
-    cfg.CONF.clear()
+    with FpgaHost(tmp_path, separate_helper=True) as host:
+        yield host
 
 
 def program(

@@ -7,37 +7,38 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from os_acc.testing import TestHost, instance, uuid_of
 from tests.expected_errors import has
 from tests.unit.acme_fpga import PCI_A, TwoFunctions
-from tests.unit.bench import instance, uuid_of
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
     GZIP,
     POWER_ON,
     VF,
-    FpgaBench,
     function_trait,
+    held,
     traits,
+    upload,
 )
 
 
 def test_a_reboot_takes_the_function_and_the_lease_brings_it_back(fpgas):
     """What is recorded of a region is never believed: item 9."""
-    fpgas.upload()
-    first = fpgas.ask(1, function_id=GZIP)
+    upload(fpgas)
+    first = fpgas.plug(1, function_id=GZIP)
     fpgas.kernel.reboot()
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
     fpgas.restart()
     assert fpgas.manager.plug(instance(1), None, None) == first
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
     assert fpgas.programmings()[-1] == "done"
 
 
 def test_a_service_killed_while_it_brings_the_function_back_does_it_again(fpgas):
     """It had taken the card from the driver that shows its region."""
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP)
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP)
     fpgas.kernel.reboot()
     fpgas.restart()
     fpgas.kernel.fail(CARD, "drivers_probe")
@@ -47,11 +48,11 @@ def test_a_service_killed_while_it_brings_the_function_back_does_it_again(fpgas)
     fpgas.restart()
     (entry,) = fpgas.manager.plug(instance(1), None, None)
     assert entry["pci_id"] == CARD
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_what_a_reboot_has_left_is_not_programmed_again(fpgas):
-    first = fpgas.ask(1)
+    first = fpgas.plug(1)
     fpgas.kernel.reboot()
     fpgas.restart()
     assert fpgas.manager.plug(instance(1), None, None) == first
@@ -59,54 +60,54 @@ def test_what_a_reboot_has_left_is_not_programmed_again(fpgas):
 
 
 def test_what_another_guest_had_left_is_nothing_that_a_guest_has_to_have(fpgas):
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP)
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP)
     fpgas.unplug(1)
-    first = fpgas.ask(2)
+    first = fpgas.plug(2)
     fpgas.kernel.reboot()
     fpgas.restart()
     assert fpgas.manager.plug(instance(2), None, None) == first
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
 
 
 @pytest.mark.parametrize("who", ["fpgas", "ports"])
 def test_what_the_host_has_bound_to_vfio_at_boot_is_read_all_the_same(request, who):
     """The ids that vfio-pci was loaded with, or driverctl: it is nobody's yet."""
-    bench: FpgaBench = request.getfixturevalue(who)
+    bench: TestHost = request.getfixturevalue(who)
     place = CARD if who == "fpgas" else VF
-    bench.upload()
-    first = bench.ask(1, place, function_id=GZIP)
+    upload(bench)
+    first = bench.plug(1, place, function_id=GZIP)
     reboot_to_vfio(bench, place)
     assert bench.manager.plug(instance(1), None, None) == first
     assert bench.kernel.held_by_hardware(CARD)[0] == GZIP
 
 
 def test_a_service_that_dies_over_that_does_it_again(fpgas):
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP)
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP)
     reboot_to_vfio(fpgas, CARD)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
         fpgas.manager.plug(instance(1), None, None)
-    fpgas.to_driver(CARD, "vfio-pci")
+    fpgas.bind(CARD, "vfio-pci")
     fpgas.restart()
     fpgas.manager.plug(instance(1), None, None)
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_what_the_host_has_given_to_the_guest_at_boot_is_told(fpgas):
-    fpgas.upload()
-    fpgas.ask(1, function_id=GZIP)
+    upload(fpgas)
+    fpgas.plug(1, function_id=GZIP)
     reboot_to_vfio(fpgas, CARD)
     fpgas.kernel.hold(CARD)
     with pytest.raises(exception.DeviceInUse):
         fpgas.manager.plug(instance(1), None, None)
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
 
 
 def test_after_a_reboot_a_leased_region_is_not_told_of(ports):
-    ports.upload()
-    ports.ask(1, VF, function_id=GZIP)
+    upload(ports)
+    ports.plug(1, VF, function_id=GZIP)
     ports.kernel.reboot()
     ports.restart()
     assert function_trait(GZIP) not in traits(ports, VF)
@@ -116,7 +117,7 @@ def test_after_a_reboot_a_leased_region_is_not_told_of(ports):
 
 def test_a_region_is_not_emptied_under_a_guest_that_has_started(two_functions):
     for number in (1, 2):
-        two_functions.ask(number, PCI_A, function_id=GZIP)
+        two_functions.plug(number, PCI_A, function_id=GZIP)
     two_functions.kernel.reboot()
     TwoFunctions.holds = POWER_ON
     two_functions.restart()
@@ -131,29 +132,32 @@ def test_a_region_is_not_emptied_under_a_guest_that_has_started(two_functions):
         two_functions.manager.plug(instance(2), None, None)
 
 
-def reboot_to_vfio(bench: FpgaBench, address: str) -> None:
+def reboot_to_vfio(bench: TestHost, address: str) -> None:
     bench.kernel.reboot()
     bench.restart()
     bench.manager.providers()
-    bench.to_driver(address, "vfio-pci")
+    bench.bind(address, "vfio-pci")
 
 
 def test_after_a_power_cut_nobody_need_answer_for_what_is_in_the_cache(fpgas):
-    image = fpgas.upload()
-    fpgas.ask(1, bitstream_id=image)
+    image = upload(fpgas)
+    fpgas.plug(1, bitstream_id=image)
     fpgas.kernel.reboot()
-    for file in fpgas.shelf.iterdir():
+    for file in fpgas.images.path.iterdir():
         file.unlink()
     fpgas.restart()
     assert len(fpgas.manager.plug(instance(1), None, None)) == 1
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_what_is_nowhere_any_more_is_told(fpgas, tmp_path):
-    image = fpgas.upload()
-    fpgas.ask(1, bitstream_id=image)
+    image = upload(fpgas)
+    fpgas.plug(1, bitstream_id=image)
     fpgas.kernel.reboot()
-    for file in (*fpgas.shelf.iterdir(), *(tmp_path / "state/bitstreams").iterdir()):
+    for file in (
+        *fpgas.images.path.iterdir(),
+        *(tmp_path / "state/bitstreams").iterdir(),
+    ):
         file.unlink()
     fpgas.restart()
     with pytest.raises(exception.ImageNotFound, match=image):
@@ -162,13 +166,13 @@ def test_what_is_nowhere_any_more_is_told(fpgas, tmp_path):
 
 
 def test_another_file_under_the_same_id_is_another_bitstream(fpgas):
-    image = fpgas.upload()
-    fpgas.ask(1, bitstream_id=image)
+    image = upload(fpgas)
+    fpgas.plug(1, bitstream_id=image)
     fpgas.kernel.reboot()
-    fpgas.upload("gzip", CRYPTO, says=CRYPTO, id=image)
+    upload(fpgas, "gzip", CRYPTO, declared=CRYPTO, id=image)
     fpgas.restart()
     with pytest.raises(
         exception.ImageUnusable, check=has(reason=exception.ImageReason.INVALID)
     ):
         fpgas.manager.plug(instance(1), None, None)
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON

@@ -13,11 +13,10 @@ from stevedore import ExtensionManager
 from os_acc import exception, plugins
 from os_acc.host import dfl
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, hosts, instance, request, uuid_of
 from tests.expected_errors import has
 from tests.unit import acme_fpga
 from tests.unit.acme_fpga import PCI_A, PCI_B
-from tests.unit.bench import instance, request, uuid_of
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -27,17 +26,18 @@ from tests.unit.fpga import (
     VF,
     function_trait,
     traits,
+    upload,
 )
 
 # -- ports as VFs --------------------------------------------------------------
 
 
 def test_each_port_of_a_card_is_a_region_for_a_guest(ports):
-    ports.upload()
+    upload(ports)
     assert function_trait(POWER_ON) in traits(ports, VF)
     assert function_trait(CRYPTO) in traits(ports, OTHER_VF)
-    ports.ask(1, OTHER_VF)
-    (entry,) = ports.ask(2, VF, function_id=GZIP)
+    ports.plug(1, OTHER_VF)
+    (entry,) = ports.plug(2, VF, function_id=GZIP)
     assert entry["pci_id"] == VF
     assert ports.kernel.held_by_hardware(CARD) == (GZIP, CRYPTO)
     for number in (1, 2):
@@ -58,7 +58,7 @@ def test_the_host_has_its_ports_back_where_no_vfs_can_be_made(ports):
 def test_a_card_of_several_ports_is_not_given_away_as_one(make_fpgas):
     card = hosts.dfl("0000:3b", functions=(POWER_ON, CRYPTO))
     bench = make_fpgas(HostSpec((card,)))
-    assert "2" in bench.refused(CARD).detail
+    assert "2" in bench.rejected(CARD).detail
 
 
 # -- one region, two functions -------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_card_of_several_ports_is_not_given_away_as_one(make_fpgas):
 
 def test_each_function_of_a_region_goes_to_a_guest_of_its_own(two_functions):
     for number, address in enumerate((PCI_A, PCI_B), 1):
-        (entry,) = two_functions.ask(number, PCI_A, function_id=GZIP)
+        (entry,) = two_functions.plug(number, PCI_A, function_id=GZIP)
         assert entry["pci_id"] == address
     assert acme_fpga.TwoFunctions.programmed == [GZIP]
 
@@ -75,17 +75,17 @@ def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
     two_functions,
 ):
     """Reprogramming under a running VM: item 2 of what is wrong in Cyborg."""
-    two_functions.ask(1, PCI_A, function_id=GZIP)
+    two_functions.plug(1, PCI_A, function_id=GZIP)
     with pytest.raises(
         exception.RegionUnusable,
         check=has(reason=exception.RegionReason.IN_USE),
         match=uuid_of(1),
     ):
-        two_functions.ask(2, PCI_A, function_id=CRYPTO)
+        two_functions.plug(2, PCI_A, function_id=CRYPTO)
     assert acme_fpga.TwoFunctions.programmed == [GZIP]
     assert two_functions.plugged(2) == []
     two_functions.unplug(1)
-    two_functions.ask(2, PCI_A, function_id=CRYPTO)
+    two_functions.plug(2, PCI_A, function_id=CRYPTO)
     assert acme_fpga.TwoFunctions.programmed == [GZIP, CRYPTO]
 
 
@@ -101,17 +101,17 @@ def test_no_other_plugin_takes_what_is_leased(make_fpgas, monkeypatch):
         [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
     )
     bench = make_fpgas(acme_fpga.host())
-    bench.ask(1, PCI_A)
+    bench.plug(1, PCI_A)
     assert bench.provider(PCI_A).device.plugin == "later"
 
 
 def test_a_guest_that_took_the_region_as_it_was_keeps_that(two_functions):
-    two_functions.ask(1, PCI_A)
+    two_functions.plug(1, PCI_A)
     with pytest.raises(
         exception.RegionUnusable, check=has(reason=exception.RegionReason.IN_USE)
     ):
-        two_functions.ask(2, PCI_A, function_id=GZIP)
-    two_functions.ask(2, PCI_A)
+        two_functions.plug(2, PCI_A, function_id=GZIP)
+    two_functions.plug(2, PCI_A)
     assert acme_fpga.TwoFunctions.programmed == []
 
 
@@ -156,7 +156,7 @@ def test_of_guests_that_want_different_functions_at_once_one_gets_its_own(
 
     def plug(number: int) -> str:
         try:
-            two_functions.ask(number, PCI_A, function_id=asked[number])
+            two_functions.plug(number, PCI_A, function_id=asked[number])
         except exception.RegionUnusable:
             return ""
         return asked[number]

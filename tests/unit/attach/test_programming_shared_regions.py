@@ -12,28 +12,27 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.pci import PciAddress
 from os_acc.placement.region_traits import PROGRAMMABLE
-from os_acc.testing import bitstreams
+from os_acc.testing import TestHost, bitstreams, instance, uuid_of
 from os_acc.testing.dfl_specs import payload
 from tests.expected_errors import has
 from tests.unit import acme_fpga
 from tests.unit.acme_fpga import INTERFACE, PCI_A, PCI_B, POWER_ON
-from tests.unit.bench import instance, uuid_of
-from tests.unit.fpga import CRYPTO, GZIP, FpgaBench, traits
+from tests.unit.fpga import CRYPTO, GZIP, traits
 
 TwoFunctions = acme_fpga.TwoFunctions
 
 
-def upload_both(bench: FpgaBench) -> str:
+def upload_both(bench: TestHost) -> str:
     """One bitstream that has both functions; its id."""
     metadata = bitstreams.gbs_metadata(INTERFACE, GZIP, CRYPTO)
     content = bitstreams.gbs_of(metadata, payload(GZIP))
     for name in ("gzip", "crypto"):
-        (bench.shelf / f"{name}.json").unlink()
+        (bench.images.path / f"{name}.json").unlink()
     told = {"accel:function_id": GZIP, "function_uuid": CRYPTO}
-    return bench.put("both", content, **told)
+    return bench.images.put("both", content, **told)
 
 
-def ask_twice(bench: FpgaBench, **more: str) -> list[Any]:
+def ask_twice(bench: TestHost, **more: str) -> list[Any]:
     """Ask for both functions of the region, in a group each."""
     provider = bench.provider(PCI_A)
     resource = provider.device.resource_class
@@ -52,7 +51,7 @@ def ask_twice(bench: FpgaBench, **more: str) -> list[Any]:
 def test_each_function_of_one_bitstream_goes_to_a_guest_of_its_own(two_functions):
     upload_both(two_functions)
     for number, (address, function) in enumerate(((PCI_A, GZIP), (PCI_B, CRYPTO))):
-        (entry,) = two_functions.ask(number, PCI_A, function_id=function)
+        (entry,) = two_functions.plug(number, PCI_A, function_id=function)
         assert entry["pci_id"] == address
     assert len(TwoFunctions.programmed) == 1
 
@@ -60,7 +59,7 @@ def test_each_function_of_one_bitstream_goes_to_a_guest_of_its_own(two_functions
 def test_guests_share_a_bitstream_that_both_have_named(two_functions):
     image = upload_both(two_functions)
     for number in (1, 2):
-        two_functions.ask(number, PCI_A, bitstream_id=image)
+        two_functions.plug(number, PCI_A, bitstream_id=image)
     assert len(TwoFunctions.programmed) == 1
 
 
@@ -68,10 +67,10 @@ def test_the_same_function_in_another_bitstream_is_not_what_was_asked_for(
     two_functions,
 ):
     """One that has only this function would be taken for the one with both."""
-    two_functions.ask(1, PCI_A, function_id=GZIP)
+    two_functions.plug(1, PCI_A, function_id=GZIP)
     two_functions.unplug(1)
     upload_both(two_functions)
-    two_functions.ask(2, PCI_A, function_id=CRYPTO)
+    two_functions.plug(2, PCI_A, function_id=CRYPTO)
     assert TwoFunctions.programmed == [GZIP, GZIP]
 
 
@@ -79,7 +78,7 @@ def test_the_same_function_in_another_bitstream_is_not_what_was_asked_for(
 
 
 def test_what_one_group_finds_there_another_does_not_replace(two_functions):
-    two_functions.ask(9, PCI_A, function_id=GZIP)
+    two_functions.plug(9, PCI_A, function_id=GZIP)
     two_functions.unplug(9)
     with pytest.raises(
         exception.RegionUnusable,
@@ -104,7 +103,7 @@ def test_what_one_group_takes_as_it_is_another_does_not_replace(two_functions):
 
 
 def test_what_is_there_serves_both_groups(two_functions):
-    two_functions.ask(9, PCI_A, function_id=GZIP)
+    two_functions.plug(9, PCI_A, function_id=GZIP)
     two_functions.unplug(9)
     assert len(ask_twice(two_functions, **{"accel2:function_id": GZIP})) == 2
     assert TwoFunctions.programmed == [GZIP]
@@ -113,9 +112,9 @@ def test_what_is_there_serves_both_groups(two_functions):
 # -- guests of which no lease tells -----------------------------------------------
 
 
-def lose_lease(bench: FpgaBench) -> None:
+def lose_lease(bench: TestHost) -> None:
     """A guest has the first function, and nobody knows."""
-    bench.ask(1, PCI_A)
+    bench.plug(1, PCI_A)
     bench.manager.store.delete(bench.manager.store.leases(uuid_of(1)))
 
 
@@ -126,7 +125,7 @@ def test_a_guest_that_nobody_knows_keeps_the_region(two_functions):
         check=has(reason=exception.RegionReason.IN_USE),
         match=PCI_A,
     ):
-        two_functions.ask(2, PCI_B, function_id=GZIP)
+        two_functions.plug(2, PCI_B, function_id=GZIP)
     assert TwoFunctions.holds == POWER_ON
 
 
@@ -140,12 +139,12 @@ def test_a_guest_that_was_adopted_keeps_the_region(two_functions):
         check=has(reason=exception.RegionReason.IN_USE),
         match=PCI_A,
     ):
-        two_functions.ask(2, PCI_B, function_id=GZIP)
+        two_functions.plug(2, PCI_B, function_id=GZIP)
     assert TwoFunctions.holds == POWER_ON
 
 
 def test_a_guest_whose_record_is_damaged_keeps_the_region(two_functions):
-    two_functions.ask(1, PCI_A)
+    two_functions.plug(1, PCI_A)
     store = two_functions.manager.store
     with store._transaction() as connection:
         connection.execute("UPDATE leases SET digest = ''")
@@ -154,5 +153,5 @@ def test_a_guest_whose_record_is_damaged_keeps_the_region(two_functions):
         check=has(reason=exception.RegionReason.IN_USE),
         match=PCI_A,
     ):
-        two_functions.ask(2, PCI_B, function_id=GZIP)
+        two_functions.plug(2, PCI_B, function_id=GZIP)
     assert TwoFunctions.holds == POWER_ON

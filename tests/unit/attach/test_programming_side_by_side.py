@@ -13,8 +13,8 @@ from os_acc import exception, service
 from os_acc.helper import client
 from os_acc.objects.epoch import DAY
 from os_acc.objects.lease import Owner
-from tests.unit.bench import instance, request
-from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, OTHER_VF, VF, FpgaBench
+from os_acc.testing import TestHost, instance, request
+from tests.unit.fpga import CARD, CRYPTO, GZIP, OTHER_CARD, OTHER_VF, VF, held, upload
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def pool() -> Iterator[futures.ThreadPoolExecutor]:
         yield threads
 
 
-def two(bench: FpgaBench, first: str, second: str) -> tuple[object, object]:
+def two(bench: TestHost, first: str, second: str) -> tuple[object, object]:
     """A request for two regions with a function each."""
-    bench.upload()
-    bench.upload("crypto", CRYPTO)
+    upload(bench)
+    upload(bench, "crypto", CRYPTO)
     selected, specs = request(bench.provider(first), bench.provider(second))
     return selected, specs | {
         "accel1:function_name": "gzip",
@@ -44,7 +44,7 @@ def test_the_cards_of_a_request_are_programmed_at_the_same_time(fpgas, pool):
     assert fpgas.programmings() == ["blocked", "blocked"]
     fpgas.kernel.lift()
     assert len(plug.result()) == 2
-    assert (fpgas.held(CARD), fpgas.held(OTHER_CARD)) == (GZIP, CRYPTO)
+    assert (held(fpgas, CARD), held(fpgas, OTHER_CARD)) == (GZIP, CRYPTO)
 
 
 def test_cards_that_have_seen_different_epochs_are_programmed_for_one_guest(
@@ -54,16 +54,16 @@ def test_cards_that_have_seen_different_epochs_are_programmed_for_one_guest(
     selected, specs = two(fpgas, CARD, OTHER_CARD)
     let_a_device_see(CARD, fpgas.manager.store.next_epoch() + 400 * DAY)
     assert len(fpgas.manager.plug(instance(1), selected, specs)) == 2
-    assert (fpgas.held(CARD), fpgas.held(OTHER_CARD)) == (GZIP, CRYPTO)
+    assert (held(fpgas, CARD), held(fpgas, OTHER_CARD)) == (GZIP, CRYPTO)
     assert fpgas.unplug(1) == 2
 
 
 def test_a_card_is_programmed_while_that_of_another_guest_is(fpgas, pool):
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.hang(CARD, "program")
-    slow = pool.submit(fpgas.ask, 1, CARD, function_id=GZIP)
+    slow = pool.submit(fpgas.plug, 1, CARD, function_id=GZIP)
     fpgas.kernel.wait_until_blocked()
-    fpgas.ask(2, OTHER_CARD, function_id=GZIP)
+    fpgas.plug(2, OTHER_CARD, function_id=GZIP)
     assert fpgas.programmings() == ["blocked", "done"]
     assert not slow.done()
     fpgas.kernel.lift()
@@ -102,11 +102,11 @@ def test_the_regions_of_a_card_are_programmed_one_after_the_other(
 
 
 def test_a_region_waits_for_that_of_another_guest_on_its_card(ports, pool):
-    ports.upload()
+    upload(ports)
     # While a card is programmed, a service that starts waits for it.
     hasty = service.build(ports.config(plug_timeout=1.0), ports.root, Owner.NOVA)
     ports.kernel.hang(CARD, "program")
-    slow = pool.submit(ports.ask, 1, VF, function_id=GZIP)
+    slow = pool.submit(ports.plug, 1, VF, function_id=GZIP)
     ports.kernel.wait_until_blocked()
     selected, specs = request(ports.provider(OTHER_VF))
     specs["accel1:function_id"] = GZIP
@@ -116,5 +116,5 @@ def test_a_region_waits_for_that_of_another_guest_on_its_card(ports, pool):
     assert ports.programmings() == ["blocked"]
     ports.kernel.lift()
     assert len(slow.result()) == 1
-    ports.ask(2, OTHER_VF, function_id=GZIP)
+    ports.plug(2, OTHER_VF, function_id=GZIP)
     assert ports.kernel.held_by_hardware(CARD) == (GZIP, GZIP)

@@ -9,24 +9,25 @@ from typing import Any
 import pytest
 
 from os_acc import exception
+from os_acc.testing import TestHost, instance, request
 from tests.expected_errors import Expected, has, raises
 from tests.unit.acme_fpga import PCI_A, TwoFunctions
-from tests.unit.bench import instance, request
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
     GZIP,
     INTERFACE,
     POWER_ON,
-    FpgaBench,
     cyborgs_trait,
     function_trait,
+    held,
     region_trait,
+    upload,
 )
 
 
 def plug(
-    bench: FpgaBench,
+    bench: TestHost,
     trait: str,
     image: str = "",
     address: str = CARD,
@@ -40,7 +41,7 @@ def plug(
     return bench.manager.plug(told, selected, specs)
 
 
-def refuse(bench: FpgaBench, error: Expected, *asked: str) -> Any:
+def refuse(bench: TestHost, error: Expected, *asked: str) -> Any:
     with raises(error) as caught:
         plug(bench, *asked)
     assert bench.manager.store.leases() == ()
@@ -71,30 +72,30 @@ def test_a_region_that_takes_something_else_is_not_handed_out(fpgas):
 
 
 def test_a_function_that_a_guest_could_replace_is_not_handed_out(fpgas):
-    fpgas.ask(2)
+    fpgas.plug(2)
     fpgas.unplug(2)
     refuse(fpgas, exception.RegionReason.MISMATCH, function_trait(POWER_ON))
 
 
 def test_the_image_of_the_guest_does_not_replace_what_the_flavor_requires(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     unsaid = {"accel:function_name": None, "accel:function_id": GZIP}
-    image = fpgas.upload("vm", tags=None, **unsaid)
+    image = upload(fpgas, "vm", tags=None, **unsaid)
     refuse(fpgas, exception.InvalidExtraSpec, function_trait(POWER_ON), image)
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
 
 
 def test_a_flavor_that_requires_one_function_and_names_another_is_refused(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     with pytest.raises(exception.InvalidExtraSpec, match="FUNCTION"):
         plug(fpgas, function_trait(POWER_ON), function_id=GZIP)
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
 
 
 def test_a_flavor_may_require_the_function_that_it_names(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     plug(fpgas, function_trait(GZIP), function_id=GZIP)
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
 
 
 def test_a_guest_starts_again_with_the_function_that_its_flavor_requires(two_functions):
@@ -115,7 +116,7 @@ def test_a_guest_starts_again_with_the_function_that_its_flavor_requires(two_fun
 
 
 def test_what_no_flavor_requires_changes_no_request_that_is_recorded(fpgas):
-    (entry,) = fpgas.ask(1)
+    (entry,) = fpgas.plug(1)
     selected, specs = request(fpgas.provider(CARD))
     specs["trait1:CUSTOM_FPGA_INTEL"] = "required"
     assert fpgas.manager.plug(instance(1), selected, specs) == [entry]

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from os_acc.testing import instance
 from tests.expected_errors import has
-from tests.unit.bench import instance
 
 GPU, OTHER_GPU = "0000:17:00.0", "0000:b1:00.0"
 #: What the GPU's provider has, and what a network card's has.

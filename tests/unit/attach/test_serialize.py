@@ -9,7 +9,7 @@ import pytest
 from os_acc.attach.serialize import accelerator
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 
 
 def lease(place: str, state: LeaseState = LeaseState.HELD, node: int | None = 1):

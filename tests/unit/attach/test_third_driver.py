@@ -17,11 +17,19 @@ from os_acc.attach import operations
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf
-from os_acc.testing import DriverSpec, FakeKernel, HostSpec, Snapshot, drivers, hosts
+from os_acc.testing import (
+    DriverSpec,
+    FakeKernel,
+    HostSpec,
+    Snapshot,
+    TestHost,
+    drivers,
+    hosts,
+    instance,
+)
 from os_acc.testing.tree import Tree
 from tests.expected_errors import has
-from tests.unit.bench import Bench, instance, state_of
-from tests.unit.fpga import CARD, GZIP, FpgaBench
+from tests.unit.fpga import CARD, GZIP, held, upload
 from tests.unit.rival_driver import prefer
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
@@ -32,7 +40,7 @@ VFIO, OURS, THIRD = "vfio-pci", "nouveau", "nvidia"
 def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Name devices in root's configuration, where there is one."""
 
-    def limit(bench: Bench, *addresses: str) -> None:
+    def limit(bench: TestHost, *addresses: str) -> None:
         if request.param:
             path = Path(bench.root, *rootconf.PATH)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +52,9 @@ def limit(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 @pytest.fixture
-def contested(make_bench: Callable[..., Bench], limit: Callable[..., None]) -> Bench:
+def contested(
+    make_bench: Callable[..., TestHost], limit: Callable[..., None]
+) -> TestHost:
     """A GPU and an FPGA that the third driver matches, too."""
     display, audio = hosts.gpu("0000:17")
     card = hosts.fpga("0000:5e")
@@ -54,11 +64,11 @@ def contested(make_bench: Callable[..., Bench], limit: Callable[..., None]) -> B
     return bench
 
 
-def bind(bench: Bench, address: str, driver: str, override: str = "") -> None:
+def bind(bench: TestHost, address: str, driver: str, override: str = "") -> None:
     """Bind a device by hand, and leave this override behind."""
-    bench.to_driver(address, "")
+    bench.bind(address, "")
     if driver:
-        bench.to_driver(address, driver)
+        bench.bind(address, driver)
     device = bench.kernel.path("sys/bus/pci/devices", address)
     bench.kernel.write(f"{device}/driver_override", override or "\n")
 
@@ -68,16 +78,16 @@ def since(kernel: FakeKernel, address: str, before: tuple[str, ...]) -> tuple[st
     return kernel.drivers(address)[len(before) :]
 
 
-def test_the_other_driver_wins_a_plain_probe(contested: Bench) -> None:
+def test_the_other_driver_wins_a_plain_probe(contested: TestHost) -> None:
     assert contested.drivers(GPU, FPGA) == [THIRD, THIRD]
-    contested.to_driver(GPU, "")
+    contested.bind(GPU, "")
     contested.kernel.write(contested.kernel.path("sys/bus/pci/drivers_probe"), GPU)
     assert contested.drivers(GPU) == [THIRD]
 
 
 @pytest.mark.parametrize("override", ["", OURS, "reserved-by-hand"])
 def test_an_unplug_binds_the_prior_driver_and_no_other(
-    contested: Bench, override: str
+    contested: TestHost, override: str
 ) -> None:
     bind(contested, GPU, OURS, override)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
@@ -87,7 +97,7 @@ def test_an_unplug_binds_the_prior_driver_and_no_other(
     assert contested.kernel.snapshot() == before
 
 
-def test_a_device_without_a_driver_stays_without_one(contested: Bench) -> None:
+def test_a_device_without_a_driver_stays_without_one(contested: TestHost) -> None:
     bind(contested, FPGA, "")
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(FPGA)
     contested.plug(1, FPGA)
@@ -97,7 +107,7 @@ def test_a_device_without_a_driver_stays_without_one(contested: Bench) -> None:
 
 
 def test_a_device_that_was_bound_to_vfio_stays_there(
-    make_bench: Callable[..., Bench],
+    make_bench: Callable[..., TestHost],
 ) -> None:
     card = hosts.fpga("0000:5e")
     third = DriverSpec(THIRD, (card.ids,))
@@ -114,7 +124,7 @@ def test_a_device_that_was_bound_to_vfio_stays_there(
 
 
 def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
-    contested: Bench,
+    contested: TestHost,
 ) -> None:
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
@@ -139,7 +149,7 @@ def test_a_plug_that_fails_binds_the_prior_driver_and_no_other(
     ],
 )
 def test_an_unplug_that_is_killed_at_any_write_lets_no_other_driver_in(
-    contested: Bench, attribute: str, nth: int, after: bool
+    contested: TestHost, attribute: str, nth: int, after: bool
 ) -> None:
     """Also where something probes the device before it is given back."""
     bind(contested, GPU, OURS)
@@ -155,7 +165,7 @@ def test_an_unplug_that_is_killed_at_any_write_lets_no_other_driver_in(
     assert contested.kernel.snapshot() == before
 
 
-def test_a_prior_driver_that_is_gone_is_waited_for(contested: Bench) -> None:
+def test_a_prior_driver_that_is_gone_is_waited_for(contested: TestHost) -> None:
     bind(contested, GPU, OURS)
     before, had = contested.kernel.snapshot(), contested.kernel.drivers(GPU)
     contested.plug(1, GPU)
@@ -164,7 +174,7 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: Bench) -> None:
         drivers.unregister(tree, OURS)
     with pytest.raises(exception.DevicesUnreleased, match="no driver after the probe"):
         contested.unplug(1)
-    assert state_of(contested) is LeaseState.QUARANTINED
+    assert contested.lease_state() is LeaseState.QUARANTINED
     # The override keeps the third driver away until the prior one is back.
     state = contested.kernel.state(GPU)
     assert (state.driver, state.driver_override) == (None, OURS)
@@ -177,7 +187,9 @@ def test_a_prior_driver_that_is_gone_is_waited_for(contested: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["i6300ESB timer", "0", "a:b+c.d_e-f", "x" * 64])
-def test_the_prior_driver_may_have_an_unusual_name(contested: Bench, name: str) -> None:
+def test_the_prior_driver_may_have_an_unusual_name(
+    contested: TestHost, name: str
+) -> None:
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, DriverSpec(name))
     bind(contested, FPGA, name)
@@ -189,7 +201,7 @@ def test_the_prior_driver_may_have_an_unusual_name(contested: Bench, name: str) 
 
 
 def test_every_function_of_a_group_returns_to_its_own_driver(
-    contested: Bench,
+    contested: TestHost,
 ) -> None:
     with Tree(contested.root).transaction() as tree:
         drivers.register(tree, DriverSpec("pci-stub"))
@@ -216,26 +228,26 @@ RENEWAL = [
 
 
 @pytest.fixture
-def failed(fpgas: FpgaBench, limit: Callable[..., None]) -> FpgaBench:
+def failed(fpgas: TestHost, limit: Callable[..., None]) -> TestHost:
     """A card of two drivers whose programming has failed."""
     limit(fpgas, CARD)
     prefer(fpgas.kernel, THIRD, CARD)
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(
         exception.ProgrammingFailed, check=has(reason=exception.ProgrammingReason.CRC)
     ):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     return fpgas
 
 
 @pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_the_plug_after_an_error_lets_no_other_driver_in(
-    failed: FpgaBench, target: str
+    failed: TestHost, target: str
 ) -> None:
     before = failed.kernel.snapshot()
-    failed.ask(1, function_id=GZIP, attach_target=target)
-    assert failed.held() == GZIP
+    failed.plug(1, function_id=GZIP, attach_target=target)
+    assert held(failed) == GZIP
     assert failed.unplug(1) == 1
     assert THIRD not in failed.kernel.drivers(CARD)
     assert failed.kernel.snapshot() == before
@@ -245,15 +257,15 @@ def test_the_plug_after_an_error_lets_no_other_driver_in(
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
 @pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_a_renewal_that_is_killed_at_any_write_is_undone(
-    failed: FpgaBench, target: str, attribute: str, nth: int, after: bool
+    failed: TestHost, target: str, attribute: str, nth: int, after: bool
 ) -> None:
     before = failed.kernel.snapshot()
     failed.kernel.kill(CARD, attribute, nth=nth, after=after)
     with pytest.raises(exception.HelperLost):
-        failed.ask(1, function_id=GZIP, attach_target=target)
+        failed.plug(1, function_id=GZIP, attach_target=target)
     assert failed.kernel.snapshot() == before
-    failed.ask(1, function_id=GZIP, attach_target=target)
-    assert failed.held() == GZIP
+    failed.plug(1, function_id=GZIP, attach_target=target)
+    assert held(failed) == GZIP
     assert failed.unplug(1) == 1
     assert THIRD not in failed.kernel.drivers(CARD)
     assert failed.kernel.snapshot() == before
@@ -261,8 +273,8 @@ def test_a_renewal_that_is_killed_at_any_write_is_undone(
 
 @pytest.fixture
 def rebooted(
-    make_fpgas: Callable[..., FpgaBench], limit: Callable[..., None]
-) -> Callable[..., tuple[FpgaBench, Snapshot]]:
+    make_fpgas: Callable[..., TestHost], limit: Callable[..., None]
+) -> Callable[..., tuple[TestHost, Snapshot]]:
     """``rebooted(target, attribute, nth, after)``: a plug after a reboot has failed.
 
     The next one began anew with the card, and was killed at that write. The host as
@@ -271,14 +283,14 @@ def rebooted(
 
     def reboot(
         target: str, attribute: str, nth: int, after: bool
-    ) -> tuple[FpgaBench, Snapshot]:
+    ) -> tuple[TestHost, Snapshot]:
         card = hosts.dfl("0000:3b", 0)
         third = DriverSpec(THIRD, (card.ids,))
         fpgas = make_fpgas(HostSpec((card,), drivers=(third,)))
         limit(fpgas, CARD)
-        fpgas.upload()
+        upload(fpgas)
         bind(fpgas, CARD, "dfl-pci")
-        fpgas.ask(1, function_id=GZIP, attach_target=target)
+        fpgas.plug(1, function_id=GZIP, attach_target=target)
         fpgas.kernel.reboot()
         # The third driver has taken the card again.
         bind(fpgas, CARD, "dfl-pci")
@@ -298,7 +310,7 @@ def rebooted(
     return reboot
 
 
-def check_restored(fpgas: FpgaBench, before: Snapshot) -> None:
+def check_restored(fpgas: TestHost, before: Snapshot) -> None:
     """The third driver has had the card at each boot, and at no other time."""
     assert fpgas.kernel.drivers(CARD).count(THIRD) == 2
     assert fpgas.kernel.snapshot() == before
@@ -309,7 +321,7 @@ def check_restored(fpgas: FpgaBench, before: Snapshot) -> None:
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
 @pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
-    rebooted: Callable[..., tuple[FpgaBench, Snapshot]],
+    rebooted: Callable[..., tuple[TestHost, Snapshot]],
     target: str,
     attribute: str,
     nth: int,
@@ -317,7 +329,7 @@ def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
 ) -> None:
     fpgas, before = rebooted(target, attribute, nth, after)
     fpgas.manager.plug(instance(1), None, None)
-    assert fpgas.held() == GZIP
+    assert held(fpgas) == GZIP
     assert fpgas.unplug(1) == 1
     check_restored(fpgas, before)
 
@@ -326,7 +338,7 @@ def test_a_renewal_after_a_reboot_that_is_killed_can_be_repeated(
 @pytest.mark.parametrize(("attribute", "nth"), RENEWAL)
 @pytest.mark.parametrize("target", ["VM", "host", "none"])
 def test_a_renewal_after_a_reboot_that_is_killed_ends_with_an_unplug(
-    rebooted: Callable[..., tuple[FpgaBench, Snapshot]],
+    rebooted: Callable[..., tuple[TestHost, Snapshot]],
     target: str,
     attribute: str,
     nth: int,

@@ -17,8 +17,8 @@ from os_acc.bitstreams.cache import Cache
 from os_acc.bitstreams.library import Library
 from os_acc.bitstreams.options import InvisibleImage
 from os_acc.store.locks import Locks
+from os_acc.testing import uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import uuid_of
 from tests.unit.bitstreams.fake_source import Place, id_of
 from tests.unit.bitstreams.image_examples import RULES
 

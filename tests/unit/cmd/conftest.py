@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from os_acc.testing import bitstreams
-from tests.unit.bench import Bench
+from os_acc.testing import TestHost, bitstreams
 from tests.unit.bitstreams.image_examples import (
     FUNCTION_ID,
     OTHER_FUNCTION_ID,
@@ -18,16 +17,15 @@ from tests.unit.cmd.images import Images
 
 
 @pytest.fixture
-def console(bench: Bench, tmp_path: Path) -> Console:
+def console(bench: TestHost, tmp_path: Path) -> Console:
     """A shell on the two-socket host, with everything on it named."""
     return Console(bench, tmp_path)
 
 
 @pytest.fixture
-def images(console: Console, tmp_path: Path) -> Images:
+def images(console: Console) -> Images:
     """Two sound images, of which nothing is fetched yet."""
-    place = tmp_path / "images"
-    place.mkdir()
+    place = console.bench.images.path
     console.configure(
         more=f"[os_acc_bitstreams]\nsource = directory\ndirectory = {place}\n"
         "cache_size = 100000000"

@@ -14,7 +14,8 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc.cmd.app import OsAcc
-from tests.unit.bench import EVERYTHING, Bench
+from os_acc.testing import TestHost
+from os_acc.testing.test_host import EVERYTHING
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Ran:
 class Console:
     """A shell on the bench's host, with a configuration file."""
 
-    def __init__(self, bench: Bench, place: Path) -> None:
+    def __init__(self, bench: TestHost, place: Path) -> None:
         self.bench = bench
         self.config_file = place / "nova.conf"
         os.makedirs(bench.state_path, exist_ok=True)

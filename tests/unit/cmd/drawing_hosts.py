@@ -19,7 +19,7 @@ from os_acc.numa.affinity import GuestCells
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.numa import NUMACell, NUMATopology
 from os_acc.objects.pci import IommuGroup, PciAddress, PciFunction, PciIdentity
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 
 IDENTITY = PciIdentity(0x10DE, 0x2330, 0, 0, 0)
 BRIDGE, DISPLAY = 0x060400, 0x030200

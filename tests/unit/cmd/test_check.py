@@ -16,8 +16,7 @@ from oslo_config import cfg
 from os_acc import privsep
 from os_acc.cmd import identity
 from os_acc.plugins.pci import PciPlugin
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench
+from os_acc.testing import HostSpec, TestHost, hosts
 from tests.unit.cmd.console import Console
 from tests.unit.store.store_files import execute, file_in
 
@@ -26,7 +25,7 @@ GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 
 @pytest.fixture
 def console_on(
-    make_bench: Callable[..., Bench], tmp_path: Path
+    make_bench: Callable[..., TestHost], tmp_path: Path
 ) -> Callable[[HostSpec], Console]:
     """A shell on a host of one's choice."""
     return lambda spec: Console(make_bench(spec), tmp_path)

@@ -14,8 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from os_acc.cmd import identity
-from os_acc.testing import bitstreams, hosts
-from tests.unit.bench import Bench
+from os_acc.testing import TestHost, bitstreams, hosts
 from tests.unit.bitstreams.fake_source import id_of
 from tests.unit.bitstreams.glance_double import Double
 from tests.unit.bitstreams.image_examples import FUNCTION_ID, REGION_ID
@@ -94,7 +93,7 @@ def test_a_host_without_fpgas_needs_no_source(console: Console) -> None:
 
 
 def test_a_region_that_can_be_programmed_needs_one(
-    make_bench: Callable[..., Bench], tmp_path: Path
+    make_bench: Callable[..., TestHost], tmp_path: Path
 ) -> None:
     console = Console(make_bench(hosts.fpga_host()), tmp_path)
     console.configure('{"address": "0000:3b:00.0"}')

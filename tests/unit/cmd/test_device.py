@@ -13,8 +13,7 @@ import pytest
 
 from os_acc.objects.lease import LeaseState
 from os_acc.store import StoreDamaged
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.store.store_files import execute, file_in
 
@@ -22,14 +21,14 @@ GPU, AUDIO, NIC, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0", "0000:5e
 OTHER_GPU, OTHER_AUDIO = "0000:b1:00.0", "0000:b1:00.1"
 
 
-def make_unknown(bench: Bench, number: int, address: str) -> None:
+def make_unknown(bench: TestHost, number: int, address: str) -> None:
     """Leave a device as another program would: prepared, and without a lease."""
     bench.plug(number, address)
     bench.manager.store.delete(bench.manager.store.leases(uuid_of(number)))
-    bench.forget_records()
+    bench.remove_records()
 
 
-def lose_store(bench: Bench) -> None:
+def lose_store(bench: TestHost) -> None:
     """Remove the store below a service, which finds out."""
     file_in(bench.state_path).unlink()
     with pytest.raises(StoreDamaged):
@@ -37,7 +36,7 @@ def lose_store(bench: Bench) -> None:
     bench.manager.discover()
 
 
-def make_quarantined(bench: Bench, number: int, address: str) -> None:
+def make_quarantined(bench: TestHost, number: int, address: str) -> None:
     """Let a device refuse to go back to its driver."""
     bench.plug(number, address)
     bench.kernel.ignore(address, "drivers_probe", times=None)
@@ -46,7 +45,7 @@ def make_quarantined(bench: Bench, number: int, address: str) -> None:
     assert bench.manager.store.leases()[0].state is LeaseState.QUARANTINED
 
 
-def damage(bench: Bench) -> None:
+def damage(bench: TestHost) -> None:
     """Change one byte of the record of every lease."""
     execute(file_in(bench.state_path), "UPDATE leases SET payload = payload || ' '")
 
@@ -217,7 +216,7 @@ def test_a_prebound_device_is_free(console: Console) -> None:
 
 @pytest.mark.parametrize("driver", ["nouveau", ""])
 def test_what_nova_claims_is_not_taken_along_with_its_sibling(
-    make_bench: Callable[..., Bench], tmp_path: Path, driver: str
+    make_bench: Callable[..., TestHost], tmp_path: Path, driver: str
 ) -> None:
     display, audio = hosts.gpu("0000:17")
     spec = HostSpec(

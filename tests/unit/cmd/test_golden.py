@@ -16,7 +16,7 @@ from oslo_utils import uuidutils
 from os_acc.cmd import check, identity
 from os_acc.conf import PRIVSEP_GROUPS
 from os_acc.privsep import rootconf
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import GOLDEN, expect
 from tests.unit.cmd.images import Images
@@ -83,7 +83,7 @@ def test_what_the_manual_shows_of_unknown_devices(
     console.bench.plug(1, GPU)
     console.bench.plug(2, VF)
     manager.store.delete(manager.store.leases())
-    console.bench.forget_records()
+    console.bench.remove_records()
     golden("unknown", "device", "list", "--state", "unknown")
     golden(
         "release",

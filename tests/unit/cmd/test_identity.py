@@ -12,7 +12,7 @@ import pytest
 from os_acc import exception
 from os_acc.cmd import identity
 from os_acc.helper import client
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
 
 NOVA = (64055, 64056)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from os_acc.objects.lease import Owner
-from tests.unit.bench import request, uuid_of
+from os_acc.testing import request, uuid_of
 from tests.unit.cmd.console import Console
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from os_acc.attach import requests
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.profiles.cloud_double import running
 from tests.unit.profiles.profile_examples import FPGA, GPU, profile
@@ -194,7 +194,7 @@ def test_requests_are_listed_with_what_they_have(
     one = {"name": "one", "groups": [{f"resources:{GPU}": "1"}]}
     catalogue(console, tmp_path, one)
     assert console.json("request", "list") == []
-    bench.catalogue = str(tmp_path / "profiles.yaml")
+    bench.groups["os_acc_profiles"] = {"catalogue": str(tmp_path / "profiles.yaml")}
     manager = bench.restart()
     book = requests.Requests(manager, manager.profiles.source)
     (first,), (second,) = book.create("one"), book.create("one")

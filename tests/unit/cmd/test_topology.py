@@ -14,8 +14,7 @@ import pytest
 from oslo_config import cfg
 
 from os_acc.cmd.app import OsAcc
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench, uuid_of
+from os_acc.testing import HostSpec, TestHost, hosts, uuid_of
 from tests.unit.cmd.console import Console
 from tests.unit.cmd.golden_files import expect
 from tests.unit.cmd.gpu_host import gpu_host
@@ -39,7 +38,7 @@ def small(console: Console) -> Console:
 
 
 @pytest.fixture
-def gpus(make_bench: Callable[..., Bench], tmp_path: Path) -> Console:
+def gpus(make_bench: Callable[..., TestHost], tmp_path: Path) -> Console:
     """Eight GPUs with 32 VFs each; one instance has four of them, twelve one each."""
     named = '{"vendor_id": "10de", "resource_class": "CUSTOM_VGPU"}'
     bench = make_bench(gpu_host(), device_spec=[named])
@@ -136,7 +135,7 @@ def test_networks_that_are_not_rightly_told_leave_the_rest_to_be_drawn(
 
 
 @pytest.fixture
-def without_numa(make_bench: Callable[..., Bench], tmp_path: Path) -> Console:
+def without_numa(make_bench: Callable[..., TestHost], tmp_path: Path) -> Console:
     return Console(
         make_bench(HostSpec(tuple(hosts.gpu("0000:17")), nodes=())), tmp_path
     )

@@ -15,7 +15,7 @@ import yaml
 from os_acc import service
 from os_acc.cmd import configuration
 from os_acc.inventory import discovery
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 from tests.unit.cmd.console import Console
 
 GPU = "0000:17:00.0"

@@ -21,8 +21,9 @@ from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import binding, holders, sriov
 from os_acc.privsep.outcome import CallResult, Outcome
+from os_acc.testing import uuid_of
+from os_acc.testing.privileged import privileged_here
 from tests.expected_errors import has, raises
-from tests.unit.bench import privileged_here, uuid_of
 
 FIRST, SECOND = (PciAddress(0, 0x17, 0, number) for number in range(2))
 IDENTITY = PciIdentity(0x10DE, 0x2235, 0x10DE, 0x145A, 0xA1)

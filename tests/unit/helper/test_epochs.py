@@ -15,7 +15,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import worker
 from os_acc.privsep.outcome import CallResult, Outcome
-from tests.unit.bench import Bench
+from os_acc.testing import TestHost
 from tests.unit.store.store_files import file_in
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
@@ -53,7 +53,7 @@ def call(address: str, epoch: int) -> CallResult:
     return answer
 
 
-def check_serves(bench: Bench) -> None:
+def check_serves(bench: TestHost) -> None:
     """A card with two functions and a single one go to a guest, and come back."""
     before = bench.kernel.snapshot()
     bench.plug(1, GPU)

@@ -9,13 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from os_acc import exception
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench, instance
+from os_acc.testing import HostSpec, TestHost, hosts, instance
 
 GPU, AUDIO = "0000:17:00.0", "0000:17:00.1"
 
 
-def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench: Bench) -> None:
+def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench: TestHost) -> None:
     start = bench.kernel.snapshot()
     bench.plug(1, GPU)
     bench.kernel.kill(AUDIO, "unbind")
@@ -30,7 +29,7 @@ def test_an_unplug_whose_worker_is_killed_can_be_tried_again(bench: Bench) -> No
     assert bench.kernel.snapshot() == start
 
 
-def test_a_restart_finishes_an_unplug_whose_worker_was_killed(bench: Bench) -> None:
+def test_a_restart_finishes_an_unplug_whose_worker_was_killed(bench: TestHost) -> None:
     start = bench.kernel.snapshot()
     bench.plug(1, GPU)
     bench.kernel.kill(GPU, "driver_override", after=True)
@@ -43,7 +42,7 @@ def test_a_restart_finishes_an_unplug_whose_worker_was_killed(bench: Bench) -> N
     assert bench.kernel.snapshot() == start
 
 
-def test_a_plug_whose_worker_is_killed_goes_back(bench: Bench) -> None:
+def test_a_plug_whose_worker_is_killed_goes_back(bench: TestHost) -> None:
     start = bench.kernel.snapshot()
     bench.kernel.kill(AUDIO, "drivers_probe")
 
@@ -56,7 +55,7 @@ def test_a_plug_whose_worker_is_killed_goes_back(bench: Bench) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_restart_ends_the_making_of_vfs(
-    make_bench: Callable[..., Bench], after: bool
+    make_bench: Callable[..., TestHost], after: bool
 ) -> None:
     """VFs are made with autoprobe off: that must not outlive a killed worker."""
     nic = hosts.nic("0000:3b", name="ens1f0")

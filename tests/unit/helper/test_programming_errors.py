@@ -21,7 +21,6 @@ from os_acc.privsep import fpga, rootconf
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing.hosts import DFL_FUNCTION, DFL_INTERFACE
 from tests.expected_errors import Expected, has, kind_of
-from tests.unit.bench import privileged_here
 from tests.unit.fpga_host import (
     CARD,
     HEAD,
@@ -36,7 +35,7 @@ from tests.unit.fpga_host import (
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[FpgaHost]:
-    with privileged_here(), FpgaHost(tmp_path).installed() as host:
+    with FpgaHost(tmp_path) as host:
         yield host
 
 

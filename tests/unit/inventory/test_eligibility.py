@@ -13,8 +13,8 @@ import pytest
 from os_acc import conf, exception, service
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import Owner
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import EVERYTHING, instance, request
+from os_acc.testing import HostSpec, hosts, instance, request
+from os_acc.testing.test_host import EVERYTHING
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
 
@@ -29,7 +29,7 @@ GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"
     ],
 )
 def test_what_the_host_needs_is_refused(bench, address, reason, detail):
-    refused = bench.refused(address)
+    refused = bench.rejected(address)
     assert refused.reason is reason
     assert detail in refused.detail
     assert reason.value in str(refused)
@@ -45,7 +45,7 @@ def test_what_the_host_needs_is_refused(bench, address, reason, detail):
 )
 def test_what_vfio_will_not_take_is_refused(make_bench, spec, address, reason):
     bench = make_bench(spec)
-    assert bench.refused(address).reason is reason
+    assert bench.rejected(address).reason is reason
     assert bench.manager.providers() == ()
 
 
@@ -67,7 +67,7 @@ def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
     bench = make_bench(
         hosts.shared_group_host(), device_spec=[f'{{"address": "{named}"}}']
     )
-    refused = bench.refused(named)
+    refused = bench.rejected(named)
     assert refused.reason is RejectReason.NOT_ISOLATED
     assert "0000:0" in refused.detail
     assert "shares its group" in refused.detail
@@ -76,7 +76,7 @@ def test_a_shared_group_is_refused_with_the_neighbour_named(make_bench, named):
 
 def test_a_neighbour_that_the_host_uses_keeps_a_group_that_is_named_whole(make_bench):
     bench = make_bench(hosts.shared_group_host())
-    refused = bench.refused("0000:01:00.0")
+    refused = bench.rejected("0000:01:00.0")
     assert refused.reason is RejectReason.NOT_ISOLATED
     assert "0000:02:00.0: network interface eno1 is up" in refused.detail
 
@@ -97,14 +97,14 @@ def test_a_pf_that_is_named_for_its_vfs_keeps_its_group_while_it_has_none(make_b
     # Others than os_acc can remove the VFs.
     numvfs = bench.kernel.path("sys/bus/pci/devices", pf, "sriov_numvfs")
     bench.kernel.write(numvfs, "0")
-    refused = bench.refused(other)
+    refused = bench.rejected(other)
     assert refused.reason is RejectReason.NOT_ISOLATED
     assert f"{pf}: a PF with VFs" in refused.detail
 
 
 def test_a_disk_below_a_vmd_is_refused_with_the_vmd_named(make_bench):
     bench = make_bench(hosts.vmd_host(), device_spec=['{"address": "10000:01:00.0"}'])
-    refused = bench.refused("10000:01:00.0")
+    refused = bench.rejected("10000:01:00.0")
     assert refused.reason is RejectReason.NOT_ISOLATED
     assert "0000:00:0e.0 (vmd)" in refused.detail
 
@@ -121,7 +121,7 @@ def test_a_neighbour_without_a_driver_does_not_stand_in_the_way(make_bench):
 
 def test_a_pf_whose_vfs_are_offered_is_not_offered_itself(make_bench):
     bench = make_bench(device_spec=['{"address": "0000:3b:*.*", "num_vfs": 2}'])
-    assert bench.refused("0000:3b:00.0").reason is RejectReason.HAS_VFS
+    assert bench.rejected("0000:3b:00.0").reason is RejectReason.HAS_VFS
     assert len(bench.provider("0000:3b:00.0").device.handles) == 2
 
 
@@ -137,8 +137,8 @@ def test_a_device_without_reset_is_offered_where_the_operator_allows_it(make_ben
 
 
 def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
-    bench.to_driver(FPGA, "vfio-pci")
-    refused = bench.refused(FPGA)
+    bench.bind(FPGA, "vfio-pci")
+    refused = bench.rejected(FPGA)
     assert refused.reason is RejectReason.UNKNOWN_STATE
     assert "vfio-pci" in refused.detail
 
@@ -146,14 +146,14 @@ def test_a_device_on_vfio_without_a_lease_is_unknown(bench):
 def test_a_device_that_a_guest_keeps_from_leaving_is_unknown(bench):
     """It has no driver any more, but its last one waits for the guest."""
     kernel = bench.kernel
-    bench.to_driver(FPGA, "vfio-pci")
+    bench.bind(FPGA, "vfio-pci")
     kernel.hold(FPGA)
     kernel.hot_unplug(FPGA)
     assert bench.drivers(FPGA) == [None]
-    assert bench.refused(FPGA).reason is RejectReason.UNKNOWN_STATE
+    assert bench.rejected(FPGA).reason is RejectReason.UNKNOWN_STATE
     kernel.let_go(FPGA)
     with pytest.raises(LookupError):
-        bench.refused(FPGA)
+        bench.rejected(FPGA)
 
 
 def test_a_leased_device_stays_with_its_provider(bench):
@@ -379,4 +379,4 @@ def test_one_function_that_cannot_be_read_keeps_no_other_from_being_offered(benc
 
 def test_a_vmd_is_a_bridge_whatever_its_class_says(make_bench):
     bench = make_bench(hosts.vmd_host())
-    assert bench.refused("0000:00:0e.0").reason is RejectReason.BRIDGE
+    assert bench.rejected("0000:00:0e.0").reason is RejectReason.BRIDGE

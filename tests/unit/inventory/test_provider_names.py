@@ -10,15 +10,14 @@ import pathlib
 
 import pytest
 
-from os_acc.testing import FunctionSpec, HostSpec, hosts
-from tests.unit.bench import Bench, instance, request
+from os_acc.testing import FunctionSpec, HostSpec, TestHost, hosts, instance, request
 
 NIC, VFS = "0000:3b:00.0", tuple(f"0000:3b:02.{number}" for number in range(8))
 ON_THE_CARD = "node1_accel_8086_1592_0000_3b_00_0"
 FAST, SLOW = "CUSTOM_FAST", "CUSTOM_SLOW"
 
 
-def set_vfs(bench: Bench, count: int) -> None:
+def set_vfs(bench: TestHost, count: int) -> None:
     path = bench.kernel.path(f"sys/bus/pci/devices/{NIC}/sriov_numvfs")
     bench.kernel.write(path, "0")
     bench.kernel.write(path, str(count))
@@ -37,14 +36,14 @@ def tagged(**classes: int) -> list[str]:
     ]
 
 
-def names(bench: Bench) -> dict[str, str]:
+def names(bench: TestHost) -> dict[str, str]:
     """Of each class, what its only provider is called."""
     found = bench.manager.providers()
     assert len({each.device.resource_class for each in found}) == len(found)
     return {each.device.resource_class: each.name for each in found}
 
 
-def take_away(bench: Bench, *addresses: str) -> None:
+def take_away(bench: TestHost, *addresses: str) -> None:
     """Somebody else prepares functions for guests of their own."""
     for address in addresses:
         device = f"{bench.root}/sys/bus/pci/devices/{address}"
@@ -55,7 +54,7 @@ def take_away(bench: Bench, *addresses: str) -> None:
 
 
 @pytest.fixture
-def mixed(make_bench) -> Bench:
+def mixed(make_bench) -> TestHost:
     """A card of which two VFs are fast, and two slow."""
     bench = make_bench(device_spec=tagged(CUSTOM_FAST=2, CUSTOM_SLOW=2))
     set_vfs(bench, 4)
@@ -144,7 +143,7 @@ def by_place(bus: str) -> str:
 BY_SERIAL = "node1_accel_10ee_5000_00_00"
 
 
-def cards(bench: Bench) -> dict[str, str]:
+def cards(bench: TestHost) -> dict[str, str]:
     """What the provider of each card is called, by its bus."""
     return {
         f"{each.device.address.bus:02x}": each.name
@@ -267,7 +266,7 @@ OTHER_MODEL = dataclasses.replace(card("05", HIDDEN), product=0x5004)
 OTHER_NAME = "node1_accel_10ee_5004_0000_05_00_0"
 
 
-def put(bench: Bench, bus: str, new: str | FunctionSpec | None) -> None:
+def put(bench: TestHost, bus: str, new: str | FunctionSpec | None) -> None:
     """What is in a slot from now on; a text: a card that shows this serial number."""
     address = f"0000:{bus}:00.0"
     if pathlib.Path(bench.kernel.path("sys/bus/pci/devices", address)).exists():

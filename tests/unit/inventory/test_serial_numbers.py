@@ -9,13 +9,13 @@ import pathlib
 import pytest
 
 from os_acc import exception
-from tests.unit.bench import Bench, instance
-from tests.unit.fpga import CARD, GZIP
+from os_acc.testing import TestHost, instance
+from tests.unit.fpga import CARD, GZIP, held, upload
 
 FPGA = "0000:5e:00.0"
 
 
-def show_number(bench: Bench, address: str, number: str = "00-1b") -> None:
+def show_number(bench: TestHost, address: str, number: str = "00-1b") -> None:
     """Another kernel shows it, or a rule of udev's lets everybody read it."""
     device = pathlib.Path(bench.root, "sys/bus/pci/devices", address)
     (device / "serial_number").write_text(f"{number}\n")
@@ -48,9 +48,9 @@ def test_another_number_than_before_is_another_card(bench):
 
 
 def test_a_region_goes_on_being_offered_and_programmed(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     before = fpgas.provider(CARD).uuid
-    fpgas.ask(1, CARD, function_id=GZIP)
+    fpgas.plug(1, CARD, function_id=GZIP)
     show_number(fpgas, CARD)
     offered = fpgas.provider(CARD)
     assert (offered.uuid, offered.device.plugin) == (before, "dfl")
@@ -58,5 +58,5 @@ def test_a_region_goes_on_being_offered_and_programmed(fpgas):
     show_number(fpgas, CARD)
     fpgas.restart()
     fpgas.manager.plug(instance(1), None, None)
-    assert fpgas.held(CARD) == GZIP
+    assert held(fpgas, CARD) == GZIP
     assert fpgas.drivers(CARD) == ["vfio-pci"]

@@ -98,7 +98,7 @@ def test_a_pf_that_hangs_stops_no_other(make_bench, caplog):
     bench.restart(write_timeout=0.5)
     assert "has not returned from a write" in caplog.text
     assert len(bench.provider(QAT).device.handles) == 16
-    bench.end()
+    bench.let_go()
     bench.restart()
     assert bench.kernel.state(NIC).numvfs == 4
     assert bench.kernel.state(NIC).autoprobe is True

@@ -17,8 +17,7 @@ from os_acc.objects.numa import (
     NUMAPolicy,
     NUMATopology,
 )
-from os_acc.testing import HostSpec, hosts
-from tests.unit.bench import Bench
+from os_acc.testing import HostSpec, TestHost, hosts
 from tests.unit.placement import capacity_examples
 
 FAR, NEAR, NODELESS = "0000:17:00.0", "0000:27:00.0", "0000:37:00.0"
@@ -64,7 +63,7 @@ def test_an_entry_that_is_none_is_refused(info: object) -> None:
 
 
 @pytest.fixture
-def host(make_bench) -> Bench:
+def host(make_bench) -> TestHost:
     return make_bench(
         HostSpec(
             tuple(
@@ -76,7 +75,7 @@ def host(make_bench) -> Bench:
     )
 
 
-def fit(bench: Bench, policy: NUMAPolicy) -> numa.Fit:
+def fit(bench: TestHost, policy: NUMAPolicy) -> numa.Fit:
     """Whether a guest fits that is forced to cell 0 and wants any of them."""
     attached = bench.manager.attached(None)
     pools = tuple(
@@ -93,7 +92,7 @@ def fit(bench: Bench, policy: NUMAPolicy) -> numa.Fit:
     )
 
 
-def test_what_a_guest_has_is_not_free_until_it_gives_it_back(host: Bench) -> None:
+def test_what_a_guest_has_is_not_free_until_it_gives_it_back(host: TestHost) -> None:
     assert fit(host, NUMAPolicy.REQUIRED).fits
     host.plug(1, NEAR)
     assert fit(host, NUMAPolicy.REQUIRED).requests == ("gpu",)

@@ -14,9 +14,8 @@ from os_acc.numa.fit.question import Question
 from os_acc.numa.fit.search import fit_to_host
 from os_acc.numa.network_options import NetworkAffinity
 from os_acc.objects.numa import InstanceNUMACell, InstanceNUMATopology, NUMAPolicy
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 from tests.expected_errors import has
-from tests.unit.bench import Bench, instance, request
 
 GPU = "0000:17:00.0"
 #: Nova's, of a device without a node.
@@ -24,11 +23,11 @@ REFUSED = {NUMAPolicy.REQUIRED, NUMAPolicy.SOCKET}
 
 
 @pytest.fixture
-def host(make_bench: Callable[..., Bench]) -> Bench:
+def host(make_bench: Callable[..., TestHost]) -> TestHost:
     return make_bench(HostSpec(tuple(hosts.gpu("0000:17")), nodes=()))
 
 
-def plug(host: Bench, policy: NUMAPolicy, cell: int) -> list[dict[str, object]]:
+def plug(host: TestHost, policy: NUMAPolicy, cell: int) -> list[dict[str, object]]:
     selected, flavor = request(host.provider(GPU))
     specs = flavor | {"accel1:numa_policy": policy.value}
     return host.manager.plug(instance(1) | {"numa_cells": [cell]}, selected, specs)
@@ -36,7 +35,7 @@ def plug(host: Bench, policy: NUMAPolicy, cell: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("policy", NUMAPolicy)
 def test_each_policy_treats_a_device_as_one_without_a_node(
-    host: Bench, policy: NUMAPolicy
+    host: TestHost, policy: NUMAPolicy
 ) -> None:
     if policy in REFUSED:
         with pytest.raises(
@@ -49,12 +48,12 @@ def test_each_policy_treats_a_device_as_one_without_a_node(
     assert (entry["pci_id"], entry["numa_affinity"]) == (GPU, "unknown")
 
 
-def test_there_is_no_other_cell(host: Bench) -> None:
+def test_there_is_no_other_cell(host: TestHost) -> None:
     with pytest.raises(exception.InvalidInput, match="host are 0"):
         plug(host, NUMAPolicy.PREFERRED, 1)
 
 
-def test_networks_may_leave_it_there_and_nowhere_else(host: Bench) -> None:
+def test_networks_may_leave_it_there_and_nowhere_else(host: TestHost) -> None:
     topology = read_topology(host.kernel.root)
     there = NetworkAffinity((("foo", frozenset({0})),), frozenset({0}))
     (cell,) = there.on(topology).cells
@@ -66,7 +65,7 @@ def test_networks_may_leave_it_there_and_nowhere_else(host: Bench) -> None:
 
 
 @pytest.mark.parametrize(("memory", "fits"), [(65536, True), (65537, False)])
-def test_a_guest_is_fitted_to_it(host: Bench, memory: int, fits: bool) -> None:
+def test_a_guest_is_fitted_to_it(host: TestHost, memory: int, fits: bool) -> None:
     cell = InstanceNUMACell(cpuset=frozenset({0}), memory=memory)
     topology = read_topology(host.kernel.root)
     question = Question(topology, InstanceNUMATopology((cell,)))

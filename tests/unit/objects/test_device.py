@@ -9,7 +9,7 @@ import pytest
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding
 from os_acc.objects.pci import PciAddress, PciIdentity
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 
 
 def device() -> Device:

@@ -12,7 +12,7 @@ from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.published import NOTHING, PublishedNames
 from os_acc.objects.region import Region
 from os_acc.placement import region_traits
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 
 CLASS, OTHER_CLASS = "CUSTOM_ACCELERATOR_NIC", "CUSTOM_ACCELERATOR_GPU"
 _IDENTITY = PciIdentity(0x8086, 0x1592, 0, 0, 0, "")

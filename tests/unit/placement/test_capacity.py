@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from os_acc.objects.lease import LeaseState, RecordedState
 from os_acc.placement.capacity import Units, capacities
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 from tests.unit.placement.capacity_examples import (
     CLASS,
     OTHER_CLASS,

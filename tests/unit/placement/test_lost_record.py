@@ -10,7 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.placement.sync import Publisher
-from tests.unit.bench import instance, request
+from os_acc.testing import instance, request
 from tests.unit.placement.nova_side import Nova
 
 GPU, AUDIO, NIC = "0000:17:00.0", "0000:17:00.1", "0000:3b:00.0"
@@ -110,7 +110,7 @@ def test_a_card_that_was_pulled_out_meanwhile_is_as_good_as_leased(
 ):
     gpu = bench.provider(GPU)
     way.tell()
-    bench.end()
+    bench.let_go()
     for each in (AUDIO, GPU):
         bench.kernel.hot_unplug(each)
     bench.restart(state_path=str(tmp_path / "elsewhere"))
@@ -126,7 +126,7 @@ def test_all_of_its_classes_stay_and_are_reserved_cycle_after_cycle(
     gpu = bench.provider(GPU)
     way.tell()
     way.add(gpu, "CUSTOM_ACCELERATOR_AAA")
-    bench.end()
+    bench.let_go()
     for each in (AUDIO, GPU):
         bench.kernel.hot_unplug(each)
     bench.restart(state_path=str(tmp_path / "elsewhere"))

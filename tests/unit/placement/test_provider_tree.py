@@ -16,8 +16,7 @@ from os_acc.objects.device import CardProvider
 from os_acc.placement import published
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter
-from os_acc.testing import provider_tree
-from tests.unit.bench import uuid_of
+from os_acc.testing import provider_tree, uuid_of
 from tests.unit.invalid_values import WRONG, is_told
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS, OTHER_CLASS, Ledger, provider

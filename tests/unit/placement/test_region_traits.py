@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from os_acc.placement import region_traits
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 from tests.unit.placement import capacity_examples
 
 FUNCTION = "CUSTOM_FPGA_INTEL_FUNCTION_3A7AB2F4_4F15_4D36_9C2E_0B6A3D0D6F01"

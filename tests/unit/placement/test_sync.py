@@ -20,8 +20,8 @@ from os_acc.objects.device import CardProvider
 from os_acc.placement import sync
 from os_acc.placement.client import Client
 from os_acc.placement.sync import SyncResult
+from os_acc.testing import uuid_of
 from tests.expected_errors import has, kind_of
-from tests.unit.bench import uuid_of
 from tests.unit.placement.capacity_examples import CLASS
 from tests.unit.placement.placement_double import NODE, Provider
 from tests.unit.placement.publishing import ONE, TWO, Service, capacity

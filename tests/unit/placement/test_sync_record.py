@@ -13,8 +13,8 @@ from os_acc.objects.published import NOTHING, NameKind, PlacementName, Published
 from os_acc.placement import sync
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import SyncResult
+from os_acc.testing import uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import uuid_of
 from tests.unit.placement import capacity_examples
 from tests.unit.placement.capacity_examples import CLASS
 from tests.unit.placement.placement_double import NODE

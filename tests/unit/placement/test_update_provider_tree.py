@@ -19,7 +19,7 @@ from os_acc.attach import operations
 from os_acc.inventory import discovery, snapshots
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
-from tests.unit.bench import instance, request, uuid_of
+from os_acc.testing import instance, request, uuid_of
 from tests.unit.placement.nova_side import Nova
 
 GPU, AUDIO, FPGA = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0"

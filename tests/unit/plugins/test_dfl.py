@@ -13,25 +13,25 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
-from os_acc.testing import FunctionSpec, HostSpec, bitstreams, hosts
+from os_acc.testing import FunctionSpec, HostSpec, TestHost, bitstreams, hosts, uuid_of
 from os_acc.testing.dfl_specs import payload
 from os_acc.testing.specs import netdev
 from tests.expected_errors import has
-from tests.unit.bench import uuid_of
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
     GZIP,
     INTERFACE,
     POWER_ON,
-    FpgaBench,
     function_trait,
+    held,
     is_unknown,
     traits,
+    upload,
 )
 
 
-def offered(bench: FpgaBench) -> set[str]:
+def offered(bench: TestHost) -> set[str]:
     return {
         str(handle.address)
         for provider in bench.manager.providers()
@@ -47,34 +47,34 @@ def card(**changed: object) -> HostSpec:
 
 
 def test_a_failed_region_is_not_given_out_for_having_no_driver(fpgas):
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
-        fpgas.ask(1, function_id=GZIP)
-    fpgas.to_driver(CARD, "")
+        fpgas.plug(1, function_id=GZIP)
+    fpgas.bind(CARD, "")
     fpgas.restart()
-    refused = fpgas.refused(CARD)
+    refused = fpgas.rejected(CARD)
     assert refused.reason is RejectReason.UNSEEN_REGION
     assert refused.detail == "it has no driver"
-    fpgas.to_driver(CARD, "dfl-pci")
-    fpgas.ask(2, function_id=GZIP)
-    assert fpgas.held() == GZIP
+    fpgas.bind(CARD, "dfl-pci")
+    fpgas.plug(2, function_id=GZIP)
+    assert held(fpgas) == GZIP
 
 
 def test_a_card_that_another_driver_has_is_offered_by_nobody(make_fpgas):
     bench = make_fpgas(card(driver="uio_pci_generic", dfl=None))
-    assert bench.refused(CARD).detail == "bound to uio_pci_generic"
+    assert bench.rejected(CARD).detail == "bound to uio_pci_generic"
 
 
 def test_a_card_that_the_operator_gave_to_vfio_is_offered_by_nobody(make_fpgas):
     tags = '{"address": "*:*:*.*", "prebound": true}'
     bench = make_fpgas(card(driver="vfio-pci", dfl=None), device_spec=[tags])
-    assert bench.refused(CARD).reason is RejectReason.UNSEEN_REGION
+    assert bench.rejected(CARD).reason is RejectReason.UNSEEN_REGION
 
 
 def test_a_card_that_was_adopted_stays_a_provider(fpgas):
-    fpgas.to_driver(CARD, "vfio-pci")
-    assert fpgas.refused(CARD).reason is RejectReason.UNKNOWN_STATE
+    fpgas.bind(CARD, "vfio-pci")
+    assert fpgas.rejected(CARD).reason is RejectReason.UNKNOWN_STATE
     place = PciAddress.parse(CARD)
     operations.adopt_device(fpgas.manager, place, uuid_of(1), "dfl-pci")
     provider = fpgas.provider(CARD)
@@ -101,10 +101,10 @@ def test_of_the_generic_id_the_subsystem_tells(make_fpgas, subsystem, is_known):
 
 def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
     """It is in reset after a failure, of which nothing is recorded any more."""
-    fpgas.upload()
+    upload(fpgas)
     fpgas.kernel.fail_programming(CARD, "reconfig CRC error")
     with pytest.raises(exception.ProgrammingFailed):
-        fpgas.ask(1, function_id=GZIP)
+        fpgas.plug(1, function_id=GZIP)
     for file in Path(fpgas.state_path).glob("*.sqlite*"):
         file.unlink()
     fpgas.restart()
@@ -113,9 +113,9 @@ def test_a_port_that_names_nothing_only_goes_to_who_has_it_programmed(fpgas):
     with pytest.raises(
         exception.RegionUnusable, check=has(reason=exception.RegionReason.UNKNOWN)
     ):
-        fpgas.ask(2)
-    fpgas.ask(2, function_id=GZIP)
-    assert fpgas.held() == GZIP
+        fpgas.plug(2)
+    fpgas.plug(2, function_id=GZIP)
+    assert held(fpgas) == GZIP
 
 
 # -- what is written to one ----------------------------------------------------
@@ -126,16 +126,16 @@ def test_an_xclbin_is_not_written_to_a_dfl_card(fpgas, tail):
     """Its head would go along, whatever region it says to be built for."""
     rest = payload(GZIP, 64) + b"x" * tail
     content = bitstreams.xclbin(INTERFACE, rest, own_id=GZIP)
-    image = fpgas.put("adder", content)
+    image = fpgas.images.put("adder", content)
     with pytest.raises(
         exception.ImageUnusable,
         check=has(reason=exception.ImageReason.MISMATCH),
         match="is an xclbin",
     ):
-        fpgas.ask(1, bitstream_id=image)
+        fpgas.plug(1, bitstream_id=image)
     assert fpgas.programmings() == []
     assert not is_unknown(fpgas)
-    assert fpgas.held() == POWER_ON
+    assert held(fpgas) == POWER_ON
 
 
 # -- a smart NIC ---------------------------------------------------------------
@@ -167,32 +167,32 @@ def smart_nic() -> HostSpec:
 
 def test_a_smart_nic_that_shows_its_fpga_is_an_fpga(make_fpgas):
     nic = make_fpgas(smart_nic())
-    nic.upload()
-    nic.upload("crypto", CRYPTO)
+    upload(nic)
+    upload(nic, "crypto", CRYPTO)
     device = nic.provider(CARD).device
     assert (device.plugin, device.resource_class) == ("dfl", "CUSTOM_ACCELERATOR_FPGA")
     assert "CUSTOM_PROGRAMMABLE" in device.traits
-    (entry,) = nic.ask(1, function_id=GZIP)
+    (entry,) = nic.plug(1, function_id=GZIP)
     assert entry["pci_id"] == CARD
-    assert nic.held() == GZIP
+    assert held(nic) == GZIP
     # What the host itself is on the network with stays where it is.
-    assert nic.refused("0000:3b:00.1").reason is RejectReason.HOST_USES
+    assert nic.rejected("0000:3b:00.1").reason is RejectReason.HOST_USES
     assert nic.drivers("0000:3b:00.1") == ["ice"]
     assert nic.unplug(1) == 1
-    nic.ask(2, function_name="crypto")
-    assert nic.held() == CRYPTO
+    nic.plug(2, function_name="crypto")
+    assert held(nic) == CRYPTO
 
 
 def test_the_network_ports_of_a_smart_nic_can_be_given_away_on_their_own(make_fpgas):
     fpga, port = smart_nic().functions
     idle = dataclasses.replace(port, devices=(netdev("ens1f1"),))
     nic = make_fpgas(HostSpec((fpga, idle)))
-    nic.upload()
+    upload(nic)
     assert nic.provider(idle.address).device.resource_class == "CUSTOM_ACCELERATOR_NIC"
     nic.plug(1, idle.address)
-    nic.ask(2, function_id=GZIP)
+    nic.plug(2, function_id=GZIP)
     assert nic.drivers(idle.address, CARD) == ["vfio-pci", "vfio-pci"]
-    assert nic.held() == GZIP
+    assert held(nic) == GZIP
 
 
 # -- a card that cannot be read ------------------------------------------------
@@ -204,8 +204,8 @@ def test_a_card_that_cannot_be_read_is_offered_as_nothing_else(fpgas):
     said = ports.read_text()
     ports.write_text("many\n")
     fpgas.restart()
-    assert fpgas.refused(CARD).reason is RejectReason.UNREADABLE
-    assert "many" in fpgas.refused(CARD).detail
+    assert fpgas.rejected(CARD).reason is RejectReason.UNREADABLE
+    assert "many" in fpgas.rejected(CARD).detail
     assert CARD not in offered(fpgas)
     ports.write_text(said)
     assert CARD in offered(fpgas)

@@ -13,9 +13,8 @@ from stevedore import ExtensionManager
 from os_acc import conf, exception, plugins
 from os_acc.objects.device import RejectReason
 from os_acc.objects.lease import LeaseState
-from os_acc.testing import hosts
+from os_acc.testing import hosts, instance, request, uuid_of
 from tests.unit import acme
-from tests.unit.bench import instance, request, uuid_of
 
 CARDS = ["0000:5e:00.0", "0000:e3:00.0"]
 GPU = "0000:17:00.0"
@@ -145,7 +144,7 @@ def test_a_plugin_that_cannot_discover_is_set_aside_for_the_others(
 def test_what_only_a_failed_plugin_knew_is_refused_with_its_reason(make_bench, install):
     install(bad="tests.unit.acme:FailsToDiscover")
     bench = make_bench(enabled_plugins=["bad"])
-    refused = bench.refused(CARDS[0])
+    refused = bench.rejected(CARDS[0])
     assert refused.reason is RejectReason.PLUGIN_FAILED
     assert "firmware is too old" in refused.detail
 
@@ -170,7 +169,7 @@ def test_what_a_plugin_has_offered_waits_for_it_while_it_fails(
     install(acme=where)
     bench.restart()
     for card in CARDS:
-        refused = bench.refused(card)
+        refused = bench.rejected(card)
         assert refused.reason is RejectReason.PLUGIN_FAILED
         assert why in refused.detail
     # What it never offered goes on.
@@ -207,13 +206,13 @@ def test_another_card_in_the_place_waits_for_nobody(make_bench, install):
     bench.kernel.hot_plug(dataclasses.replace(hosts.fpga("0000:5e"), product=0x5004))
     bench.restart()
     assert offered(bench.manager)[CARDS[0]] == "pci"
-    assert bench.refused(CARDS[1]).reason is RejectReason.PLUGIN_FAILED
+    assert bench.rejected(CARDS[1]).reason is RejectReason.PLUGIN_FAILED
 
 
 def test_what_no_plugin_knows_is_refused(make_bench, install):
     install(acme="tests.unit.acme:Acme")
     bench = make_bench(enabled_plugins=["acme"])
-    assert bench.refused(GPU).reason is RejectReason.NO_PLUGIN
+    assert bench.rejected(GPU).reason is RejectReason.NO_PLUGIN
     assert set(offered(bench.manager)) == set(CARDS)
 
 

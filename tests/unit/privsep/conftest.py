@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from os_acc.privsep import kernel
-from tests.unit.bench import privileged_here
+from os_acc.testing.privileged import privileged_here
 from tests.unit.fpga_host import FpgaHost
 
 
@@ -46,5 +46,5 @@ def untouchable() -> Iterator[None]:
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[FpgaHost]:
     """Cards that privileged code in this process can program."""
-    with privileged_here(), FpgaHost(tmp_path).installed() as host:
+    with FpgaHost(tmp_path) as host:
         yield host

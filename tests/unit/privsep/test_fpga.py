@@ -310,7 +310,7 @@ def test_a_call_that_never_returns_keeps_its_card_and_no_other(host: FpgaHost):
     assert answer == CallResult(Outcome.STUCK, errno.ETIMEDOUT)
     assert host.program(milliseconds=SHORT).outcome == Outcome.BUSY
     assert host.program(SECOND) == DONE
-    host.end()
+    host.let_go()
     # What the card took after all is there, and the card is free.
     assert host.functions() == [WANTED]
     assert host.program() == DONE
@@ -338,7 +338,7 @@ def test_the_worker_that_programs_cannot_be_ended_from_outside(host: FpgaHost):
     host.kernel.wait_until_blocked()
     (pid,) = {write.pid for write in host.kernel.writes()}
     os.kill(pid, signal.SIGTERM)
-    host.end()
+    host.let_go()
     assert host.functions() == [WANTED]
 
 

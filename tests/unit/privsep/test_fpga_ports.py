@@ -108,4 +108,4 @@ def test_a_vf_whose_port_is_programmed_cannot_be_taken_meanwhile(host: FpgaHost)
     host.kernel.hang(PORTED, "program")
     assert host.program(PORTED, milliseconds=SHORT).outcome == Outcome.STUCK
     assert host.take(VFS[0], milliseconds=100).outcome == Outcome.BUSY
-    host.end()
+    host.let_go()

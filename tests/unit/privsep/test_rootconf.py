@@ -27,8 +27,7 @@ from os_acc.privsep import (
 )
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.privsep.rootconf import LimitMode
-from os_acc.testing import FakeKernel, HostSpec, hosts
-from tests.unit.bench import Bench
+from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
 from tests.unit.fpga_host import CARD, PORTED, SECOND, VFS, FpgaHost
 from tests.unit.privsep.root_config import (
     AUDIO,
@@ -86,7 +85,7 @@ def test_of_a_group_only_the_card_that_is_named_is_taken(make_bench):
 
 
 @pytest.fixture
-def divided(make_bench: Callable[..., Bench]) -> FakeKernel:
+def divided(make_bench: Callable[..., TestHost]) -> FakeKernel:
     """A card whose GPU is named, and whose NIC is in another IOMMU group."""
     display, _ = hosts.gpu("0000:17")
     interface = hosts.nic("0000:17", name="eno1", up=True)

@@ -12,8 +12,8 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.profiles import expansion, lookup, options
+from os_acc.testing import instance
 from tests.expected_errors import has
-from tests.unit.bench import instance
 from tests.unit.profiles.profile_examples import profile
 
 GPU, GPUS = "0000:17:00.0", "CUSTOM_ACCELERATOR_GPU"
@@ -182,7 +182,7 @@ def test_it_is_not_told_to_give_up_what_a_profile_may_ask_for(bench, default):
 def catalogue(bench, tmp_path):
     """The catalogue, and what a guest got by it; then the host was rebooted."""
     place = tmp_path / "profiles.yaml"
-    bench.catalogue = str(place)
+    bench.groups["os_acc_profiles"] = {"catalogue": str(place)}
     groups = [{f"resources:{GPUS}": "1", "accel:attach_target": "VM"}]
     place.write_text(yaml.safe_dump([{"name": "fpga-dp1", "groups": groups}]))
     selected = allocated(bench, "device_profile_0", "1")
@@ -227,7 +227,7 @@ def test_what_a_flavor_says_itself_is_judged_with_what_is_recorded(
 
 
 def test_a_catalogue_that_is_away_is_told_and_nothing_is_given(bench, tmp_path):
-    bench.catalogue = str(tmp_path / "away.yaml")
+    bench.groups["os_acc_profiles"] = {"catalogue": str(tmp_path / "away.yaml")}
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.ACCELERATOR),

@@ -31,7 +31,7 @@ def book(bench, tmp_path):
     ]
     place = tmp_path / "profiles.yaml"
     place.write_text(yaml.safe_dump(profiles, sort_keys=False))
-    bench.catalogue = str(place)
+    bench.groups["os_acc_profiles"] = {"catalogue": str(place)}
 
     class Book:
         def __getattr__(self, name):

@@ -8,7 +8,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import RequestState
-from tests.unit.bench import uuid_of
+from os_acc.testing import uuid_of
 
 GPU, FPGA = "0000:17:00.0", "0000:5e:00.0"
 GPUS, FPGAS = "CUSTOM_ACCELERATOR_GPU", "CUSTOM_ACCELERATOR_FPGA"

@@ -17,8 +17,8 @@ import pytest
 from os_acc import exception
 from os_acc.host import vfio
 from os_acc.objects.accelerator_request import RequestAction, RequestState
+from os_acc.testing import instance, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import instance, uuid_of
 from tests.unit.forked_processes import Child
 from tests.unit.placement.nova_side import Nova
 from tests.unit.requests.request_states import FPGA, GPU, GPUS, bind, binding, states

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
+from os_acc.testing import instance
 from tests.expected_errors import has
-from tests.unit.bench import instance
 from tests.unit.requests.request_states import GPU, bind
 
 

@@ -11,8 +11,8 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.accelerator_request import RequestState
 from os_acc.objects.lease import LeaseState
+from os_acc.testing import instance, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import instance, uuid_of
 from tests.unit.requests.request_states import FPGA, FPGAS, GPU, GPUS, binding, states
 from tests.unit.store.store_files import execute, file_in
 

@@ -9,8 +9,8 @@ import pytest
 from os_acc import exception
 from os_acc.attach import serialize
 from os_acc.objects.accelerator_request import RequestState
+from os_acc.testing import instance, request, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import instance, request, uuid_of
 from tests.unit.requests.request_states import (
     FPGA,
     FPGAS,

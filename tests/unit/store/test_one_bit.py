@@ -11,8 +11,8 @@ import sqlite3
 
 import pytest
 
+from os_acc.testing.privileged import privileged_here
 from tests.stress.bit_flips import TABLES, Flips
-from tests.unit.bench import privileged_here
 from tests.unit.store.store_files import execute
 
 

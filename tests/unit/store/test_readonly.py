@@ -14,8 +14,8 @@ import pytest
 
 from os_acc import exception
 from os_acc.store import StoreDamaged, readonly
+from os_acc.testing import TestHost, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import Bench, uuid_of
 from tests.unit.store.store_files import set_version
 
 # Enough to push half of a transaction out of the cache and into the file.
@@ -33,13 +33,13 @@ os._exit(9)
 
 
 @pytest.fixture
-def store(bench: Bench) -> Path:
+def store(bench: TestHost) -> Path:
     """A store in which the first instance has a GPU."""
     bench.plug(1, "0000:17:00.0")
     return Path(bench.state_path) / "os_acc.sqlite"
 
 
-def test_it_says_what_the_store_says(store: Path, bench: Bench) -> None:
+def test_it_says_what_the_store_says(store: Path, bench: TestHost) -> None:
     found = readonly.read(bench.state_path, 1.0)
     assert found.leases == bench.manager.store.leases()
     assert found.damaged_claims == ()
@@ -52,7 +52,7 @@ def test_where_there_is_no_store_there_is_nothing(tmp_path: Path) -> None:
 
 
 def test_a_transaction_whose_process_was_killed_is_not_seen(
-    store: Path, bench: Bench
+    store: Path, bench: TestHost
 ) -> None:
     expected = bench.manager.store.leases()
     subprocess.run(
@@ -68,7 +68,7 @@ def test_a_transaction_whose_process_was_killed_is_not_seen(
 
 
 def test_what_cannot_be_read_keeps_its_device_claimed(
-    store: Path, bench: Bench
+    store: Path, bench: TestHost
 ) -> None:
     bench.plug(2, "0000:5e:00.0")
     with sqlite3.connect(store) as connection:
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_keeps_its_device_claimed(
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 4096, b"x"])
 def test_a_damaged_file_is_an_error_and_stays(
-    store: Path, bench: Bench, content: bytes
+    store: Path, bench: TestHost, content: bytes
 ) -> None:
     store.write_bytes(content)
     with pytest.raises(StoreDamaged, match="is damaged"):
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_an_error_and_stays(
     assert store.read_bytes() == content
 
 
-def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: Bench) -> None:
+def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: TestHost) -> None:
     set_version(store, 999)
     with pytest.raises(
         exception.StateUnavailable, check=has(reason=exception.StateReason.TOO_NEW)
@@ -100,7 +100,7 @@ def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: Bench) -> Non
 
 
 def test_who_writes_is_waited_for_no_longer_than_told(
-    store: Path, bench: Bench
+    store: Path, bench: TestHost
 ) -> None:
     with sqlite3.connect(store, isolation_level=None) as writer:
         writer.execute("BEGIN EXCLUSIVE")
@@ -114,7 +114,7 @@ def test_who_writes_is_waited_for_no_longer_than_told(
 
 
 def test_a_directory_that_cannot_be_entered_is_not_an_empty_store(
-    store: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    store: Path, bench: TestHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str) -> None:
         raise PermissionError(13, os.strerror(13), path)

@@ -12,24 +12,24 @@ import pytest
 
 from os_acc import exception
 from os_acc.objects.device import RejectReason
-from os_acc.testing import HostSpec, hosts
+from os_acc.testing import HostSpec, hosts, instance, uuid_of
 from tests.expected_errors import has
-from tests.unit.bench import instance, uuid_of
-from tests.unit.plugins.xrt.xrt_bench import (
+from tests.unit.fpga import upload
+from tests.unit.plugins.xrt.xrt_host import (
     ADDER,
     CIPHER,
     INTERFACE,
     MANAGEMENT,
     OTHER_USER,
     USER,
-    XrtBench,
+    XrtHost,
 )
 
 BASE = "862c7020-a250-293e-3203-6f19956669e5"
 WORKED = ["xbmgmt works", "xbutil works", "xocl taken over"]
 
 
-def traits(cards: XrtBench) -> frozenset[str]:
+def traits(cards: XrtHost) -> frozenset[str]:
     return cards.provider(USER).device.traits
 
 
@@ -58,8 +58,8 @@ def test_only_the_user_function_ever_reaches_a_guest(cards):
         for handle in provider.device.handles
     }
     assert offered == {USER, OTHER_USER}
-    assert cards.refused(MANAGEMENT).reason is RejectReason.MANAGEMENT
-    (entry,) = cards.ask(1, USER)
+    assert cards.rejected(MANAGEMENT).reason is RejectReason.MANAGEMENT
+    (entry,) = cards.plug(1, USER)
     assert entry["pci_id"] == USER
     assert cards.drivers(MANAGEMENT, USER) == ["xclmgmt", "vfio-pci"]
 
@@ -67,14 +67,14 @@ def test_only_the_user_function_ever_reaches_a_guest(cards):
 @pytest.mark.parametrize("driver", ["", "xclmgmt"])
 def test_a_management_function_is_known_without_its_driver(make_cards, driver):
     cards = make_cards(rebuilt(driver=driver))
-    assert cards.refused(MANAGEMENT).reason is RejectReason.MANAGEMENT
+    assert cards.rejected(MANAGEMENT).reason is RejectReason.MANAGEMENT
 
 
 def test_a_card_that_no_driver_has_keeps_its_management_function(make_cards):
     functions = hosts.alveo("0000:3b")
     bare = (dataclasses.replace(each, driver="") for each in functions)
     cards = make_cards(HostSpec(tuple(bare)))
-    assert cards.refused(MANAGEMENT).reason is RejectReason.MANAGEMENT
+    assert cards.rejected(MANAGEMENT).reason is RejectReason.MANAGEMENT
     assert cards.provider(USER).device.plugin == "pci"
 
 
@@ -85,7 +85,7 @@ def test_a_group_with_the_management_function_in_it_goes_to_nobody(make_cards):
     assert cards.manager.providers() == ()
     cards.restart(device_spec=[f'{{"address": "{USER}"}}'])
     assert cards.manager.providers() == ()
-    assert cards.refused(USER).reason is RejectReason.NOT_ISOLATED
+    assert cards.rejected(USER).reason is RejectReason.NOT_ISOLATED
 
 
 def test_a_card_says_what_it_takes_and_what_it_holds(cards):
@@ -110,7 +110,7 @@ def test_in_a_shell_of_two_stages_xclbins_are_for_the_second(make_cards):
 )
 def test_a_card_that_says_something_else_is_not_offered(make_cards, interfaces, told):
     cards = make_cards(one_card(interfaces=interfaces))
-    refused = cards.refused(USER)
+    refused = cards.rejected(USER)
     assert refused.reason is RejectReason.NO_INTERFACE
     assert told in refused.detail
 
@@ -128,14 +128,14 @@ def test_a_card_that_takes_no_xclbin_now_is_not_offered(make_cards, name, text, 
     management, _user = hosts.alveo("0000:3b")
     shown = tuple(dict(management.shown, **{name: text}).items())
     cards = make_cards(rebuilt(shown=shown))
-    assert told in cards.refused(USER).detail
+    assert told in cards.rejected(USER).detail
 
 
 def test_a_shell_without_metadata_is_told(make_cards):
     management, _user = hosts.alveo("0000:3b")
     shown = tuple(each for each in management.shown if each[0] != "interface_uuids")
     cards = make_cards(rebuilt(shown=shown))
-    assert cards.refused(USER).reason is RejectReason.NO_INTERFACE
+    assert cards.rejected(USER).reason is RejectReason.NO_INTERFACE
 
 
 def test_without_its_management_function_a_card_is_taken_as_it_is(make_cards):
@@ -143,13 +143,13 @@ def test_without_its_management_function_a_card_is_taken_as_it_is(make_cards):
     cards = make_cards(HostSpec((user,)))
     before = cards.provider(USER)
     assert (before.device.plugin, before.device.region) == ("xrt", None)
-    cards.upload_xclbin()
+    cards.upload()
     with pytest.raises(
         exception.RegionUnusable,
         check=has(reason=exception.RegionReason.NOT_PROGRAMMABLE),
     ):
-        cards.ask(1, USER, function_name="adder")
-    cards.ask(1, USER)
+        cards.plug(1, USER, function_name="adder")
+    cards.plug(1, USER)
     assert cards.provider(USER).uuid == before.uuid
     assert cards.ran() == []
 
@@ -160,9 +160,9 @@ def test_without_its_management_function_a_card_is_taken_as_it_is(make_cards):
 @pytest.mark.parametrize("wish", ["bitstream_id", "function_id", "function_name"])
 def test_an_xclbin_goes_to_the_user_partition_by_both_tools(cards, wish):
     """cyborg.md 5.1 item 5: ``--user``, and an address with a dot in it."""
-    image = cards.upload_xclbin()
+    image = cards.upload()
     asked = {"bitstream_id": image, "function_id": ADDER, "function_name": "adder"}
-    cards.ask(1, USER, **{wish: asked[wish]})
+    cards.plug(1, USER, **{wish: asked[wish]})
     assert cards.ran() == WORKED
     arguments = [run["arguments"] for run in cards.runs()[:2]]
     assert arguments == [
@@ -177,9 +177,9 @@ def test_an_xclbin_goes_to_the_user_partition_by_both_tools(cards, wish):
 
 
 def test_the_tools_read_what_was_hashed_and_get_nothing_else(cards):
-    cards.upload_xclbin()
-    cards.ask(1, USER, function_name="adder")
-    content = (cards.shelf / "adder").read_bytes()
+    cards.upload()
+    cards.plug(1, USER, function_name="adder")
+    content = (cards.images.path / "adder").read_bytes()
     for run in cards.runs()[:2]:
         assert run["digest"] == hashlib.sha512(content).hexdigest()
         assert run["environment"] == ["HOME", "LC_ALL", "PATH", "XILINX_XRT"]
@@ -194,17 +194,17 @@ def test_the_tools_read_what_was_hashed_and_get_nothing_else(cards):
 
 def test_a_newer_xrt_has_another_name_for_its_tool(cards):
     """https://xilinx.github.io/XRT/2025.2/html/_sources/xrt-smi.rst.txt"""
-    cards.upload_xclbin()
+    cards.upload()
     cards.rename_tool("xbutil", "xrt-smi")
-    cards.ask(1, USER, function_name="adder")
+    cards.plug(1, USER, function_name="adder")
     assert cards.ran() == ["xbmgmt works", "xrt-smi works", "xocl taken over"]
 
 
 def test_a_card_that_comes_back_holds_nothing_known(cards):
     """A guest may have asked the card for anything (mailbox.main.rst)."""
-    cards.upload_xclbin()
+    cards.upload()
     for number in (1, 2):
-        cards.ask(number, USER, function_name="adder")
+        cards.plug(number, USER, function_name="adder")
         cards.unplug(number)
         assert function_trait(ADDER) not in traits(cards)
     assert cards.ran() == WORKED + WORKED
@@ -212,8 +212,8 @@ def test_a_card_that_comes_back_holds_nothing_known(cards):
 
 def test_a_reboot_takes_the_xclbin_and_the_lease_brings_it_back(cards):
     """What is recorded is never believed: cyborg.md 5.1 item 9."""
-    cards.upload_xclbin()
-    first = cards.ask(1, USER, function_name="adder")
+    cards.upload()
+    first = cards.plug(1, USER, function_name="adder")
     cards.kernel.reboot()
     cards.restart()
     assert cards.manager.plug(instance(1), None, None) == first
@@ -226,22 +226,22 @@ def test_what_xocl_has_loaded_already_is_not_programmed(make_cards):
     shown = tuple(dict(user.shown, xclbinuuid=ADDER.upper()).items())
     cards = make_cards(HostSpec((management, dataclasses.replace(user, shown=shown))))
     assert function_trait(ADDER) in traits(cards)
-    cards.upload_xclbin()
-    cards.ask(1, USER, function_name="adder")
+    cards.upload()
+    cards.plug(1, USER, function_name="adder")
     assert cards.ran() == []
 
 
 def test_an_xclbin_for_another_shell_never_reaches_a_tool(cards):
-    cards.upload_xclbin(interface=BASE)
+    cards.upload(interface=BASE)
     with pytest.raises(exception.BitstreamError):
-        cards.ask(1, USER, function_name="adder")
+        cards.plug(1, USER, function_name="adder")
     assert cards.ran() == []
 
 
 def test_what_is_no_xclbin_never_reaches_a_tool(cards):
-    cards.upload(interface=INTERFACE)
+    upload(cards, interface=INTERFACE)
     with pytest.raises(exception.BitstreamError):
-        cards.ask(1, USER, function_name="gzip")
+        cards.plug(1, USER, function_name="gzip")
     assert cards.ran() == []
 
 
@@ -259,12 +259,12 @@ def test_what_is_no_xclbin_never_reaches_a_tool(cards):
     ],
 )
 def test_a_tool_that_fails_is_told_in_its_own_words(cards, behaviours, told):
-    cards.upload_xclbin()
-    cards.upload_xclbin("cipher", CIPHER)
+    cards.upload()
+    cards.upload("cipher", CIPHER)
     before = cards.kernel.snapshot()
     cards.behave(**behaviours)
     with pytest.raises(exception.ProgrammingFailed) as failure:
-        cards.ask(1, USER, function_name="adder")
+        cards.plug(1, USER, function_name="adder")
     assert told in failure.value.message
     assert failure.value.message.isprintable()
     assert len(failure.value.message) < 2500
@@ -272,40 +272,40 @@ def test_a_tool_that_fails_is_told_in_its_own_words(cards, behaviours, told):
     assert cards.kernel.snapshot() == before
     # Nothing is known of it now: nobody gets it as it is.
     with pytest.raises(exception.OsAccError):
-        cards.ask(2, USER)
+        cards.plug(2, USER)
     cards.behave()
-    cards.ask(3, USER, function_name="cipher")
+    cards.plug(3, USER, function_name="cipher")
     assert cards.hardware() == CIPHER
 
 
 def test_a_tool_that_does_not_end_keeps_its_card(cards):
-    cards.upload_xclbin()
+    cards.upload()
     cards.manager.providers()
     cards.behave(xbmgmt="hangs")
-    with cards.impatient(), pytest.raises(exception.DeviceStuck):
-        cards.ask(1, USER, function_name="adder")
-    with cards.impatient(), pytest.raises(exception.OsAccError):
-        cards.ask(2, USER, function_name="adder")
+    with cards.short_timeout(), pytest.raises(exception.DeviceStuck):
+        cards.plug(1, USER, function_name="adder")
+    with cards.short_timeout(), pytest.raises(exception.OsAccError):
+        cards.plug(2, USER, function_name="adder")
     assert cards.ran() == ["xbmgmt hangs"]
 
 
 def test_another_card_is_programmed_meanwhile(cards):
-    cards.upload_xclbin()
+    cards.upload()
     cards.behave(xbmgmt="hangs")
-    with cards.impatient(), pytest.raises(exception.DeviceStuck):
-        cards.ask(1, USER, function_name="adder")
+    with cards.short_timeout(), pytest.raises(exception.DeviceStuck):
+        cards.plug(1, USER, function_name="adder")
     cards.behave()
-    cards.ask(2, OTHER_USER, function_name="adder")
+    cards.plug(2, OTHER_USER, function_name="adder")
     assert cards.plugged(2) == [OTHER_USER]
 
 
 def test_without_its_tools_a_card_cannot_be_programmed(cards):
-    cards.upload_xclbin()
+    cards.upload()
     cards.without_tool("xbutil")
     with pytest.raises(
         exception.HostStepFailed, check=has(reason=exception.StepReason.REFUSED)
     ) as failure:
-        cards.ask(1, USER, function_name="adder")
+        cards.plug(1, USER, function_name="adder")
     assert "xbutil" in failure.value.message
     assert "[os_acc_xrt] tools" in failure.value.hint
     assert cards.ran() == []
@@ -313,20 +313,20 @@ def test_without_its_tools_a_card_cannot_be_programmed(cards):
 
 @pytest.mark.parametrize("name", [".", "xbmgmt", "xbutil"])
 def test_what_others_may_change_is_not_run_as_root(cards, name):
-    cards.upload_xclbin()
+    cards.upload()
     (cards.tools / name).chmod(0o777)
     with pytest.raises(
         exception.HostStepFailed,
         check=has(reason=exception.StepReason.REFUSED),
         match="EPERM",
     ):
-        cards.ask(1, USER, function_name="adder")
+        cards.plug(1, USER, function_name="adder")
     assert cards.ran() == []
 
 
 def test_who_uses_the_card_is_not_programmed_under(cards):
-    cards.upload_xclbin()
+    cards.upload()
     cards.open_by_host("/dev/dri/card1")
     with pytest.raises(exception.DeviceInUse, match="inference"):
-        cards.ask(1, USER, function_name="adder")
+        cards.plug(1, USER, function_name="adder")
     assert cards.ran() == []

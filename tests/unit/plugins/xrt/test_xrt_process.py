@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
-from os_acc import privsep
 from os_acc.bitstreams import formats
 from os_acc.bitstreams.options import DIRECTORY
 from os_acc.helper.client import Helper
@@ -20,44 +18,23 @@ from os_acc.host import xrt
 from os_acc.objects.image import Bitstream, Image
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
-from os_acc.testing import bitstreams, helper
-from tests.unit.bench import privileged_here
-from tests.unit.plugins.xrt.xrt_bench import (
+from os_acc.testing import bitstreams
+from tests.unit.plugins.xrt.xrt_host import (
     ADDER,
     INTERFACE,
     MANAGEMENT,
-    XrtBench,
+    XrtHost,
     two_cards,
 )
 
-_CONFIG = """\
-[os_acc]
-state_path = {state}
-[os_acc_image]
-helper_command = {command}
-[os_acc_xrt]
-tools = {tools}
-"""
-
 
 @pytest.fixture
-def cards(tmp_path: Path) -> Iterator[XrtBench]:
-    cards = XrtBench(tmp_path, two_cards())
-    path = tmp_path / "os-acc.conf"
-    command = helper.command(cards.root, str(path))
-    path.write_text(
-        _CONFIG.format(state=cards.state_path, command=command, tools=cards.tools)
-    )
-    cfg.CONF([], default_config_files=[str(path)], default_config_dirs=[])
-    with privileged_here(), cards.kernel.installed():
-        privsep.image.set_client_mode(True)
+def cards(tmp_path: Path) -> Iterator[XrtHost]:
+    with XrtHost(tmp_path, two_cards(), separate_helper=True) as cards:
         yield cards
-        cards.end()
-        privsep.image.stop()
-    cfg.CONF.clear()
 
 
-def cached(cards: XrtBench) -> Bitstream:
+def cached(cards: XrtHost) -> Bitstream:
     """An xclbin in the cache, as the library has verified it."""
     content = bitstreams.xclbin(INTERFACE)
     digest = hashlib.sha512(content).hexdigest()
@@ -85,7 +62,7 @@ def cached(cards: XrtBench) -> Bitstream:
     return Bitstream(image, str(path), len(content), header)
 
 
-def test_the_helper_finds_file_and_tools_by_its_own_configuration(cards: XrtBench):
+def test_the_helper_finds_file_and_tools_by_its_own_configuration(cards: XrtHost):
     card = xrt.read_management(cards.root, PciAddress.parse(MANAGEMENT))
     assert card is not None
     function = card.function

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host with AMD/Xilinx cards, XRT's tools and images for them."""
+"""A host with AMD/Xilinx cards, and programs that stand in for XRT's."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from os_acc.privsep import tools
-from os_acc.testing import HostSpec, bitstreams, hosts
-from tests.unit.fpga import FpgaBench
+from os_acc.testing import HostSpec, TestHost, bitstreams, hosts
 
 MANAGEMENT, USER = "0000:3b:00.0", "0000:3b:00.1"
 OTHER_USER = "0000:af:00.1"
@@ -29,13 +22,13 @@ def two_cards() -> HostSpec:
     return HostSpec((*hosts.alveo("0000:3b", 0), *hosts.alveo("0000:af", 1, card=2)))
 
 
-class XrtBench(FpgaBench):
-    """Cards on XRT's drivers, and a stand-in for its tools."""
+class XrtHost(TestHost):
+    """Cards on XRT's drivers, and its programs as scripts."""
 
-    def __init__(self, place: Path, spec: HostSpec, **more: object) -> None:
-        super().__init__(place, spec, **more)
+    def __init__(self, place: Path, spec: HostSpec, **options: Any) -> None:
         self.xrt = place / "xrt"
         self.tools = self.xrt / "bin"
+        super().__init__(place, spec, xrt_tools=str(self.tools), **options)
         self.tools.mkdir(parents=True)
         self.tools.chmod(0o755)
         script = Path(__file__).with_name("tool.py").read_text()
@@ -46,41 +39,16 @@ class XrtBench(FpgaBench):
         self.behave()
 
     def behave(self, **behaviours: str) -> None:
-        """Say how each tool is to behave; those not named work."""
+        """Set how each program behaves; those not named work."""
         settings = {"root": self.root, **behaviours}
         (self.xrt / "settings.json").write_text(json.dumps(settings))
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        found = tools.Tools(str(self.tools))
-        with super().installed(), mock.patch.object(tools, "current", found):
-            yield
-
-    def upload_xclbin(
-        self,
-        name: str = "adder",
-        own_id: str = ADDER,
-        interface: str | None = INTERFACE,
-        **fields: Any,
-    ) -> str:
-        """Put an xclbin on the shelf; its id."""
-        content = bitstreams.xclbin(interface, own_id=own_id)
-        image_id = str(uuid.uuid4())
-        told = {
-            "id": image_id,
-            "name": name,
-            "tags": ["FPGA"],
-            "accel:function_id": own_id,
-            "accel:function_name": name,
-            "os_hash_algo": "sha512",
-            "os_hash_value": hashlib.sha512(content).hexdigest(),
-        }
-        (self.shelf / name).write_bytes(content)
-        (self.shelf / f"{name}.json").write_text(json.dumps(told | fields))
-        return image_id
+    def upload(self, name: str = "adder", own_id: str = ADDER, **more: Any) -> str:
+        """Put an xclbin into the host's directory; return its id."""
+        return self.images.put_xclbin(name, own_id, **more)
 
     def runs(self) -> list[dict[str, Any]]:
-        """How the tools were run, in order."""
+        """Return the runs of the programs, in order."""
         log = self.xrt / "log"
         if not log.exists():
             return []
@@ -90,12 +58,12 @@ class XrtBench(FpgaBench):
         return [f"{run['tool']} {run['what']}" for run in self.runs()]
 
     def hardware(self) -> str:
-        """What xclmgmt has loaded into the card that was programmed last."""
+        """Return the xclbin that xclmgmt loaded into a card most recently."""
         return (self.xrt / "hardware").read_text()
 
-    def end(self) -> None:
+    def let_go(self) -> None:
         (self.xrt / "go").touch()
-        super().end()
+        super().let_go()
 
     def rename_tool(self, name: str, to: str) -> None:
         (self.tools / name).rename(self.tools / to)

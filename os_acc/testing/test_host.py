@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A host for tests: a simulated kernel, a configuration, and os_acc's service."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from oslo_config import cfg
+
+from os_acc import conf, service
+from os_acc.attach.manager import Manager
+from os_acc.bitstreams import options as bitstreams
+from os_acc.objects.api import AcceleratorEntry
+from os_acc.objects.device import Provider, RejectedDevice
+from os_acc.objects.lease import LeaseState, Owner
+from os_acc.objects.pci import PciAddress
+from os_acc.placement import options as placement
+from os_acc.privsep import images, record, tools, worker
+from os_acc.privsep import kernel as privsep_kernel
+from os_acc.profiles import options as profiles
+from os_acc.testing import helper, privileged
+from os_acc.testing.image_directory import ImageDirectory
+from os_acc.testing.instances import instance, request, uuid_of
+from os_acc.testing.kernel import FakeKernel
+from os_acc.testing.specs import HostSpec
+
+#: A ``device_spec`` that names every function of a host.
+EVERYTHING: Final = '{"address": "*:*:*.*"}'
+_OS_ACC = conf.GROUP.name
+_BITSTREAMS = bitstreams.GROUP.name
+_REGISTER: Mapping[str, Callable[[cfg.ConfigOpts], None]] = {
+    _OS_ACC: conf.register,
+    _BITSTREAMS: bitstreams.register,
+    profiles.GROUP.name: profiles.register,
+    placement.GROUP.name: placement.register,
+}
+
+
+def no_files() -> cfg.ConfigOpts:
+    """Return a configuration without files."""
+    config = cfg.ConfigOpts()
+    config([], default_config_files=[], default_config_dirs=[])
+    return config
+
+
+class TestHost:
+    """A host with a simulated kernel, and os_acc's service on it.
+
+    Use it as a context manager: meanwhile privileged code finds this host, and
+    afterwards all that hangs has ended::
+
+        spec = HostSpec((hosts.dfl("0000:3b"),))
+        with TestHost(tmp_path, spec) as host:
+            host.images.put_gbs("gzip", GZIP)
+            (entry,) = host.plug(1, "0000:3b:00.0", function_id=GZIP)
+            assert host.drivers("0000:3b:00.0") == ["vfio-pci"]
+            assert host.unplug(1) == 1
+
+    The service starts when :attr:`manager` is first used. By default it may use
+    every function, and programs images of the directory :attr:`images`.
+
+    :param directory: of the simulated tree, the state and the images.
+    :param spec: the hardware; None: the directory has a host already.
+    :param groups: options by group, other than ``[os_acc]``.
+    :param read: reads the configuration files, for which options are set.
+    :param xrt_tools: directory of programs that stand in for XRT's.
+    :param separate_helper: privileged code runs in helper processes, as in
+        production. False: it runs in this process, its writes in forked children.
+    :param options: of ``[os_acc]``.
+    :ivar kernel: what hardware and drivers do, and failures to inject.
+    :ivar options: as given; a change counts from the next start of the service.
+    """
+
+    __test__ = False  # pytest shall not collect it.
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        spec: HostSpec | None = None,
+        *,
+        groups: Mapping[str, Mapping[str, object]] | None = None,
+        read: Callable[[], cfg.ConfigOpts] = no_files,
+        xrt_tools: str = "",
+        separate_helper: bool = False,
+        **options: object,
+    ) -> None:
+        self.directory = Path(directory)
+        root = self.directory / "host"
+        self.kernel = FakeKernel.build(root, spec) if spec else FakeKernel(root)
+        self.root = self.kernel.root
+        self.state_path = str(self.directory / "state")
+        self.images = ImageDirectory(self.directory / "images")
+        self.options: dict[str, object] = {
+            "state_path": self.state_path,
+            "device_spec": [EVERYTHING],
+            "node_name": "node1",
+            **options,
+        }
+        source = {"source": "directory", "directory": str(self.images.path)}
+        self.groups: dict[str, dict[str, object]] = {_BITSTREAMS: dict(source)}
+        for name, values in (groups or {}).items():
+            self.groups.setdefault(name, {}).update(values)
+        self._read = read
+        self._xrt_tools = xrt_tools
+        self._separate_helper = separate_helper
+        self._manager: Manager | None = None
+        self._entered = contextlib.ExitStack()
+
+    # -- begin and end -----------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.installed())
+            if self._separate_helper:
+                command = helper.command(self.root, self.write_config())
+                stack.enter_context(privileged.privileged_by(command))
+            else:
+                stack.enter_context(privileged.privileged_here())
+            stack.callback(self.let_go)
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all that hangs, and the helpers; privileged code is as before."""
+        self._entered.close()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[Self]:
+        """Let privileged code of this process find the kernel, cache and tools."""
+        before = privsep_kernel.current, images.current, tools.current
+        privsep_kernel.current = self.kernel
+        cache = os.path.join(self.state_path, bitstreams.DIRECTORY)
+        images.current = images.Images(cache)
+        if self._xrt_tools:
+            tools.current = tools.Tools(self._xrt_tools)
+        try:
+            yield self
+        finally:
+            privsep_kernel.current, images.current, tools.current = before
+
+    def let_go(self) -> None:
+        """Let everything that hangs go on, and wait until it has ended."""
+        self.kernel.lift()
+        for function in self.kernel.snapshot():
+            self.kernel.let_go(function.address)
+        for pid in tuple(worker._stuck):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        worker._stuck.clear()
+
+    # -- configuration and service -----------------------------------------------
+
+    @property
+    def manager(self) -> Manager:
+        """The running service; the first use starts it."""
+        return self._manager or self.restart()
+
+    def restart(self, **options: object) -> Manager:
+        """Start the service again.
+
+        :param options: of ``[os_acc]``, for this start only.
+        """
+        self._manager = service.build(self.config(**options), self.root, Owner.NOVA)
+        return self._manager
+
+    @contextlib.contextmanager
+    def short_timeout(self) -> Iterator[None]:
+        """Use another service meanwhile, which soon gives up a write."""
+        before = self.manager
+        self.restart(write_timeout=0.2)
+        try:
+            yield
+        finally:
+            self._manager = before
+
+    def config(self, **options: object) -> cfg.ConfigOpts:
+        """Return the service's configuration.
+
+        :param options: of ``[os_acc]``, beside and instead of :attr:`options`.
+        """
+        config = self._read()
+        for group, values in self._values(options).items():
+            _REGISTER[group](config)
+            for name, value in values.items():
+                config.set_override(name, value, group=group)
+        return config
+
+    def write_config(self, **options: object) -> str:
+        """Write ``os-acc.conf`` for other processes; return its path."""
+        lines: list[str] = []
+        values_of = self._values(options)
+        if self._xrt_tools:
+            values_of["os_acc_xrt"] = {"tools": self._xrt_tools}
+        for group, values in values_of.items():
+            lines.append(f"[{group}]")
+            for name, value in values.items():
+                several = value if isinstance(value, list | tuple) else [value]
+                # oslo.config replaces $name in values.
+                texts = [str(each).replace("$", "$$") for each in several]
+                lines += [f"{name} = {text}" for text in texts]
+        path = self.directory / "os-acc.conf"
+        path.write_text("\n".join(lines) + "\n")
+        return str(path)
+
+    def _values(self, options: Mapping[str, object]) -> dict[str, dict[str, object]]:
+        return {_OS_ACC: {**self.options, **options}, **self.groups}
+
+    # -- devices and instances ---------------------------------------------------
+
+    def provider(self, address: str) -> Provider:
+        """Return the provider that offers this function, or the VFs of this PF.
+
+        :raises LookupError: the host does not offer it.
+        """
+        for provider in self.manager.providers():
+            handles = provider.device.handles
+            found = {provider.device.address, *(each.address for each in handles)}
+            if address in map(str, found):
+                return provider
+        raise LookupError(f"{address} is not offered")
+
+    def rejected(self, address: str) -> RejectedDevice:
+        """Return a function that is not offered, with the reason.
+
+        :raises LookupError: it is not among those.
+        """
+        for rejected in self.manager.discover().refused:
+            if str(rejected.address) == address:
+                return rejected
+        raise LookupError(f"{address} is not rejected")
+
+    def plug(
+        self, number: int, *addresses: str, amount: int = 1, **bitstream: str
+    ) -> list[AcceleratorEntry]:
+        """Plug accelerators for an instance.
+
+        :param addresses: one request group each; without any the first provider.
+        :param amount: units of each group.
+        :param bitstream: extra specs ``accel1:<name>`` of the first group.
+        """
+        found = [self.provider(address) for address in addresses]
+        selected, specs = request(*found or self.manager.providers()[:1], amount=amount)
+        specs |= {f"accel1:{name}": value for name, value in bitstream.items()}
+        return self.manager.plug(instance(number), selected, specs)
+
+    def unplug(self, number: int) -> int:
+        """Unplug all accelerators of an instance; return their number."""
+        return self.manager.unplug(instance(number))
+
+    def plugged(self, number: int) -> list[str]:
+        """Return the addresses of an instance's leases."""
+        leases = self.manager.store.leases(uuid_of(number))
+        return [str(lease.address) for lease in leases]
+
+    def lease_state(self, number: int = 1) -> LeaseState:
+        """Return the state of the one lease of an instance."""
+        (lease,) = self.manager.store.leases(uuid_of(number))
+        return lease.state
+
+    # -- the host, behind os_acc's back ------------------------------------------
+
+    def drivers(self, *addresses: str) -> list[str | None]:
+        """Return the drivers that functions are bound to."""
+        return [self.kernel.state(address).driver for address in addresses]
+
+    def bind(self, address: str, driver: str) -> None:
+        """Bind a function to a driver, as an operator can without os_acc.
+
+        :param driver: empty: unbind it only.
+        """
+        device = self.kernel.path("sys/bus/pci/devices", address)
+        if self.drivers(address) != [None]:
+            self.kernel.write(f"{device}/driver/unbind", address)
+        if driver:
+            self.kernel.write(f"{device}/driver_override", driver)
+            self.kernel.write(self.kernel.path("sys/bus/pci/drivers_probe"), address)
+        assert self.drivers(address) == [driver or None]
+
+    def remove_records(self) -> None:
+        """Remove the privileged records: leased functions seem to be others'."""
+        for parts, *_ in record.claimed():
+            record.remove(PciAddress(*parts))
+
+    def programmings(self) -> list[str]:
+        """Return the outcome of each programming that reached a DFL driver."""
+        return [
+            write.outcome
+            for write in self.kernel.writes()
+            if write.text.startswith("DFL_FPGA_FME_PORT_PR ")
+        ]
