@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -45,3 +46,13 @@ def raises(
 def kind_of(error: OsAccError) -> Expected:
     """Return the reason of an error, or its class where it has none."""
     return error.reason or type(error)
+
+
+@contextlib.contextmanager
+def suppress(expected: Expected) -> Iterator[None]:
+    """Suppress an expected error, and no other."""
+    try:
+        yield
+    except OsAccError as error:
+        if not is_a(error, expected):
+            raise

@@ -20,6 +20,7 @@ from os_acc.attach.manager import Manager
 from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec
+from tests.expected_errors import suppress
 from tests.stress import flows
 from tests.stress.flows import (
     AUDIO,
@@ -275,7 +276,7 @@ class SettleAtPlug(SettleAtUnplug):
     name = "settle at the next plug"
 
     def act(self, manager: Manager) -> None:
-        with contextlib.suppress(exception.NotFound):
+        with suppress(exception.ObjectKind.LEASE):
             manager.plug({"uuid": INSTANCE}, None, None)
 
 

@@ -8,7 +8,6 @@ them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,6 +20,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.objects.region import Region
 from os_acc.testing import hosts
 from os_acc.testing.demo import shelf
+from tests.expected_errors import suppress
 from tests.stress import fault_flows
 from tests.stress.fault_flows import NEXT, VFIO, Flow, GiveBack, Kind
 from tests.stress.flows import DFL, INSTANCE
@@ -115,7 +115,7 @@ class ProgramAnew(Program):
     def prepare(self, bench: Bench) -> None:
         manager = self.ready(bench)
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
-        with contextlib.suppress(exception.ProgrammingFailed):
+        with suppress(exception.ProgrammingReason.CRC):
             self.act(manager)
         assert region(bench) in manager.store.standing().unknown_regions
 

@@ -16,6 +16,7 @@ from os_acc.objects.lease import LeaseState
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import FunctionSpec, HostSpec, hosts
 from os_acc.testing.demo import shelf
+from tests.expected_errors import suppress
 from tests.stress import kills, processes
 from tests.stress.kills import Trial, Way
 from tests.stress.recorder import Point
@@ -179,7 +180,7 @@ class Renew(Program):
         super().prepare(bench)
         prefer(bench.kernel, _THIRD, DFL)
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
-        with contextlib.suppress(exception.ProgrammingFailed):
+        with suppress(exception.ProgrammingReason.CRC):
             self._plug(bench.boot())
         assert bench.manager().store.standing().unknown_regions
 
@@ -224,7 +225,7 @@ class Refused(PlugFlow):
         bench.kernel.ignore(AUDIO, "drivers_probe")
         manager = bench.boot()
         yield
-        with contextlib.suppress(exception.HostStepFailed):
+        with suppress(exception.StepReason.BIND):
             plug(manager, INSTANCE, *self.places)
 
     def resume(self, bench: Bench, manager: Manager) -> None:
@@ -311,7 +312,7 @@ class Quarantine(HeldFlow):
         with contextlib.suppress(exception.DevicesUnreleased):
             manager.unplug({"uuid": INSTANCE})
         bench.kernel.lift()
-        with contextlib.suppress(exception.NotFound):
+        with suppress(exception.ObjectKind.DEVICE):
             operations.release_device(manager, PciAddress.parse(GPU), None)
 
     def resume(self, bench: Bench, manager: Manager) -> None:

@@ -161,8 +161,12 @@ def _check_left(
         assert plug(manager, NEXT, DFL)
         assert manager.unplug({"uuid": NEXT}) == 1
         return
-    with pytest.raises((exception.RegionUnusable, exception.NoDeviceAvailable)):
+    with pytest.raises(
+        (exception.RegionUnusable, exception.NoDeviceAvailable)
+    ) as caught:
         plug(manager, NEXT, DFL)
+    if isinstance(caught.value, exception.RegionUnusable):
+        assert caught.value.reason is exception.RegionReason.UNKNOWN
 
 
 def _put_in_order(bench: Bench, pristine: Snapshot) -> None:
