@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 
 # include/uapi/linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+# Seconds after which a child that has not ended notes where its threads are.
+_HANGS = 300
 
 # Looking through all that it has inherited would cost a child more than what
 # it was made for.
@@ -130,12 +132,32 @@ def _run(function: Callable[[], object], writable: int) -> NoReturn:
     os.setpgid(0, 0)
     logging.disable(logging.CRITICAL)
     answer: tuple[Any, str] = (None, "ended early")
+    stacks = _stacks_after(_HANGS)
     try:
         answer = (function(), "")
-    except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
-        answer = (None, traceback.format_exc())
+    except BaseException:  # noqa: BLE001 - reported to the parent
+        answer = (None, "\n".join([traceback.format_exc(), *stacks]))
     finally:
         with open(writable, "wb") as pipe:
             pickle.dump(answer, pipe)
         sys.stderr.flush()
         os._exit(0)
+
+
+def _stacks_after(seconds: int) -> list[str]:
+    """Return a list that gets the stack of each thread after this time.
+
+    A signal does it: faulthandler waits in a child for the parent's thread.
+    """
+    stacks: list[str] = []
+
+    def note(_signal: int, _frame: object) -> None:
+        stacks.extend(
+            f"thread {thread} after {seconds} s:\n"
+            + "".join(traceback.format_stack(frame))
+            for thread, frame in sys._current_frames().items()
+        )
+
+    signal.signal(signal.SIGALRM, note)
+    signal.alarm(seconds)
+    return stacks
