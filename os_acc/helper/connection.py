@@ -30,6 +30,7 @@ import dataclasses
 import functools
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 from concurrent import futures
@@ -179,8 +180,12 @@ class Connection:
             self._fail(start, error)
         else:
             start.over.set_result(None)
+        finally:
+            # An error that is not foreseen ends the wait as well.
+            if not start.over.done():
+                self._fail(start, sys.exc_info()[1])
 
-    def _fail(self, start: PendingStart, error: Exception) -> None:
+    def _fail(self, start: PendingStart, error: BaseException | None) -> None:
         failure = exception.HelperUnavailable(
             f"the privileged helper {self._context.pypath} does not start: {error}"
         )

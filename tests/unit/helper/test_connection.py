@@ -8,6 +8,7 @@ import _thread
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -260,3 +261,18 @@ def test_a_forked_child_leaves_the_helper_to_its_parent(link, channels):
     finally:
         os.close(writable)
         os.waitpid(pid, 0)
+
+
+def test_a_start_that_fails_in_an_unforeseen_way_ends_at_once(monkeypatch):
+    """The caller gets the error, and does not wait for a thread that has ended."""
+
+    def connect():
+        raise LookupError("unforeseen")
+
+    monkeypatch.setattr(privsep.inspect, "client_mode", True)
+    monkeypatch.setattr(privsep.inspect, "channel", None)
+    monkeypatch.setattr(privsep.inspect, "connect", connect)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _unraisable: None)
+    start = connection.Connection(privsep.inspect, PATIENCE).start()
+    with pytest.raises(exception.HelperUnavailable, match="unforeseen"):
+        start.wait(time.monotonic() + PATIENCE)
