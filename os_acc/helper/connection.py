@@ -105,6 +105,9 @@ class Connection:
                 return start
             until = time.monotonic() + self._start_timeout
             start = self._start = PendingStart(futures.Future(), until)
+            if self._runs():
+                start.over.set_result(None)
+                return start
         # Outside the guard: starting a thread may take a while.
         self._begin(start)
         return start

@@ -12,6 +12,7 @@ import pytest
 from stevedore import ExtensionManager
 
 from os_acc import plugins, service
+from os_acc.attach import manager as manager_module
 from os_acc.attach.manager import Manager
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf, worker
@@ -26,6 +27,17 @@ from tests.unit.fpga import CRYPTO, POWER_ON, VFS, two_cards, upload
 def _own_root_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the root configuration that a test has read when it ends."""
     monkeypatch.setattr(rootconf, "_last", rootconf._last)
+
+
+@pytest.fixture(autouse=True)
+def _no_round_of_retries_is_left() -> Iterator[None]:
+    """Stop the threads that initialize() has started when a test ends.
+
+    They would go on in later tests, and log in the middle of their output.
+    """
+    yield
+    for each in list(manager_module._managers):
+        assert each.retrier.stop(60)
 
 
 @pytest.fixture
