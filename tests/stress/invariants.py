@@ -18,6 +18,8 @@ from tests.stress.observation import Sight
 from tests.stress.second_service import Second
 
 VFIO = "vfio-pci"
+#: The store may be lost at each of so many steps.
+_STEPS_PER_LOSS = 2
 
 
 @dataclasses.dataclass(slots=True)
@@ -45,6 +47,14 @@ class Truths(Model):
         super().__init__(ground, second)
         self._counts = counts
         self._steps = self._done = self._idle = 0
+
+    def may_lose_its_store(self) -> bool:
+        """Return whether this step may lose the store.
+
+        A loss takes as long as a dozen other steps, and ends all that the history
+        has come to.
+        """
+        return self._steps % _STEPS_PER_LOSS == 0 < self._steps
 
     @invariant()
     def all_is_as_it_has_to_be(self) -> None:

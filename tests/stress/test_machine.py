@@ -241,6 +241,7 @@ class Histories(Truths):
         }
         self.deeds["releases retried"] += len(left) - len(still)
 
+    @precondition(lambda self: self.may_lose_its_store())
     @rule(
         consumer=consumers,
         picks=picks,
