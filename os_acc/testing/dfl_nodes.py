@@ -22,7 +22,7 @@ from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import dfl, faults, holders
 from os_acc.testing.dfl_specs import NOTHING, function_of
 from os_acc.testing.drivers import refuse
-from os_acc.testing.faults import Effect, Fault
+from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import Write, WriteOutcome, name_of, record
 
@@ -98,7 +98,7 @@ class DflNodes(privsep_kernel.Kernel):
             other numbers :meth:`FakeKernel.fail` lets the kernel refuse
             ``program``, ``release`` or ``assign`` before it begins.
         """
-        fault = Fault(
+        fault = InjectedFault(
             number=0,
             effect=Effect.FAIL.value,
             address=str(address),
@@ -226,7 +226,7 @@ class DflNodes(privsep_kernel.Kernel):
         tree: Transaction,
         node: str,
         text: str,
-        fault: Fault | None,
+        fault: InjectedFault | None,
         begun: frozenset[int] = frozenset(),
     ) -> OSError | None:
         """What a fault does before anything is begun.
@@ -243,7 +243,7 @@ class DflNodes(privsep_kernel.Kernel):
         self._told(tree, node, text, name_of(refused))
         return refused
 
-    def _wait(self, node: str, text: str, fault: Fault | None) -> None:
+    def _wait(self, node: str, text: str, fault: InjectedFault | None) -> None:
         noted = False
         while fault is not None:
             with self._tree.transaction() as tree:
@@ -255,7 +255,11 @@ class DflNodes(privsep_kernel.Kernel):
             time.sleep(_POLL)
 
     def _raise(
-        self, fault: Fault | None, refused: OSError | None, *, after: bool = False
+        self,
+        fault: InjectedFault | None,
+        refused: OSError | None,
+        *,
+        after: bool = False,
     ) -> None:
         effect = Effect.KILL_AFTER if after else Effect.KILL_BEFORE
         if fault is not None and fault.effect == effect:
@@ -268,7 +272,11 @@ class DflNodes(privsep_kernel.Kernel):
 
 
 def _end(
-    tree: Transaction, card: str, number: int, function_id: str, fault: Fault | None
+    tree: Transaction,
+    card: str,
+    number: int,
+    function_id: str,
+    fault: InjectedFault | None,
 ) -> OSError | None:
     effect = fault.effect if fault is not None else ""
     if fault is not None and effect == Effect.FAIL:
@@ -280,7 +288,7 @@ def _end(
     return None
 
 
-def _outcome(fault: Fault | None, refused: OSError | None) -> str:
+def _outcome(fault: InjectedFault | None, refused: OSError | None) -> str:
     if refused is not None:
         return name_of(refused)
     effects = {

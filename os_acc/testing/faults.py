@@ -25,7 +25,7 @@ class Effect(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """A fault, and which writes it strikes.
 
     :ivar address: the function; empty for any.
@@ -49,7 +49,7 @@ class Fault:
         """Whether a write is one that this fault is for."""
         return self.address in ("", address) and self.attribute in ("", attribute)
 
-    def used(self) -> Fault | None:
+    def used(self) -> InjectedFault | None:
         """What is left of it after one more write."""
         if self.skip:
             return dataclasses.replace(self, skip=self.skip - 1)
@@ -59,15 +59,15 @@ class Fault:
         return dataclasses.replace(self, times=left) if left else None
 
 
-def add(tree: Transaction, fault: Fault) -> None:
+def add(tree: Transaction, fault: InjectedFault) -> None:
     """Let a fault wait for its writes."""
     _keep(tree, _PENDING, dataclasses.replace(fault, number=serial(tree)))
 
 
-def take(tree: Transaction, address: str, attribute: str) -> Fault | None:
+def take(tree: Transaction, address: str, attribute: str) -> InjectedFault | None:
     """The fault that strikes this write; each that waits for it counts it."""
     for name in tree.list(_PENDING):
-        fault = records.load(Fault, tree.read(f"{_PENDING}/{name}"))
+        fault = records.load(InjectedFault, tree.read(f"{_PENDING}/{name}"))
         if not fault.strikes(address, attribute):
             continue
         left = fault.used()
@@ -87,7 +87,7 @@ def take(tree: Transaction, address: str, attribute: str) -> Fault | None:
     return None
 
 
-def hangs(tree: Transaction, fault: Fault) -> bool:
+def hangs(tree: Transaction, fault: InjectedFault) -> bool:
     """Whether a write that was told to hang still does."""
     return tree.exists(f"{_HANGING}/{fault.number:08}")
 
@@ -96,10 +96,10 @@ def lift(tree: Transaction, address: str, attribute: str) -> None:
     """Remove the faults that match and let what hangs go on."""
     for where in (_PENDING, _HANGING):
         for name in tree.list(where):
-            fault = records.load(Fault, tree.read(f"{where}/{name}"))
+            fault = records.load(InjectedFault, tree.read(f"{where}/{name}"))
             if address in ("", fault.address) and attribute in ("", fault.attribute):
                 tree.drop(f"{where}/{name}")
 
 
-def _keep(tree: Transaction, where: str, fault: Fault) -> None:
+def _keep(tree: Transaction, where: str, fault: InjectedFault) -> None:
     tree.put(f"{where}/{fault.number:08}", records.dump(fault))

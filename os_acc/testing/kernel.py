@@ -17,7 +17,7 @@ from os_acc.objects import pci
 from os_acc.privsep import kernel as privsep_kernel
 from os_acc.testing import boot, dfl, drivers, faults, functions, holders, pending
 from os_acc.testing.dfl_nodes import DflNodes
-from os_acc.testing.faults import Effect, Fault
+from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.specs import FunctionSpec, HostSpec, Ids
 from os_acc.testing.tree import Transaction, Tree
 from os_acc.testing.writes import (
@@ -380,7 +380,7 @@ class FakeKernel(DflNodes):
             return pending.locks(tree, address)
 
     def _wait_for_turn(
-        self, target: WriteTarget, path: str, text: str, fault: Fault | None
+        self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
     ) -> None:
         """Wait while a fault lets the write hang or the function is locked."""
         noted = False
@@ -396,7 +396,7 @@ class FakeKernel(DflNodes):
             time.sleep(_POLL)
 
     def _carry_out(
-        self, target: WriteTarget, path: str, text: str, fault: Fault | None
+        self, target: WriteTarget, path: str, text: str, fault: InjectedFault | None
     ) -> int | None:
         """Write; the number of what is still under way, or None at its end.
 
@@ -430,7 +430,7 @@ class FakeKernel(DflNodes):
         nth: int,
         error: int = 0,
     ) -> None:
-        fault = Fault(
+        fault = InjectedFault(
             number=0,
             effect=effect.value,
             address=str(address or ""),

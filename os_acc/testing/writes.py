@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 
 from os_acc.testing import boot, drivers, functions, resets, sriov
-from os_acc.testing.faults import Effect, Fault
+from os_acc.testing.faults import Effect, InjectedFault
 from os_acc.testing.tree import Transaction
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -100,7 +100,7 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
 
 
 def carry_out(
-    tree: Transaction, target: WriteTarget, text: str, fault: Fault | None
+    tree: Transaction, target: WriteTarget, text: str, fault: InjectedFault | None
 ) -> tuple[str, OSError | None]:
     """Change the tree as this write does; its outcome and its error.
 
