@@ -24,9 +24,15 @@ from tests.unit.fpga import CRYPTO, POWER_ON, VFS, two_cards, upload
 
 
 @pytest.fixture(autouse=True)
-def _own_root_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the root configuration that a test has read when it ends."""
-    monkeypatch.setattr(rootconf, "_last", rootconf._last)
+def _own_root_configuration() -> Iterator[None]:
+    """Forget the root configuration that a test has read when it ends.
+
+    Without ``monkeypatch``: an autouse fixture that uses it would have it undo its
+    changes after those of the hosts.
+    """
+    before = rootconf._last
+    yield
+    rootconf._last = before
 
 
 @pytest.fixture(autouse=True)
