@@ -79,10 +79,10 @@ def plug(
     :raises InvalidInput: an argument is invalid.
     :raises Conflict: the instance has accelerators of another request.
     :raises ProviderNotFound: a provider is not one of this host.
-    :raises NoDeviceAvailable: a provider has too few free devices;
-        :class:`.NoDeviceAvailable` if the free ones violate the NUMA policy.
-    :raises NotFound: nothing is selected, and nothing is recorded.
-    :raises NotFound: the device profile of the flavor does not exist.
+    :raises NoDeviceAvailable: a provider has too few free devices; its ``reason``
+        is ``NUMA_POLICY`` if there are enough, but too few that the policy allows.
+    :raises NotFound: by its ``kind``, nothing is selected and no lease is recorded, or
+        the device profile of the flavor does not exist.
     :raises ServiceUnavailable: the source of device profiles does not respond, or
         is not configured although accelerators of this host are allocated for the
         profile.
@@ -188,8 +188,8 @@ def update_provider_tree(provider_tree: ProviderTree, nodename: str) -> None:
     :param provider_tree: a ``nova.compute.provider_tree.ProviderTree``.
     :param nodename: the name of the compute node in the tree. It may differ from
         ``[os_acc] node_name``, which is part of the names of the providers.
-    :raises InvalidInput: an argument has the wrong type.
-    :raises InvalidInput: the tree has no such compute node.
+    :raises InvalidInput: an argument has the wrong type, or the tree has no such
+        compute node.
     """
     from os_acc.service import get
 
@@ -211,8 +211,8 @@ def sync_placement() -> SyncReport:
     :raises NotFound: Placement has no such compute node; os_acc never
         creates it.
     :raises ServiceUnavailable: Keystone or Placement did not respond within
-        ``[os_acc_placement] sync_timeout``.
-    :raises ServiceUnavailable: Placement does not support the microversion.
+        ``[os_acc_placement] sync_timeout``, or Placement does not support the
+        microversion (``reason`` ``TOO_OLD``).
     :raises InvalidConfiguration: the credentials or the endpoint are wrong.
     :raises OsAccError: the host or the state directory cannot be read.
     """

@@ -102,7 +102,7 @@ def some(words: Iterable[str], most: int) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """Return the known word of which this one is probably a misspelling.
+    """Return the known word that this one probably misspells.
 
     :param word: None is returned for other types, and for long texts.
     """

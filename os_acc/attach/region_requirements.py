@@ -67,8 +67,8 @@ class RegionRequirement:
 
         :raises InvalidExtraSpec: a trait asks for another function than the
             bitstream has.
-        :raises RegionUnusable: it is to be taken as it is, which nobody knows.
-        :raises RegionUnusable: Placement has taken the region for another one.
+        :raises RegionUnusable: no bitstream is requested and the contents are
+            unverified (UNKNOWN), or a required trait is missing (MISMATCH).
         """
         lacking = self._lacking(
             bitstream_requests.names_region, region_traits.interface_traits(now)

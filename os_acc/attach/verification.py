@@ -47,7 +47,7 @@ def physfns(functions: Iterable[PciFunction]) -> tuple[PciAddress, ...]:
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
     """Make sure that leases still say what their devices are bound to.
 
-    :raises DeviceChanged: somebody changed a device while it was chosen.
+    :raises DeviceChanged: a device changed while it was selected.
     """
     for lease in leases:
         if read_prior(root, lease.members, deadline) != lease.prior:

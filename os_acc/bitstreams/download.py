@@ -124,8 +124,8 @@ class _Arriving:
             self._restart()
         if data.offset != self.done:
             raise exception.ServiceUnavailable(
-                f"image {self.image} was sent from byte {data.offset} on, which"
-                " nobody asked for",
+                f"image {self.image} was sent from byte {data.offset} on, not "
+                f"from the requested byte {self.done} on",
                 service=exception.ServiceType.IMAGE,
             )
         for piece in data:

@@ -272,10 +272,9 @@ def check(header: Header, image: Image, region: Region) -> None:
     """Check a file's header against its image's properties and a region.
 
     :raises RegionUnusable: the region has no interface ID.
-    :raises ImageUnusable: the file is built for another region, or does not state
-        its region.
-    :raises ImageUnusable: the file contradicts the properties, or its payload is
-        empty, too large, or no multiple of a word.
+    :raises ImageUnusable: MISMATCH: the file is built for another region, or does
+        not state its region. INVALID: it contradicts the properties, or its payload
+        is empty, too large, or no multiple of a word.
     """
     if region.interface_id is None:
         raise exception.RegionUnusable(

@@ -83,9 +83,8 @@ def choose(
     :raises RegionUnusable: the region has no interface ID.
     :raises ImageNotFound: no image matches, or none of the matches is allowed.
     :raises ImageRefused: the image with the requested ID is not allowed.
-    :raises ImageUnusable: the allowed images are for other regions, vendors or
-        boards.
-    :raises ImageUnusable: several images match.
+    :raises ImageUnusable: MISMATCH: the allowed images are for other regions,
+        vendors or boards. AMBIGUOUS: several images match.
     """
     if region.interface_id is None:
         raise exception.RegionUnusable(

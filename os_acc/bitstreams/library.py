@@ -133,8 +133,8 @@ class Library:
         """Read one page of bitstreams; return whether there are any.
 
         :raises ServiceUnavailable: the source does not answer.
-        :raises InvalidConfiguration: no source is configured.
-        :raises InvalidConfiguration: it denies access, or the endpoint is wrong.
+        :raises InvalidConfiguration: no source is configured (NOT_CONFIGURED), it
+            denies access, or the endpoint is wrong.
         """
         found = self._source.images({"tag": properties.TAG}, deadline)
         return next(iter(found), None) is not None
@@ -231,9 +231,8 @@ class Library:
         :param progress: called with the progress of a download.
         :param region: the region that the image must fit; None accepts any.
         :raises ImageRefused: the image may not be programmed.
-        :raises ImageUnusable: its file contradicts its hash, its properties, its
-            signature or its own header.
-        :raises ImageUnusable: it is not built for the region.
+        :raises ImageUnusable: INVALID: its file contradicts its hash, its properties,
+            its signature or its own header. MISMATCH: it is not built for the region.
         :raises CacheFull: there is not enough space.
         :raises ServiceUnavailable: the download did not end in time.
         :raises LockTimeout: another download of the image did not end in time.
@@ -263,8 +262,8 @@ class Library:
         its owner and signature were checked then. Yields None if it is not cached.
 
         :raises ImageRefused: its file format is no longer allowed.
-        :raises ImageUnusable: its header is invalid.
-        :raises ImageUnusable: it is not built for the region.
+        :raises ImageUnusable: its header is invalid, or it is not built for the
+            region.
         :raises StateUnavailable: the cache cannot be used.
         """
         with self.cache.kept(image, deadline) as file:

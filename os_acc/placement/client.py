@@ -55,9 +55,8 @@ class Client:
 
     Every method may raise, in addition to its own errors:
 
-    :raises ServiceUnavailable: Keystone or Placement do not answer, or not
-        in time.
-    :raises ServiceUnavailable: it does not support the microversion.
+    :raises ServiceUnavailable: Keystone or Placement do not answer, or not in time,
+        or Placement does not support the microversion (TOO_OLD).
     :raises InvalidConfiguration: they deny access, or the endpoint is wrong.
     :raises ServiceRefused: it rejects the request.
 

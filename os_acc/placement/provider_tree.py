@@ -109,8 +109,8 @@ class TreeWriter:
         :param ours: the resource class of every provider that was ever offered.
         :returns: one resource class of each provider that is ours by its name but
             not in ``ours``.
-        :raises InvalidInput: ``tree`` is no provider tree, or ``nodename`` no text.
-        :raises InvalidInput: the tree lacks the node.
+        :raises InvalidInput: ``tree`` is no provider tree, ``nodename`` no text, or
+            the tree lacks the node.
         """
         if not isinstance(tree, ProviderTree):
             raise exception.InvalidInput(

@@ -152,8 +152,8 @@ class Publisher:
         A change that is rejected does not stop the others.
 
         :raises NotFound: Placement does not have the compute node yet.
-        :raises ServiceUnavailable: it does not answer, or not in time.
-        :raises ServiceUnavailable: it does not support the microversion.
+        :raises ServiceUnavailable: it does not answer, or not in time, or does not
+            support the microversion (TOO_OLD).
         :raises InvalidConfiguration: it denies access, or the endpoint is wrong.
         :raises StateUnavailable: the published names cannot be recorded.
         :raises LockTimeout: another thread is still publishing.

@@ -146,7 +146,7 @@ class ServiceClient:
             )
         if errors.is_connection(error):
             return exception.ServiceUnavailable(
-                f"nobody answers to {told}",
+                f"cannot reach {service.name} to {told}",
                 service=service.service_type,
                 hint=f"see that Keystone and {service.name} run",
             )

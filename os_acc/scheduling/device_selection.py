@@ -59,9 +59,8 @@ class DeviceSelector:
 
         :param taken: functions claimed by a lease or by a damaged record.
         :raises DeviceGone: a provider no longer exists on this host.
-        :raises NoDeviceAvailable: a provider has too few free devices.
-        :raises NoDeviceAvailable: enough devices are free, but too few are near
-            enough.
+        :raises NoDeviceAvailable: NOT_FREE: a provider has too few free devices.
+            NUMA_POLICY: enough are free, but too few are near enough.
         """
         _check_offered(wanted, providers)
         free = {

@@ -187,11 +187,10 @@ class Database:
 
         :param thorough: read and check the whole file first.
         :param deadline: deadline of the enclosing operation.
-        :raises StateUnavailable: the store stayed locked longer than the timeout.
-        :raises StateUnavailable: no space is left.
-        :raises StateUnavailable: a newer os_acc created the store.
+        :raises StateUnavailable: BUSY: the store stayed locked longer than the
+            timeout. FULL: no space is left. TOO_NEW: a newer os_acc created the
+            store. Otherwise the directory or file cannot be used.
         :raises StoreDamaged: the store was damaged, and has been replaced.
-        :raises StateUnavailable: the directory or file cannot be used.
         """
         deadline = deadlines.for_record(deadline, self._busy_timeout)
         with self._alone(deadline):

@@ -47,19 +47,15 @@ def trials_at(point: Point) -> list[Trial]:
 
 def record(bench: Bench) -> None:
     """Write down the points of this process, for :func:`recorded`."""
-
-    def note(point: Point, what: str) -> None:
-        line = f"{point.call}\t{point.in_worker:d}\t{point.place}\t{what}\n"
-        with open(_path(bench, "points"), "a", encoding="utf-8") as file:
-            file.write(line)
-
     Recorder(
-        bench.directory, note, lambda call, _go, _files: note(call, "the call")
+        bench.directory,
+        lambda point, what: _note(bench, point, what),
+        lambda point, _go, _files: _note(bench, point, "the call"),
     ).install(bench.kernel)
 
 
 def recorded(bench: Bench) -> dict[Point, str]:
-    """The points that were recorded, and what each of them is."""
+    """The points that were recorded, or passed, and what each of them is."""
     with open(_path(bench, "points"), encoding="utf-8") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     return {
@@ -69,10 +65,11 @@ def recorded(bench: Bench) -> dict[Point, str]:
 
 
 def install(bench: Bench, trial: Trial) -> None:
-    """Kill this process, its worker or both at a point."""
+    """Kill this process, its worker or both at a point; record those before."""
     client = os.getpid()
 
-    def at_touch(point: Point, _what: str) -> None:
+    def at_touch(point: Point, what: str) -> None:
+        _note(bench, point, what)
         if point != trial.point:
             return
         os.close(os.open(_path(bench, "reached"), os.O_CREAT | os.O_WRONLY))
@@ -88,6 +85,7 @@ def install(bench: Bench, trial: Trial) -> None:
     def at_call(
         point: Point, carry_out: Callable[[], object], files: Sequence[int]
     ) -> None:
+        _note(bench, point, "the call")
         if point != trial.point:
             return
         os.close(os.open(_path(bench, "reached"), os.O_CREAT | os.O_WRONLY))
@@ -117,6 +115,12 @@ def go_on(bench: Bench) -> None:
         processes.reap()
     finally:
         os.close(gate)
+
+
+def _note(bench: Bench, point: Point, what: str) -> None:
+    line = f"{point.call}\t{point.in_worker:d}\t{point.place}\t{what}\n"
+    with open(_path(bench, "points"), "a", encoding="utf-8") as file:
+        file.write(line)
 
 
 def _wait(bench: Bench) -> None:

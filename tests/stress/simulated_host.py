@@ -33,7 +33,8 @@ class Bench:
 
     directory: str
     device_spec: tuple[str, ...] = (_EVERYTHING,)
-    write_timeout: float = 20.0
+    # Long: a busy machine may stop for a while, and no kill waits for it.
+    write_timeout: float = 600.0
 
     @property
     def root(self) -> str:

@@ -75,7 +75,7 @@ def translated(
         )
     if is_connection(error):
         return exception.ServiceUnavailable(
-            f"nobody answers for {told}",
+            f"cannot reach Glance for {told}",
             hint="see that Keystone and Glance run",
             service=exception.ServiceType.IMAGE,
         )

@@ -143,10 +143,9 @@ def fit_to_host(
     :param budget: the number of assignments to try.
     :param explain: find a minimal conflict of networks and requests if there is
         no assignment. This repeats the search once per network and request.
-    :raises FitUndecided: more than :data:`MAX_CELLS` host cells can carry a guest
-        cell.
-    :raises FitUndecided: neither found nor excluded within the budget. Both errors
-        include the refusals.
+    :raises FitUndecided: TOO_LARGE: more than :data:`MAX_CELLS` host cells can carry
+        a guest cell. TOO_HARD: neither found nor excluded within the budget. The
+        error includes the refusals.
     """
     if not question.guest.cells:
         return _anywhere(question, explain)

@@ -51,9 +51,8 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
 
     :param budget: in steps.
     :returns: one entry for each group and resource class, sorted.
-    :raises InvalidAllocation: the problem exceeds the bounds.
-    :raises InvalidAllocation: neither found nor excluded within the budget.
-    :raises InvalidAllocation: no assignment exists.
+    :raises InvalidAllocation: TOO_LARGE: the problem exceeds the bounds. TOO_HARD:
+        neither found nor excluded within the budget. NO_ASSIGNMENT: none exists.
     """
     found = find(case, budget)
     if found is None:
@@ -68,8 +67,7 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
 def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | None:
     """Find a provider for each group; return None, without a reason, if impossible.
 
-    :raises InvalidAllocation: as :func:`assign` does.
-    :raises InvalidAllocation: as :func:`assign` does.
+    :raises InvalidAllocation: TOO_LARGE or TOO_HARD, as :func:`assign`.
     """
     problem = problem_of(case)
     _check_bounds(len(case.groups), problem)

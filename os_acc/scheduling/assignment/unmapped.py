@@ -44,9 +44,9 @@ def without_mappings(
     :param ours: this host's providers: uuid to resource class.
     :param recorded: the previous decision, if any. It stays valid as long as it
         answers the request, even if traits have changed.
-    :raises InvalidAllocation: the allocations cannot belong to this request.
-    :raises InvalidAllocation: too many groups or providers.
-    :raises InvalidAllocation: no answer was found within the budget.
+    :raises InvalidAllocation: the allocations cannot belong to this request, there
+        are too many groups or providers (TOO_LARGE), or no answer was found within
+        the budget (TOO_HARD).
     """
     cases = _cases(request, selection, ours, known)
     served = _as_recorded(cases, recorded) if recorded else None

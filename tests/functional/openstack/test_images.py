@@ -205,7 +205,7 @@ def test_nobody_answers(cloud: Cloud, soon: float) -> None:
         with pytest.raises(
             exception.ServiceUnavailable,
             check=has(service=exception.ServiceType.IMAGE),
-            match="nobody answers",
+            match="cannot reach Glance",
         ):
             source.image(str(uuid.uuid4()), soon)
 

@@ -50,7 +50,7 @@ class Faults:
     :ivar drops: after how many bytes the connection is dropped.
     :ivar ends: after how many bytes the source ends as if that were all.
     :ivar cuts: after how many bytes it ends, and tells that it should not.
-    :ivar refusals: how many times nobody answers at all.
+    :ivar refusals: the number of requests that get no answer.
     """
 
     drops: list[int] = dataclasses.field(default_factory=list)
@@ -106,7 +106,7 @@ class Place:
         if self.faults.refusals:
             self.faults.refusals -= 1
             raise exception.ServiceUnavailable(
-                "nobody answers", service=exception.ServiceType.IMAGE
+                "cannot reach Glance", service=exception.ServiceType.IMAGE
             )
         begin = offset if self.resumes else 0
         self.begun.append(begin)

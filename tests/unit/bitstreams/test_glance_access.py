@@ -179,7 +179,7 @@ def test_nobody_is_there(glance: Double) -> None:
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.IMAGE),
-        match="nobody answers",
+        match="cannot reach Glance",
     ):
         Glance(conf).image(NOBODY, soon())
 
@@ -190,7 +190,7 @@ def test_no_keystone_is_there(glance: Double) -> None:
         with pytest.raises(
             exception.ServiceUnavailable,
             check=has(service=exception.ServiceType.IMAGE),
-            match="nobody answers",
+            match="cannot reach Glance",
         ):
             source.image(NOBODY, soon())
 

@@ -101,7 +101,7 @@ def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
     class Silent(Place):
         def image(self, image_id: str, deadline: float):
             raise exception.ServiceUnavailable(
-                "nobody answers", service=exception.ServiceType.IMAGE
+                "cannot reach Glance", service=exception.ServiceType.IMAGE
             )
 
     with pytest.raises(

@@ -216,7 +216,7 @@ def test_nobody_who_answers_is_told(double, service):
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.PLACEMENT),
-        match="nobody answers",
+        match="cannot reach Placement",
     ):
         service.sync(ONE)
 
