@@ -148,7 +148,7 @@ def _build(
     which makes the manager of a service, then starts its threads.
     """
     rules = _rules(settings)
-    loaded = plugins.load(config, settings.enabled_plugins, deadline)
+    loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
     store = Store.open(settings.state_path, STORE_SECONDS, deadline=deadline)
     locks = Locks.below(settings.state_path)
     helper = client.Helper(settings.write_timeout, settings.helper_start_timeout)
@@ -216,7 +216,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     """
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
-    loaded = plugins.load(config, settings.enabled_plugins)
+    loaded = plugins.load(config, root, settings.enabled_plugins)
     stock = discovery.discover(
         root, _rules(settings), loaded, settings.node_name, recorded.standing
     )

@@ -21,7 +21,7 @@ from os_acc import deadlines, exception
 from os_acc.attach import programming, region_requirements, verification
 from os_acc.attach.services import Services
 from os_acc.helper import client
-from os_acc.objects.device import Handle
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.request import AttachTarget
 from os_acc.plugins import base
@@ -379,7 +379,7 @@ class Lifecycle:
     def _plugin_step(
         self,
         lease: Lease,
-        step: Callable[[base.PluginBase], Callable[[Handle], None]],
+        step: Callable[[base.PluginBase], Callable[[AttachHandle], None]],
         deadline: float,
     ) -> None:
         plugin = self._plugins.get(lease.plugin)
@@ -482,5 +482,7 @@ def _is_about(lease: Lease, address: str) -> bool:
     return address in addresses
 
 
-def _handle(lease: Lease) -> Handle:
-    return Handle(lease.address, lease.members, lease.iommu_group, lease.numa_node)
+def _handle(lease: Lease) -> AttachHandle:
+    return AttachHandle(
+        lease.address, lease.members, lease.iommu_group, lease.numa_node
+    )

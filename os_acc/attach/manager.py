@@ -242,9 +242,9 @@ class Manager:
     def host_info(self) -> HostInfo:
         """See :func:`os_acc.host_info`."""
         return {
-            "contract": list(base.API_VERSION),
+            "contract": list(base.CONTRACT_VERSION),
             "plugins": [
-                {"name": each.name, "contract": list(each.api_version)}
+                {"name": each.name, "contract": list(each.contract_version)}
                 for each in self.plugins.loaded
             ],
             "set_aside": [

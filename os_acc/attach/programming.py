@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
@@ -208,7 +209,7 @@ class Programmer:
             regions[now.key] = now
             if (
                 reqs.is_silent(now)
-                and self._plugin(need.lease.plugin).is_always_readable
+                and self._plugin(need.lease.plugin).always_reports_function_id
             ):
                 doubts = dataclasses.replace(doubts, keys=doubts.keys | {now.key})
             all_of_it = [each for each in asked if each.region.key == now.key]
@@ -240,7 +241,7 @@ class Programmer:
                     reason=exception.RegionReason.IN_USE,
                 )
         own = {each for need in job.needs for each in need.lease.members}
-        for address in sorted(set(job.region.functions) - own):
+        for address in sorted(set(job.region.pci_functions) - own):
             function = pci.read_function(self._root, address)
             if address in standing.taken or (
                 function is not None and vfio.is_vfio_driver(function.driver)
@@ -306,7 +307,7 @@ class Programmer:
         :raises DeviceChanged: it is another one, or takes other bitstreams.
         """
         plugin = self._plugin(name)
-        now = self._call(plugin, deadline, plugin.read_region, self._root, region)
+        now = self._call(plugin, deadline, plugin.read_region, region)
         if now is None:
             raise exception.DeviceGone(
                 f"{region} cannot be seen: its driver is not there",
@@ -429,11 +430,14 @@ class _Steps:
     epoch: int
     deadline: float
 
-    def reconfigure(self, region: Region, bitstream: Bitstream) -> None:
+    def program_dfl_port(self, region: Region, bitstream: Bitstream) -> None:
         self.helper.program(region, bitstream, self.epoch, self.deadline)
 
     def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
         self.helper.load_xclbin(region, bitstream, self.epoch, self.deadline)
+
+    def seconds_left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
 
 
 def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:

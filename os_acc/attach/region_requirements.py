@@ -135,7 +135,7 @@ class RegionRequirement:
             functions = implemented(self.bitstream)
             if functions and now.function_id not in functions:
                 return False
-            if len(now.functions) > 1:
+            if len(now.pci_functions) > 1:
                 found |= functions
         if self.function_id is not None and self.function_id not in found:
             return False

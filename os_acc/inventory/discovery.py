@@ -19,11 +19,11 @@ from os_acc.host import attributes, pci, usage
 from os_acc.host.view import Host
 from os_acc.inventory import eligibility
 from os_acc.objects import device_spec, naming
-from os_acc.objects.claim import DeviceTags, NamedFunction, UsableFunction
+from os_acc.objects.candidate import DeviceTags, MatchedFunction, UsableFunction
 from os_acc.objects.device import (
+    AttachHandle,
     CardProvider,
     Device,
-    Handle,
     Provider,
     RejectedDevice,
     RejectReason,
@@ -156,13 +156,12 @@ def discover(
     there = _still_there(standing.places, host)
     candidates = base.Candidates(
         claims,
-        root,
-        named=tuple(_named(evidence, address) for address in sorted(named)),
-        places=frozenset(there.values()),
+        tuple(_named(evidence, address) for address in sorted(named)),
+        frozenset(there.values()),
     )
     offered = _last_offered(standing.plugins, there)
     devices, unknown, set_aside = _discover(
-        loaded, candidates, standing, offered, deadline
+        root, loaded, candidates, standing, offered, deadline
     )
     devices = [
         region_traits.described(_with_faults(device, faults), standing)
@@ -197,7 +196,7 @@ def _with_faults(device: Device, faults: Mapping[PciAddress, str]) -> Device:
     return dataclasses.replace(device, handles=handles)
 
 
-def _with_fault(handle: Handle, faults: Mapping[PciAddress, str]) -> Handle:
+def _with_fault(handle: AttachHandle, faults: Mapping[PciAddress, str]) -> AttachHandle:
     """Return the handle, marked faulty if any function of its group is."""
     found = [f"{each} {faults[each]}" for each in handle.members if each in faults]
     if not found:
@@ -249,9 +248,9 @@ def _claims(
     return tuple(claims), refused
 
 
-def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> NamedFunction:
+def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> MatchedFunction:
     function = evidence.host.function(address)
-    return NamedFunction(
+    return MatchedFunction(
         function, _parent(evidence.host, function), evidence.named[address]
     )
 
@@ -322,6 +321,7 @@ def _in_boot(programming: Programming, boot_id: str) -> Region:
 
 
 def _discover(
+    root: str,
     loaded: plugins.Plugins,
     candidates: base.Candidates,
     standing: RecordedState,
@@ -331,20 +331,20 @@ def _discover(
     devices: list[Device] = []
     refused: list[RejectedDevice] = []
     aside: list[plugins.SetAside] = []
-    left = candidates.claims
+    left = candidates.usable
     for idle in loaded.set_aside:
         left = _keep(left, idle, offered, refused)
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
-        recorded = _recorded(candidates.root, standing, plugin.name)
+        recorded = _recorded(root, standing, plugin.name)
         try:
             found, not_offered = loaded.call(
                 plugin,
                 seconds,
                 _take,
                 plugin,
-                dataclasses.replace(candidates, claims=left, regions=recorded),
+                dataclasses.replace(candidates, usable=left, leased_regions=recorded),
             )
         except exception.PluginFailed as error:
             aside.append(idle := plugins.SetAside(plugin.name, error.message))
@@ -394,7 +394,7 @@ def _take(
 
     :raises ValueError: the plugin offers a device that is no claim.
     """
-    free = {claim.handle() for claim in candidates.claims}
+    free = {claim.handle() for claim in candidates.usable}
     places = {handle.address for handle in free}
     devices: list[Device] = []
     refused: list[RejectedDevice] = []
@@ -426,7 +426,7 @@ def _check(plugin: base.PluginBase, device: object) -> None:
         raise ValueError(f"{device.address} says that it is of {device.plugin!r}")
     if device.region is not None and len(device.handles) > 1:
         places = {handle.address for handle in device.handles}
-        if not places.issubset(device.region.functions):
+        if not places.issubset(device.region.pci_functions):
             raise ValueError(f"the region of {device.address} does not name {places}")
     for name in (device.resource_class, *device.traits):
         if not PLACEMENT_NAME.fullmatch(name):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from os_acc.host import iommu, pci, vfio
 from os_acc.host.usage import Usage
 from os_acc.host.view import Host
-from os_acc.objects.claim import DeviceTags
+from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device import RejectedDevice, RejectReason
 from os_acc.objects.pci import PciAddress, PciFunction, PciRole
 

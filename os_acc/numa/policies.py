@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from os_acc import exception
-from os_acc.objects.device import Handle
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.instance import IMAGE_NUMA_POLICY, InstanceInfo
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.request import title
@@ -102,7 +102,7 @@ class Policies:
         """Return the policy requested for a group; None: the device's applies."""
         return self.ports.get(wanted.group_suffix) or wanted.numa_policy or self.guest
 
-    def effective(self, wanted: GroupAllocation, handle: Handle) -> NUMAPolicy:
+    def effective(self, wanted: GroupAllocation, handle: AttachHandle) -> NUMAPolicy:
         """Return the policy that decides whether a device may serve a group."""
         return self.asked(wanted) or handle.numa_policy or DEFAULT
 

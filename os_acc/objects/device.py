@@ -13,13 +13,18 @@ from os_acc.objects.region import Region
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Handle:
-    """One accelerator as attached to a guest.
+class AttachHandle:
+    """One accelerator as attached to a guest; an attach handle of Cyborg's API.
 
-    ``address`` is the function attached to the guest; ``members`` are all
-    functions bound to vfio-pci with it because the IOMMU cannot isolate them
-    from each other (sorted, including ``address``, without bridges).
+    A plugin gets it from :meth:`.UsableFunction.handle`, and changes its ``fault``
+    alone.
 
+    :ivar address: the function attached to the guest.
+    :ivar members: all functions bound to vfio-pci with it because the IOMMU cannot
+        isolate them from each other (sorted, including ``address``, without
+        bridges).
+    :ivar iommu_group: the number of their group.
+    :ivar numa_node: the NUMA node of the function; None if the kernel reports none.
     :ivar numa_policy: the NUMA policy if the guest requests none; None: Nova's
         ``legacy``.
     :ivar fault: why it must not be attached at present; empty while healthy. A
@@ -38,9 +43,20 @@ class Handle:
 class Device:
     """One accelerator card or function, as described by its plugin.
 
-    ``resource_class`` and ``traits`` are Placement's names; the number of
-    handles is the capacity. ``region`` is the FPGA region behind all of them;
-    the library adds its traits.
+    It becomes one resource provider, named after the function at ``address``.
+    Allocations refer to this name, so it must not depend on the functions that are
+    usable at the moment. A plugin that could choose among several functions takes
+    one that :attr:`.Candidates.provider_addresses` has, or else the first of all
+    functions in :attr:`.Candidates.matched`.
+
+    :ivar plugin: the name of its plugin, :attr:`.PluginBase.name`.
+    :ivar address: the function that the provider is named after.
+    :ivar identity: of that function.
+    :ivar resource_class: a standard class of Placement, or ``CUSTOM_`` and a name.
+    :ivar traits: standard traits of Placement, or ``CUSTOM_`` and a name.
+    :ivar handles: the accelerators; their number is the capacity.
+    :ivar numa_node: the NUMA node of the device; None if the kernel reports none.
+    :ivar region: the FPGA region behind all handles; the library adds its traits.
     """
 
     plugin: str
@@ -48,7 +64,7 @@ class Device:
     identity: PciIdentity
     resource_class: str
     traits: frozenset[str]
-    handles: tuple[Handle, ...]
+    handles: tuple[AttachHandle, ...]
     numa_node: int | None
     region: Region | None = None
 
@@ -75,7 +91,11 @@ class Provider:
 
 
 class RejectReason(enum.Enum):
-    """The reason why a device selected by the operator is not offered."""
+    """The reason why a device selected by the operator is not offered.
+
+    A plugin uses MANAGEMENT, NOT_ISOLATED, NO_INTERFACE, SEVERAL_REGIONS,
+    UNSEEN_REGION and UNREADABLE, and for all other causes UNSUPPORTED.
+    """
 
     BRIDGE = "a bridge"
     HOST_USES = "used by the host"
@@ -94,6 +114,7 @@ class RejectReason(enum.Enum):
     SEVERAL_REGIONS = "an FPGA card that is not one region; set num_vfs"
     UNSEEN_REGION = "an FPGA card whose regions dfl-pci does not show"
     UNREADABLE = "an FPGA card that cannot be looked into"
+    UNSUPPORTED = "not supported by its plugin"
     MANAGEMENT = "a management function, which stays with the host"
     NO_PLUGIN = "known to no plugin"
     PLUGIN_FAILED = "a plugin failed"
@@ -101,7 +122,10 @@ class RejectReason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RejectedDevice:
-    """A device that is not offered, and the reason."""
+    """A device that is not offered, and the reason.
+
+    :ivar detail: one phrase for the operator; empty: the reason says it all.
+    """
 
     address: PciAddress
     reason: RejectReason

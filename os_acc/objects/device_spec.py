@@ -22,7 +22,7 @@ from oslo_log import log as logging
 from oslo_utils import strutils
 
 from os_acc import exception
-from os_acc.objects.claim import DeviceTags
+from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device_address import (
     LIMITS,
     Glob,

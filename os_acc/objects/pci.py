@@ -142,8 +142,16 @@ class PciRole(enum.Enum):
 class PciFunction:
     """A snapshot of one PCI function in sysfs.
 
-    ``numa_node`` is None if the kernel reports -1 (unknown, never node 0);
-    ``class_code`` has 24 bits. Attributes whose read takes the device's lock
+    :ivar class_code: 24 bits: base class, sub class, programming interface.
+    :ivar driver: the name of its driver; None: it has none.
+    :ivar iommu_group: the number of its group; None: it is in none.
+    :ivar numa_node: None if the kernel reports -1 (unknown, never node 0).
+    :ivar reset_methods: as in sysfs, the preferred one first.
+    :ivar physfn: of a VF: its PF.
+    :ivar total_vfs: ``sriov_totalvfs``, 0 without SR-IOV.
+    :ivar vfs: of a PF: its VFs, in the order of their index.
+
+    Attributes whose read takes the device's lock
     (``driver_override``, ``sriov_numvfs``) are excluded: a stuck write may hold
     that lock for hours.
     """

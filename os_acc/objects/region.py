@@ -25,7 +25,7 @@ class Region:
         programmed.
     :ivar function_id: canonical UUID of its current function (DFL: ``afu_id``;
         XRT: ``xclbinuuid``), or of one of several functions; None: unknown.
-    :ivar functions: the PCI functions through which guests access it, if there
+    :ivar pci_functions: the PCI functions through which guests access it, if there
         are several, attached or not. Each may then be a different function of
         the one bitstream.
     """
@@ -35,7 +35,7 @@ class Region:
     number: int
     interface_id: str | None
     function_id: str | None
-    functions: tuple[PciAddress, ...] = ()
+    pci_functions: tuple[PciAddress, ...] = ()
 
     @property
     def key(self) -> str:

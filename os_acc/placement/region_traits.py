@@ -104,7 +104,7 @@ def _traits(region: Region, standing: RecordedState) -> Iterator[str]:
         # A request for this trait programs the region.
         if not (
             any(lease.stands_on(region) for lease in standing.leases)
-            or standing.taken.intersection(region.functions)
+            or standing.taken.intersection(region.pci_functions)
         ):
             yield PROGRAMMABLE
     if region.function_id is not None and standing.unknown_regions.believes(region):

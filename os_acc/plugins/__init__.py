@@ -27,6 +27,9 @@ NAMESPACE = "os_acc"
 # time for the others.
 _LOAD_SECONDS = 20.0
 
+# The contract was first published, and frozen, as 1.2.
+_FIRST_MINOR = 2
+
 _T = TypeVar("_T")
 
 
@@ -40,7 +43,7 @@ class SetAside:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plugins:
-    """The plugins in the order in which they select devices: generic ones last."""
+    """The plugins in the order in which they select devices: fallbacks last."""
 
     loaded: tuple[base.PluginBase, ...]
     set_aside: tuple[SetAside, ...]
@@ -77,10 +80,14 @@ class Plugins:
 
 
 def load(
-    conf: cfg.ConfigOpts, enabled: Sequence[str], deadline: float = math.inf
+    conf: cfg.ConfigOpts,
+    root: str,
+    enabled: Sequence[str],
+    deadline: float = math.inf,
 ) -> Plugins:
     """Load the enabled plugins, or all that are installed.
 
+    :param root: see :class:`os_acc.plugins.base.PluginBase`.
     :raises InvalidConfiguration: an enabled plugin is not installed.
     :raises DeviceStuck: the deadline has passed.
     """
@@ -94,10 +101,10 @@ def load(
     _check_enabled(enabled, {*manager.entry_points_names(), *manager.names()})
     loaded: list[base.PluginBase] = []
     for found in sorted(manager, key=lambda each: each.name):
-        plugin = _make(conf, found, aside, deadline)
+        plugin = _make(conf, root, found, aside, deadline)
         if plugin is not None:
             loaded.append(plugin)
-    loaded.sort(key=lambda plugin: (plugin.generic, plugin.name))
+    loaded.sort(key=lambda plugin: (plugin.is_fallback, plugin.name))
     return Plugins.of(loaded, aside)
 
 
@@ -175,6 +182,7 @@ def _load_patience(deadline: float) -> float:
 
 def _make(
     conf: cfg.ConfigOpts,
+    root: str,
     found: extension.Extension[base.PluginBase],
     aside: list[SetAside],
     deadline: float,
@@ -183,18 +191,18 @@ def _make(
         section = f"os_acc_{found.name}"
         conf.register_group(cfg.OptGroup(section))
         conf.register_opts(found.plugin.options, group=section)
-        plugin = found.plugin(found.name, conf[section])
+        plugin = found.plugin(found.name, conf[section], root)
         if not isinstance(plugin, base.PluginBase):
             raise TypeError(f"{found.plugin!r} is not derived from PluginBase")
         return plugin
 
-    written_for = getattr(found.plugin, "api_version", None)
-    if not _fits(written_for):
+    version = getattr(found.plugin, "contract_version", None)
+    if not _fits(version):
         aside.append(
             _set_aside(
                 found.name,
-                f"written for version {written_for} of the contract, "
-                f"this is {base.API_VERSION}",
+                f"its contract_version is {version!r}; os_acc has "
+                f"{base.CONTRACT_VERSION}",
             )
         )
         return None
@@ -210,8 +218,8 @@ def _fits(version: object) -> bool:
         isinstance(version, tuple)
         and len(version) == 2
         and all(type(part) is int for part in version)
-        and version[0] == base.API_VERSION[0]
-        and version[1] <= base.API_VERSION[1]
+        and version[0] == base.CONTRACT_VERSION[0]
+        and _FIRST_MINOR <= version[1] <= base.CONTRACT_VERSION[1]
     )
 
 

@@ -8,9 +8,12 @@ restoring, reports.
 
 A vendor ships a package with an entry point in the namespace ``os_acc``::
 
-    [entry_points]
-    os_acc =
-        acme = acme_accelerator.plugin:AcmePlugin
+    [project.entry-points.os_acc]
+    acme = "acme_accelerator.plugin:AcmePlugin"
+
+``__all__`` of this module is the contract, and a plugin imports its names from
+here. :class:`os_acc.privsep.Context` belongs to it, for privileged code of the
+vendor's own. Both are frozen: ``doc/source/contributor/plugins.rst`` has the rules.
 """
 
 from __future__ import annotations
@@ -19,118 +22,190 @@ import abc
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from oslo_config import cfg
 
-from os_acc.objects.claim import NamedFunction, UsableFunction
-from os_acc.objects.device import Device, Handle, RejectedDevice
-from os_acc.objects.image import Bitstream
-from os_acc.objects.pci import PciAddress
+from os_acc.exception import (
+    BitstreamError,
+    ChangeReason,
+    DeviceChanged,
+    DeviceGone,
+    DeviceInUse,
+    DeviceStuck,
+    ErrorReason,
+    Fault,
+    HostError,
+    HostStepFailed,
+    ImageReason,
+    ImageUnusable,
+    OsAccError,
+    ProgrammingFailed,
+    ProgrammingReason,
+    StepReason,
+)
+from os_acc.objects.candidate import DeviceTags, MatchedFunction, UsableFunction
+from os_acc.objects.device import AttachHandle, Device, RejectedDevice, RejectReason
+from os_acc.objects.image import Bitstream, Header, Image, ImageFormat
+from os_acc.objects.numa import NUMAPolicy
+from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity, PciRole
 from os_acc.objects.region import Region
 
-#: The version of this contract: (major, minor). A plugin is loaded if its major
-#: is the same and its minor not higher.
-API_VERSION = (1, 2)
+__all__ = [
+    "CONTRACT_VERSION",
+    "AttachHandle",
+    "Bitstream",
+    "BitstreamError",
+    "Candidates",
+    "ChangeReason",
+    "Device",
+    "DeviceChanged",
+    "DeviceGone",
+    "DeviceInUse",
+    "DeviceStuck",
+    "DeviceTags",
+    "ErrorReason",
+    "Fault",
+    "Header",
+    "HostError",
+    "HostStepFailed",
+    "Image",
+    "ImageFormat",
+    "ImageReason",
+    "ImageUnusable",
+    "MatchedFunction",
+    "NUMAPolicy",
+    "OsAccError",
+    "PciAddress",
+    "PciFunction",
+    "PciIdentity",
+    "PciRole",
+    "PluginBase",
+    "PrivilegedSteps",
+    "ProgrammingFailed",
+    "ProgrammingReason",
+    "Region",
+    "RejectReason",
+    "RejectedDevice",
+    "StepReason",
+    "UsableFunction",
+]
+
+#: The version of this contract: (major, minor).
+CONTRACT_VERSION: Final = (1, 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
-    """The usable functions that the operator named, for a plugin to select from.
+    """The functions that a plugin selects its devices from.
 
-    ``claims`` are sorted by address; each contains a function and all functions
-    that a guest must get along with it.
-
-    :ivar root: parent directory of ``/sys``; ``/`` except in tests.
-    :ivar regions: the FPGA regions of leased functions. They are in use by
-        guests; the host may not be able to read them.
-    :ivar named: every function that the operator named, sorted by address. The
-        function that names a device must not depend on which ones are usable
-        at the moment: the provider has that name. Since version 1.2.
-    :ivar places: the functions that name recorded providers. Among several
-        functions that could name a device, prefer one of these. Since version
-        1.2.
+    :ivar usable: the functions that may be attached to a guest, sorted by address,
+        without those that another plugin has taken. A plugin takes functions from
+        here alone.
+    :ivar matched: all functions that ``[os_acc] device_spec`` matches, usable or
+        not, sorted by address.
+    :ivar provider_addresses: the functions on the host that recorded providers are
+        named after. See :class:`Device` for its use.
+    :ivar leased_regions: the regions of leased functions of this plugin, by the
+        address of the function. The host may be unable to read them while a guest
+        has the function. ``function_id`` is None after a reboot.
     """
 
-    claims: tuple[UsableFunction, ...]
-    root: str = "/"
-    regions: Mapping[PciAddress, Region] = dataclasses.field(
+    usable: tuple[UsableFunction, ...]
+    matched: tuple[MatchedFunction, ...] = ()
+    provider_addresses: frozenset[PciAddress] = frozenset()
+    leased_regions: Mapping[PciAddress, Region] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    named: tuple[NamedFunction, ...] = ()
-    places: frozenset[PciAddress] = frozenset()
 
 
 class PrivilegedSteps(Protocol):
-    """Privileged steps that the library performs for a programming plugin.
+    """The library's privileged steps for :meth:`PluginBase.program`.
 
-    Each is bound to one plug: its deadline, its locks, its journal.
+    They belong to one plug, with its deadline, its locks and its journal. A plugin
+    lets their errors pass.
     """
 
-    def reconfigure(self, region: Region, bitstream: Bitstream) -> None:
-        """Have the kernel's DFL driver program a region.
+    def program_dfl_port(self, region: Region, bitstream: Bitstream) -> None:
+        """Program a port through the FPGA Management Engine (``dfl-pci``).
 
+        :raises ImageUnusable: the file was altered, or is for another interface.
         :raises ProgrammingFailed: the hardware rejected the bitstream.
-        :raises HostError: the host refused it.
+        :raises HostError: the kernel refused the step.
         """
 
     def load_xclbin(self, region: Region, bitstream: Bitstream) -> None:
-        """Have XRT's tools load an xclbin into the user partition of a card.
+        """Load an xclbin into the user partition of a card, with XRT's tools.
 
+        :raises ImageUnusable: the file was altered, or is for another interface.
         :raises ProgrammingFailed: the card rejected the xclbin; the message is
             XRT's.
-        :raises HostError: the host refused it.
+        :raises HostError: the host refused the step.
         """
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the deadline of the plug; 0.0 when it has passed."""
 
 
 class PluginBase(abc.ABC):
     """A family of devices.
 
-    A plugin is instantiated once for each ``initialize()``; its methods are
-    called from several threads. An exception from one of them sets the plugin,
-    or the device concerned, aside; it never stops the others.
+    A plugin is instantiated once for each ``initialize()``. Its methods are called
+    from several threads, without privileges, and with a time limit: a call that
+    exceeds it is abandoned, and the plugin gets no other call until it returns.
+    A plugin that fails never stops the others.
 
-    :param options: the plugin's group in the configuration.
+    :param name: the name of its entry point.
+    :param conf: its options, the group ``[os_acc_<name>]`` of the configuration.
+    :param root: the directory with ``/sys``, ``/proc``, ``/dev`` and ``/run``; ``/``
+        except in tests. A plugin reads every file below it.
     """
 
-    #: The version of the contract for which the plugin was written.
-    api_version: ClassVar[tuple[int, int]] = API_VERSION
-    #: Its options, in the group ``[os_acc_<name of the entry point>]``.
+    #: The version of the contract for which the plugin was written: (major, minor).
+    #: Each plugin declares it. It is loaded if its major number is that of
+    #: :data:`CONTRACT_VERSION`, and its minor number is not higher.
+    contract_version: ClassVar[tuple[int, int]]
+    #: Its options.
     options: ClassVar[Sequence[cfg.Opt]] = ()
-    #: True if an intact region always reports its contents. A region that reports
-    #: none is then partly programmed, and only used by requests that program it.
-    is_always_readable: ClassVar[bool] = False
-    #: A generic plugin only gets functions that no other plugin takes.
-    generic: ClassVar[bool] = False
+    #: Whether an intact region always reports a ``function_id``. A region that
+    #: reports none is then partly programmed, and is programmed before its use.
+    always_reports_function_id: ClassVar[bool] = False
+    #: Whether the plugin only gets functions that no other plugin takes.
+    is_fallback: ClassVar[bool] = False
 
-    def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
+    def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
         self.name = name
-        self.conf = options
+        self.conf = conf
+        self.root = root
 
     @abc.abstractmethod
     def discover(self, candidates: Candidates) -> Iterable[Device | RejectedDevice]:
         """Return the devices that this plugin takes from the candidates.
 
-        The method must be read-only and fast: it runs at each plug. Use
-        :meth:`Claim.handle` to create the handles of a device. A plugin rejects a
-        device that it recognises but cannot serve, with a reason: then no other
-        plugin offers it.
+        The method is read-only and fast: it runs at each plug, for 10 seconds at
+        most. A plugin rejects a function of ``candidates.usable`` that it recognises
+        but cannot serve, so that no other plugin offers it.
+
+        After any exception, and after a device that is invalid, the plugin offers
+        nothing in this scan.
         """
 
-    def prepare(self, handle: Handle) -> None:
-        """Prepare the device before it is unbound from its host driver.
+    def prepare(self, handle: AttachHandle) -> None:
+        """Prepare an accelerator before its functions leave their host drivers.
 
-        The intent is on disk when this method is called. It may be called again
-        after a crash, and has to be idempotent; :meth:`release` is its inverse.
+        It may be called again after a crash, and is idempotent; :meth:`release` is
+        its inverse. After any exception the plug fails, and is rolled back.
         """
         del handle
 
-    def read_region(self, root: str, region: Region) -> Region | None:
-        """Return the contents of a region, read from hardware; None: unreadable.
+    def read_region(self, region: Region) -> Region | None:
+        """Return the region as the hardware reports it now; None: unreadable.
 
-        It is called before and after :meth:`program`.
+        It is called before and after :meth:`program`. The result differs from
+        ``region`` in ``interface_id`` and ``function_id`` alone, unless the card was
+        replaced. After any exception the plug fails.
         """
-        del root, region
+        del region
         return None
 
     def program(
@@ -140,12 +215,19 @@ class PluginBase(abc.ABC):
 
         The library has locked the card, verified the file and recorded the region
         as unverified; it reads the region back afterwards.
+
+        :raises BitstreamError: this bitstream cannot be programmed here. Nothing was
+            written; the same holds for DeviceGone, DeviceChanged and DeviceInUse,
+            which must not be raised once something was written.
+        :raises ProgrammingFailed: the hardware did not accept it. After this error
+            and any other one the region remains unverified.
         """
         raise NotImplementedError(f"{self.name} programs nothing: {region}")
 
-    def release(self, handle: Handle) -> None:
-        """Undo :meth:`prepare`, once the device is back with its driver.
+    def release(self, handle: AttachHandle) -> None:
+        """Undo :meth:`prepare`, once the functions are back with their drivers.
 
-        It is also called after a :meth:`prepare` that failed or never ran.
+        It is idempotent, and is also called after a :meth:`prepare` that failed or
+        never ran. After any exception the device is quarantined.
         """
         del handle

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from os_acc import exception
 from os_acc.host import dfl, vfio
-from os_acc.objects.claim import UsableFunction
+from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.dfl import DRIVER, is_product
 from os_acc.objects.image import Bitstream, ImageFormat
@@ -26,27 +26,27 @@ from os_acc.plugins import base, fpga
 class DflPlugin(base.PluginBase):
     """One provider for each region: a card, or one of its ports."""
 
-    api_version: ClassVar[tuple[int, int]] = (1, 1)
+    contract_version: ClassVar[tuple[int, int]] = (1, 2)
     # ``afu_id`` is unreadable while the port is in reset, as after a failure.
-    is_always_readable: ClassVar[bool] = True
+    always_reports_function_id: ClassVar[bool] = True
 
     def discover(
         self, candidates: base.Candidates
     ) -> Iterable[Device | RejectedDevice]:
         """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
-        for claim in candidates.claims:
-            recorded = candidates.regions.get(claim.function.address)
+        for usable in candidates.usable:
+            recorded = candidates.leased_regions.get(usable.function.address)
             if recorded is not None:
-                if claim.parent.identity.may_be(recorded.identity):
-                    yield fpga.device(self.name, claim, recorded)
-            elif claim.function.driver == DRIVER:
-                yield self._port(candidates.root, claim)
-            elif is_product(claim.function.identity):
-                yield self._away(claim)
+                if usable.parent.identity.may_be(recorded.identity):
+                    yield fpga.device(self.name, usable, recorded)
+            elif usable.function.driver == DRIVER:
+                yield self._port(usable)
+            elif is_product(usable.function.identity):
+                yield self._away(usable)
 
-    def read_region(self, root: str, region: Region) -> Region | None:
+    def read_region(self, region: Region) -> Region | None:
         """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
-        card = dfl.read_card(root, region.card)
+        card = dfl.read_card(self.root, region.card)
         port = card.port(region.number) if card else None
         if card is None or port is None:
             return None
@@ -63,16 +63,16 @@ class DflPlugin(base.PluginBase):
                 f"image {bitstream.image} is an xclbin, which {region} cannot take",
                 reason=exception.ImageReason.MISMATCH,
             )
-        steps.reconfigure(region, bitstream)
+        steps.program_dfl_port(region, bitstream)
 
-    def _port(self, root: str, claim: UsableFunction) -> Device | RejectedDevice:
-        address = claim.function.address
+    def _port(self, usable: UsableFunction) -> Device | RejectedDevice:
+        address = usable.function.address
         try:
-            card = dfl.read_card(root, claim.parent.address)
+            card = dfl.read_card(self.root, usable.parent.address)
         except exception.HostStepFailed as error:
-            return fpga.unreadable(claim, error)
+            return fpga.unreadable(usable, error)
         if card is None:
-            return _unseen(claim)
+            return _unseen(usable)
         if card.manager is not None and card.interface_id is None:
             # The card could be programmed with a bitstream for another one.
             return RejectedDevice(
@@ -85,26 +85,26 @@ class DflPlugin(base.PluginBase):
             return RejectedDevice(address, RejectReason.SEVERAL_REGIONS, detail)
         region = Region(
             card=card.address,
-            identity=claim.parent.identity,
+            identity=usable.parent.identity,
             number=ports[0].number,
             interface_id=card.interface_id,
             function_id=ports[0].function_id,
         )
-        return fpga.device(self.name, claim, region)
+        return fpga.device(self.name, usable, region)
 
-    def _away(self, claim: UsableFunction) -> Device | RejectedDevice:
+    def _away(self, usable: UsableFunction) -> Device | RejectedDevice:
         """Handle a function whose region the host cannot read now."""
-        if vfio.is_vfio_driver(claim.function.driver) and not claim.tags.prebound:
+        if vfio.is_vfio_driver(usable.function.driver) and not usable.tags.prebound:
             # Only leased functions are candidates on a VFIO driver. Without a recorded
             # region, a guest holds it, and the lease was made later.
-            return fpga.device(self.name, claim, None)
-        return _unseen(claim)
+            return fpga.device(self.name, usable, None)
+        return _unseen(usable)
 
 
-def _unseen(claim: UsableFunction) -> RejectedDevice:
+def _unseen(usable: UsableFunction) -> RejectedDevice:
     """Reject a function with unknown contents, so that no other plugin offers it."""
-    driver, parent = claim.function.driver, claim.parent.address
+    driver, parent = usable.function.driver, usable.parent.address
     detail = f"bound to {driver}" if driver else "it has no driver"
     if driver == DRIVER:
         detail = f"there is no FPGA Management Engine at {parent}"
-    return RejectedDevice(claim.function.address, RejectReason.UNSEEN_REGION, detail)
+    return RejectedDevice(usable.function.address, RejectReason.UNSEEN_REGION, detail)

@@ -7,34 +7,34 @@ from __future__ import annotations
 from typing import Final
 
 from os_acc import exception
-from os_acc.objects.claim import UsableFunction
+from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.region import Region
 
 RESOURCE_CLASS: Final = "CUSTOM_ACCELERATOR_FPGA"
 
 
-def device(plugin_name: str, claim: UsableFunction, region: Region | None) -> Device:
+def device(plugin_name: str, usable: UsableFunction, region: Region | None) -> Device:
     """Return a provider for the only function of a region.
 
     :param region: None: the type and contents of the region are unknown.
     """
-    identity = claim.function.identity
+    identity = usable.function.identity
     trait = f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"
     return Device(
         plugin=plugin_name,
-        address=claim.function.address,
+        address=usable.function.address,
         identity=identity,
-        resource_class=claim.tags.resource_class or RESOURCE_CLASS,
-        traits=claim.tags.traits | {trait},
-        handles=(claim.handle(),),
-        numa_node=claim.function.numa_node,
+        resource_class=usable.tags.resource_class or RESOURCE_CLASS,
+        traits=usable.tags.traits | {trait},
+        handles=(usable.handle(),),
+        numa_node=usable.function.numa_node,
         region=region,
     )
 
 
 def unreadable(
-    claim: UsableFunction, error: exception.HostStepFailed
+    usable: UsableFunction, error: exception.HostStepFailed
 ) -> RejectedDevice:
     """Reject a single unreadable card on behalf of this plugin.
 
@@ -43,5 +43,5 @@ def unreadable(
     guest.
     """
     return RejectedDevice(
-        claim.function.address, RejectReason.UNREADABLE, error.message
+        usable.function.address, RejectReason.UNREADABLE, error.message
     )

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
-from os_acc.objects.claim import NamedFunction, UsableFunction
+from os_acc.objects.candidate import MatchedFunction, UsableFunction
 from os_acc.objects.device import Device
 from os_acc.objects.pci import PciAddress, PciFunction
 from os_acc.plugins import base
@@ -51,85 +51,87 @@ def accelerator_type(function: PciFunction) -> str:
 class PciPlugin(base.PluginBase):
     """One provider for each card; its functions are the capacity."""
 
-    generic: ClassVar[bool] = True
+    contract_version: ClassVar[tuple[int, int]] = (1, 2)
+    is_fallback: ClassVar[bool] = True
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        named: defaultdict[PciAddress, dict[_Offer, PciFunction]] = defaultdict(dict)
-        for each in candidates.named:
+        matched: defaultdict[PciAddress, dict[_Offer, PciFunction]] = defaultdict(dict)
+        for each in candidates.matched:
             if each.function.address != each.parent.address:
                 # Keep the first one: they are sorted.
-                named[each.parent.address].setdefault(_offer(each), each.function)
-        in_order = sorted(candidates.claims, key=_card)
-        for _, claims in itertools.groupby(in_order, key=_card):
+                matched[each.parent.address].setdefault(_offer(each), each.function)
+        in_order = sorted(candidates.usable, key=_card)
+        for _, of_card in itertools.groupby(in_order, key=_card):
             # Functions of one card with different tags need different providers: a
             # provider has one resource class and one set of traits.
             offers: defaultdict[_Offer, list[UsableFunction]] = defaultdict(list)
-            for claim in claims:
-                offers[_offer(claim)].append(claim)
-            of_card = named[claim.parent.address]
-            yield from self._devices(offers, of_card, candidates.places)
+            for usable in of_card:
+                offers[_offer(usable)].append(usable)
+            vfs = matched[usable.parent.address]
+            yield from self._devices(offers, vfs, candidates.provider_addresses)
 
     def _devices(
         self,
         offers: Mapping[_Offer, list[UsableFunction]],
-        named: Mapping[_Offer, PciFunction],
-        on_record: frozenset[PciAddress],
+        matched: Mapping[_Offer, PciFunction],
+        recorded: frozenset[PciAddress],
     ) -> Iterator[Device]:
         for offer in sorted(offers):
             resource_class, traits = offer
             alike = sorted(offers[offer], key=_own_address)
-            place = _place(offer, alike[0].parent, named, on_record)
+            origin = _origin(offer, alike[0].parent, matched, recorded)
             yield Device(
                 plugin=self.name,
-                address=place.address,
-                identity=place.identity,
+                address=origin.address,
+                identity=origin.identity,
                 resource_class=resource_class,
                 traits=frozenset(traits),
-                handles=tuple(claim.handle() for claim in alike),
+                handles=tuple(usable.handle() for usable in alike),
                 numa_node=alike[0].function.numa_node,
             )
 
 
-def _place(
+def _origin(
     offer: _Offer,
     card: PciFunction,
-    named: Mapping[_Offer, PciFunction],
-    on_record: frozenset[PciAddress],
+    matched: Mapping[_Offer, PciFunction],
+    recorded: frozenset[PciAddress],
 ) -> PciFunction:
     """Return the function that names the provider of one of a card's offers.
 
     The card itself names its only offer; several offers need a function each.
-    All named VFs count, usable or not, and a recorded provider keeps its
+    All matched VFs count, usable or not, and a recorded provider keeps its
     function.
 
-    :param named: the first VF of each offer of the card, lowest first; empty if
-        the card is offered as a whole.
+    :param matched: the first matched VF of each offer of the card, lowest first;
+        empty if the card is offered as a whole.
+    :param recorded: the functions that recorded providers are named after.
     """
-    own = named.get(offer, card)
-    if own.address in on_record:
+    own = matched.get(offer, card)
+    if own.address in recorded:
         return own
-    is_first = own == next(iter(named.values()), card)
-    if len(named) <= 1 or (is_first and card.address in on_record):
+    is_first = own == next(iter(matched.values()), card)
+    if len(matched) <= 1 or (is_first and card.address in recorded):
         return card
     return own
 
 
-def _own_address(claim: UsableFunction) -> tuple[int, int, int, int]:
-    return claim.function.address.parts
+def _own_address(usable: UsableFunction) -> tuple[int, int, int, int]:
+    return usable.function.address.parts
 
 
-def _card(claim: UsableFunction) -> tuple[int, int, int, int]:
-    return claim.parent.address.parts
+def _card(usable: UsableFunction) -> tuple[int, int, int, int]:
+    return usable.parent.address.parts
 
 
-def _offer(claim: UsableFunction | NamedFunction) -> _Offer:
-    identity = claim.function.identity
-    kind = accelerator_type(claim.function)
+def _offer(usable: UsableFunction | MatchedFunction) -> _Offer:
+    identity = usable.function.identity
+    kind = accelerator_type(usable.function)
     return (
-        claim.tags.resource_class or f"CUSTOM_ACCELERATOR_{kind}",
+        usable.tags.resource_class or f"CUSTOM_ACCELERATOR_{kind}",
         tuple(
             sorted(
-                claim.tags.traits
+                usable.tags.traits
                 | {f"CUSTOM_PCI_{identity.vendor:04X}_{identity.product:04X}"}
             )
         ),

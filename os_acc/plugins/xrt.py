@@ -19,7 +19,7 @@ from os_acc import exception
 from os_acc.bitstreams.shared_options import XRT_TOOLS
 from os_acc.host import xrt
 from os_acc.host.function import read_function
-from os_acc.objects.claim import UsableFunction
+from os_acc.objects.candidate import UsableFunction
 from os_acc.objects.device import Device, RejectedDevice, RejectReason
 from os_acc.objects.image import Bitstream, ImageFormat
 from os_acc.objects.pci import PciAddress
@@ -33,33 +33,33 @@ _Found: TypeAlias = Iterator[Device | RejectedDevice]
 class XrtPlugin(base.PluginBase):
     """One provider for each user function."""
 
-    api_version: ClassVar[tuple[int, int]] = (1, 1)
+    contract_version: ClassVar[tuple[int, int]] = (1, 2)
     options: ClassVar[Sequence[cfg.Opt]] = (XRT_TOOLS,)
 
     def discover(
         self, candidates: base.Candidates
     ) -> Iterable[Device | RejectedDevice]:
         """See :meth:`os_acc.plugins.base.PluginBase.discover`."""
-        for claim in candidates.claims:
-            if claim.function.identity.vendor == VENDOR:
-                recorded = candidates.regions.get(claim.function.address)
+        for usable in candidates.usable:
+            if usable.function.identity.vendor == VENDOR:
+                recorded = candidates.leased_regions.get(usable.function.address)
                 try:
-                    yield from self._function(candidates.root, claim, recorded)
+                    yield from self._function(usable, recorded)
                 except exception.HostStepFailed as error:
-                    yield fpga.unreadable(claim, error)
+                    yield fpga.unreadable(usable, error)
 
-    def read_region(self, root: str, region: Region) -> Region | None:
+    def read_region(self, region: Region) -> Region | None:
         """See :meth:`os_acc.plugins.base.PluginBase.read_region`."""
-        card = xrt.read_management(root, region.card)
+        card = xrt.read_management(self.root, region.card)
         place = dataclasses.replace(region.card, function=region.number)
-        user = read_function(root, place)
+        user = read_function(self.root, place)
         if card is None or user is None or user.driver != USER_DRIVER:
             return None
         return dataclasses.replace(
             region,
             identity=card.function.identity,
             interface_id=card.interface_id,
-            function_id=xrt.read_xclbin(root, user.address),
+            function_id=xrt.read_xclbin(self.root, user.address),
         )
 
     def program(
@@ -73,11 +73,9 @@ class XrtPlugin(base.PluginBase):
             )
         steps.load_xclbin(region, bitstream)
 
-    def _function(
-        self, root: str, claim: UsableFunction, recorded: Region | None
-    ) -> _Found:
-        function = claim.function
-        management = _management_among(root, claim)
+    def _function(self, usable: UsableFunction, recorded: Region | None) -> _Found:
+        function = usable.function
+        management = _management_among(self.root, usable)
         if management == function.address:
             yield RejectedDevice(management, RejectReason.MANAGEMENT)
         elif management is not None:
@@ -87,17 +85,17 @@ class XrtPlugin(base.PluginBase):
                 f"the management function {management} is in it",
             )
         elif recorded is not None and recorded.card.same_slot(function.address):
-            yield fpga.device(self.name, claim, recorded)
+            yield fpga.device(self.name, usable, recorded)
         elif function.driver == USER_DRIVER:
-            yield self._user(root, claim)
+            yield self._user(usable)
 
-    def _user(self, root: str, claim: UsableFunction) -> Device | RejectedDevice:
-        address = claim.function.address
-        card = xrt.management_of(root, claim.function)
+    def _user(self, usable: UsableFunction) -> Device | RejectedDevice:
+        address = usable.function.address
+        card = xrt.management_of(self.root, usable.function)
         if card is None:
             # Its management function belongs to an outer host, or has no driver: the
             # guest uses the contents as they are.
-            return fpga.device(self.name, claim, None)
+            return fpga.device(self.name, usable, None)
         if card.interface_id is None:
             return RejectedDevice(address, RejectReason.NO_INTERFACE, card.why)
         region = Region(
@@ -105,14 +103,14 @@ class XrtPlugin(base.PluginBase):
             identity=card.function.identity,
             number=address.function,
             interface_id=card.interface_id,
-            function_id=xrt.read_xclbin(root, address),
+            function_id=xrt.read_xclbin(self.root, address),
         )
-        return fpga.device(self.name, claim, region)
+        return fpga.device(self.name, usable, region)
 
 
-def _management_among(root: str, claim: UsableFunction) -> PciAddress | None:
+def _management_among(root: str, usable: UsableFunction) -> PciAddress | None:
     """Return the management function among the functions to attach, or None."""
-    for address in (claim.function.address, *claim.members):
+    for address in (usable.function.address, *usable.members):
         function = read_function(root, address)
         if function is not None and xrt.is_management(root, function):
             return address

@@ -24,7 +24,7 @@ from os_acc import exception, privsep
 from os_acc.bitstreams import options
 from os_acc.bitstreams import shared_options as shared
 from os_acc.objects import device_spec
-from os_acc.objects.claim import DeviceTags
+from os_acc.objects.candidate import DeviceTags
 from os_acc.objects.device_spec import DeviceSpec
 from os_acc.objects.pci import PciAddress, PciFunction, PciIdentity
 from os_acc.privsep import functions, kernel

@@ -12,7 +12,7 @@ from os_acc import exception
 from os_acc.numa.affinity import GuestCells, allows
 from os_acc.numa.nearest import EqualDevices, GroupDemand, divide
 from os_acc.numa.policies import NOTHING_SAID, Policies
-from os_acc.objects.device import Handle, Provider
+from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.numa import Affinity, NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.request import title
@@ -32,7 +32,7 @@ class SelectedDevice:
 
     wanted: GroupAllocation
     provider: Provider
-    handle: Handle
+    handle: AttachHandle
     affinity: Affinity | None = None
 
 
@@ -86,7 +86,7 @@ class DeviceSelector:
             ]
         return tuple(chosen)
 
-    def _shelves(self, free: Mapping[str, Sequence[Handle]]) -> list[_Shelf]:
+    def _shelves(self, free: Mapping[str, Sequence[AttachHandle]]) -> list[_Shelf]:
         """Group free devices that are interchangeable for the guest."""
         shelves: dict[object, _Shelf] = {}
         for provider, handles in free.items():
@@ -113,18 +113,18 @@ class DeviceSelector:
             ),
         )
 
-    def _allows(self, wanted: GroupAllocation, handle: Handle) -> bool:
+    def _allows(self, wanted: GroupAllocation, handle: AttachHandle) -> bool:
         policy = self.policies.effective(wanted, handle)
         return allows(policy, self.guest.affinity(handle.numa_node))
 
-    def _affinity(self, handle: Handle) -> Affinity | None:
+    def _affinity(self, handle: AttachHandle) -> Affinity | None:
         return self.guest.affinity(handle.numa_node) if self.guest.cells else None
 
     def _unmet(
         self,
         wanted: GroupAllocation,
         provider: Provider,
-        free: Sequence[Handle],
+        free: Sequence[AttachHandle],
         got: int,
     ) -> exception.NoDeviceAvailable:
         policies = {self.policies.effective(wanted, each).value for each in free}
@@ -140,7 +140,7 @@ class DeviceSelector:
             reason=exception.NoDeviceReason.NUMA_POLICY,
         )
 
-    def _found(self, free: Sequence[Handle]) -> str:
+    def _found(self, free: Sequence[AttachHandle]) -> str:
         """Describe free devices by cell, shortened: a card may have hundreds of VFs."""
         places: dict[int | None, list[str]] = {}
         for each in free:
@@ -161,9 +161,9 @@ class _Shelf:
 
     provider: str
     node: int | None
-    handles: list[Handle]
+    handles: list[AttachHandle]
 
-    def take(self, number: int) -> list[Handle]:
+    def take(self, number: int) -> list[AttachHandle]:
         """Remove and return the first ``number`` devices."""
         taken, self.handles = self.handles[:number], self.handles[number:]
         return taken
@@ -184,7 +184,7 @@ def _check_offered(
 def _check_enough(
     wanted: Sequence[GroupAllocation],
     providers: Mapping[str, Provider],
-    free: Mapping[str, Sequence[Handle]],
+    free: Mapping[str, Sequence[AttachHandle]],
 ) -> None:
     left = {uuid: len(handles) for uuid, handles in free.items()}
     for each in wanted:
@@ -198,7 +198,7 @@ def _check_enough(
             )
 
 
-def _free(provider: Provider, taken: frozenset[PciAddress]) -> Iterator[Handle]:
+def _free(provider: Provider, taken: frozenset[PciAddress]) -> Iterator[AttachHandle]:
     return (
         handle
         for handle in provider.device.handles

@@ -131,7 +131,7 @@ def _encode_programming(programming: Programming) -> dict[str, Any]:
         "image_id": programming.image_id,
         "hash_algo": programming.hash_algo,
         "hash_value": programming.hash_value,
-        "functions": [str(each) for each in region.functions],
+        "functions": [str(each) for each in region.pci_functions],
         "is_exact": programming.is_exact,
         "boot_id": programming.boot_id,
     }
@@ -147,7 +147,7 @@ def _decode_programming(fields: Mapping[str, Any] | None) -> Programming | None:
             number=fields["number"],
             interface_id=fields["interface_id"],
             function_id=fields["held"],
-            functions=tuple(map(PciAddress.parse, fields["functions"])),
+            pci_functions=tuple(map(PciAddress.parse, fields["functions"])),
         ),
         function_id=fields["function_id"],
         image_id=fields["image_id"],

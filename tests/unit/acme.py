@@ -11,44 +11,45 @@ from typing import ClassVar
 
 from oslo_config import cfg
 
-from os_acc.objects.claim import UsableFunction
-from os_acc.objects.device import Device, Handle
+from os_acc.objects.candidate import UsableFunction
+from os_acc.objects.device import AttachHandle, Device
 from os_acc.objects.pci import PciAddress
 from os_acc.plugins import base
 
 XILINX = 0x10EE
 
 
-def device(plugin: base.PluginBase, claim: UsableFunction) -> Device:
+def device(plugin: base.PluginBase, usable: UsableFunction) -> Device:
     return Device(
         plugin=plugin.name,
-        address=claim.function.address,
-        identity=claim.function.identity,
+        address=usable.function.address,
+        identity=usable.function.identity,
         resource_class="CUSTOM_ACCELERATOR_ACME",
         traits=frozenset({"CUSTOM_ACME"}),
-        handles=(claim.handle(),),
-        numa_node=claim.function.numa_node,
+        handles=(usable.handle(),),
+        numa_node=usable.function.numa_node,
     )
 
 
 class Acme(base.PluginBase):
     """Takes every card of one vendor."""
 
+    contract_version = (1, 2)
     options: ClassVar[Sequence[cfg.Opt]] = (cfg.IntOpt("vendor", default=XILINX),)
 
-    def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
-        super().__init__(name, options)
-        self.calls: list[tuple[str, Handle]] = []
+    def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
+        super().__init__(name, conf, root)
+        self.calls: list[tuple[str, AttachHandle]] = []
 
     def discover(self, candidates: base.Candidates) -> Iterable[Device]:
-        for claim in candidates.claims:
-            if claim.function.identity.vendor == self.conf.vendor:
-                yield device(self, claim)
+        for usable in candidates.usable:
+            if usable.function.identity.vendor == self.conf.vendor:
+                yield device(self, usable)
 
-    def prepare(self, handle: Handle) -> None:
+    def prepare(self, handle: AttachHandle) -> None:
         self.calls.append(("prepare", handle))
 
-    def release(self, handle: Handle) -> None:
+    def release(self, handle: AttachHandle) -> None:
         self.calls.append(("release", handle))
 
 
@@ -59,33 +60,48 @@ class Rival(Acme):
 
 
 class Newer(Acme):
-    api_version = (1, base.API_VERSION[1] + 1)
+    contract_version = (1, base.CONTRACT_VERSION[1] + 1)
+
+
+class Older(Acme):
+    """It is for a version that was never published."""
+
+    contract_version = (1, 1)
+
+
+class Undeclared(base.PluginBase):
+    """It does not say for which version it was written."""
+
+    def discover(self, candidates: base.Candidates) -> Iterable[Device]:
+        return ()
 
 
 class Other(Acme):
-    api_version = (2, 0)
+    contract_version = (2, 0)
 
 
-class Untold(Acme):
-    api_version = "1.0"  # type: ignore[assignment]
+class Malformed(Acme):
+    contract_version = "1.0"  # type: ignore[assignment]
 
 
 class FailsToStart(Acme):
-    def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
+    def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
         raise RuntimeError("no licence")
 
 
 class Abstract(base.PluginBase):
     """It has forgotten discover()."""
 
+    contract_version = (1, 2)
+
 
 class NoPlugin:
     """It is not derived from the base class."""
 
-    api_version = base.API_VERSION
+    contract_version = base.CONTRACT_VERSION
     options = ()
 
-    def __init__(self, name: str, options: object) -> None:
+    def __init__(self, name: str, conf: object, root: str) -> None:
         self.name = name
 
 
@@ -101,13 +117,13 @@ class Leaves(Acme):
 
 
 class FailsToPrepare(Acme):
-    def prepare(self, handle: Handle) -> None:
+    def prepare(self, handle: AttachHandle) -> None:
         super().prepare(handle)
         raise RuntimeError("cannot prepare")
 
 
 class FailsToRelease(Acme):
-    def release(self, handle: Handle) -> None:
+    def release(self, handle: AttachHandle) -> None:
         super().release(handle)
         raise RuntimeError("cannot release")
 
@@ -188,6 +204,6 @@ class NeverReturns(Acme):
 class HangsInItsMaking(Acme):
     """Hangs before it is there, until the same gate is opened."""
 
-    def __init__(self, name: str, options: cfg.ConfigOpts.GroupAttr) -> None:
+    def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
         NeverReturns.gate.wait()
-        super().__init__(name, options)
+        super().__init__(name, conf, root)

@@ -43,7 +43,7 @@ def host() -> HostSpec:
 class TwoFunctions(base.PluginBase):
     """Its hardware is what is kept here."""
 
-    api_version = (1, 1)
+    contract_version = (1, 2)
     holds = POWER_ON
     programmed: list[str]
 
@@ -53,11 +53,11 @@ class TwoFunctions(base.PluginBase):
         """Both functions are handles of one device."""
         claims = [
             claim
-            for claim in candidates.claims
+            for claim in candidates.usable
             if claim.function.identity.numbers[:2] == (_VENDOR, _PRODUCT)
         ]
         card = PciAddress.parse(_MANAGEMENT)
-        if any(claim.function.address == card for claim in candidates.claims):
+        if any(claim.function.address == card for claim in candidates.usable):
             yield RejectedDevice(card, RejectReason.MANAGEMENT)
         if not claims:
             return
@@ -74,7 +74,7 @@ class TwoFunctions(base.PluginBase):
             region=Region(card, identity, 0, INTERFACE, type(self).holds, both),
         )
 
-    def read_region(self, root: str, region: Region) -> Region | None:
+    def read_region(self, region: Region) -> Region | None:
         """Its port to the host shows it, whoever has the functions."""
         return dataclasses.replace(region, function_id=type(self).holds)
 

@@ -95,7 +95,7 @@ class CheckContext:
     @functools.cached_property
     def plugins(self) -> plugins.Plugins:
         """The loaded plugins, and the ones set aside."""
-        return plugins.load(self.config, self.settings.enabled_plugins)
+        return plugins.load(self.config, self.root, self.settings.enabled_plugins)
 
     @functools.cached_property
     def image_settings(self) -> options.BitstreamSettings:

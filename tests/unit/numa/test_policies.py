@@ -10,7 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc.numa.policies import Policies
-from os_acc.objects.device import Handle
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.instance import InstanceInfo
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress
@@ -33,7 +33,7 @@ def effective(**said: NUMAPolicy) -> NUMAPolicy:
     flavor = said["guest"].value if "guest" in said else None
     return Policies.of(instance, flavor).effective(
         GroupAllocation("1", "a provider", "FPGA", 1, numa_policy=said.get("group")),
-        Handle(GPU, (GPU,), 1, 0, numa_policy=said.get("device")),
+        AttachHandle(GPU, (GPU,), 1, 0, numa_policy=said.get("device")),
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from os_acc.objects.device import Device, Handle, Provider
+from os_acc.objects.device import AttachHandle, Device, Provider
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding, RecordedState
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.published import NOTHING, PublishedNames
@@ -22,13 +22,13 @@ def place(number: int, function: int = 0) -> PciAddress:
     return PciAddress(0, 0x3B, number, function)
 
 
-def handle(number: int, functions: int = 1) -> Handle:
+def handle(number: int, functions: int = 1) -> AttachHandle:
     members = tuple(place(number, each) for each in range(functions))
-    return Handle(members[0], members, iommu_group=number, numa_node=None)
+    return AttachHandle(members[0], members, iommu_group=number, numa_node=None)
 
 
 def provider(
-    number: int, *handles: Handle, traits: tuple[str, ...] = ("CUSTOM_FAST",)
+    number: int, *handles: AttachHandle, traits: tuple[str, ...] = ("CUSTOM_FAST",)
 ) -> Provider:
     device = Device(
         plugin="pci",
@@ -57,7 +57,10 @@ def region(number: int, holds: str) -> Provider:
 
 
 def lease(
-    of: str, of_handle: Handle, state: LeaseState = LeaseState.HELD, **more: object
+    of: str,
+    of_handle: AttachHandle,
+    state: LeaseState = LeaseState.HELD,
+    **more: object,
 ) -> Lease:
     """A lease on the provider with this uuid; '' as one adopted by hand."""
     made = Lease(

@@ -70,13 +70,13 @@ def test_a_plugin_has_options_of_its_own(make_bench, install):
     install(acme="tests.unit.acme:Acme")
     bench = make_bench()
     config = bench.config()
-    loaded = plugins.load(config, ())
+    loaded = plugins.load(config, "/", ())
     (plugin,) = [each for each in loaded.loaded if each.name == "acme"]
     assert plugin.conf.vendor == acme.XILINX
     config.set_override("vendor", 0x10DE, group="os_acc_acme")
     assert plugin.conf.vendor == 0x10DE
     # Loading them anew, as initialize(reset=True) does, is no conflict.
-    assert len(plugins.load(config, ()).loaded) == 2
+    assert len(plugins.load(config, "/", ()).loaded) == 2
 
 
 def test_options_are_in_the_sample_configuration(install):
@@ -94,10 +94,12 @@ def test_options_are_in_the_sample_configuration(install):
         ("tests.unit.acme:Missing", "does not import"),
         ("tests.unit.no_such_module:Acme", "does not import"),
         ("tests.unit.acme_without_hardware:Acme", "no hardware"),
-        ("tests.unit.acme:Other", "written for version (2, 0)"),
-        ("tests.unit.acme:Newer", "written for version (1, 3)"),
-        ("tests.unit.acme:Untold", "written for version 1.0"),
-        ("tests.unit.acme:XILINX", "written for version None"),
+        ("tests.unit.acme:Other", "its contract_version is (2, 0)"),
+        ("tests.unit.acme:Newer", "its contract_version is (1, 3)"),
+        ("tests.unit.acme:Older", "its contract_version is (1, 1)"),
+        ("tests.unit.acme:Malformed", "its contract_version is '1.0'"),
+        ("tests.unit.acme:Undeclared", "its contract_version is None"),
+        ("tests.unit.acme:XILINX", "its contract_version is None"),
         ("tests.unit.acme:FailsToStart", "no licence"),
         ("tests.unit.acme:Abstract", "abstract"),
         ("tests.unit.acme:NoPlugin", "PluginBase"),

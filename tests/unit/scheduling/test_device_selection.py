@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from os_acc import exception
 from os_acc.numa.affinity import GuestCells
 from os_acc.numa.policies import Policies
-from os_acc.objects.device import Handle, Provider
+from os_acc.objects.device import AttachHandle, Provider
 from os_acc.objects.numa import Affinity, NUMACell, NUMAPolicy, NUMATopology
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.selection import GroupAllocation
@@ -328,7 +328,7 @@ def can_be_served(
 
 
 def effective(
-    wanted: GroupAllocation, handle: Handle, guest: NUMAPolicy | None
+    wanted: GroupAllocation, handle: AttachHandle, guest: NUMAPolicy | None
 ) -> NUMAPolicy:
     return wanted.numa_policy or guest or handle.numa_policy or NUMAPolicy.LEGACY
 

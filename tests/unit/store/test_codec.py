@@ -49,7 +49,7 @@ PROGRAMMINGS = st.builds(
         number=st.integers(0, 7),
         interface_id=st.none() | st.text(),
         function_id=st.none() | st.text(),
-        functions=st.lists(ADDRESSES, max_size=2).map(tuple),
+        pci_functions=st.lists(ADDRESSES, max_size=2).map(tuple),
     ),
     function_id=st.none() | st.text(),
     image_id=st.text(),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A function selected by the operator, and its tags."""
+"""Functions that ``[os_acc] device_spec`` matches, and their tags."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from os_acc.objects.device import Handle
+from os_acc.objects.device import AttachHandle
 from os_acc.objects.numa import NUMAPolicy
 from os_acc.objects.pci import PciAddress, PciFunction
 
@@ -32,8 +32,8 @@ class DeviceTags:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NamedFunction:
-    """A function selected by the operator, usable or not.
+class MatchedFunction:
+    """A function that ``[os_acc] device_spec`` matches, usable or not.
 
     :ivar parent: the PF of a VF, otherwise the function itself.
     """
@@ -45,10 +45,13 @@ class NamedFunction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsableFunction:
-    """A usable function, with the rest of its IOMMU group.
+    """A matched function that may be attached, with the rest of its IOMMU group.
 
-    :ivar parent: the PF of a VF, otherwise the function itself.
-    :ivar members: all functions that are bound to vfio-pci together, sorted.
+    :ivar parent: the PF of a VF, otherwise the function itself; also for a VF
+        inside a guest, where the PF is not visible.
+    :ivar members: all functions that are bound to vfio-pci together, sorted,
+        including the function itself.
+    :ivar iommu_group: the number of the group.
     """
 
     function: PciFunction
@@ -57,9 +60,9 @@ class UsableFunction:
     members: tuple[PciAddress, ...]
     iommu_group: int
 
-    def handle(self) -> Handle:
-        """Return the accelerator of this claim, as attached to a guest."""
-        return Handle(
+    def handle(self) -> AttachHandle:
+        """Return the handle with which the function is attached to a guest."""
+        return AttachHandle(
             address=self.function.address,
             members=self.members,
             iommu_group=self.iommu_group,
