@@ -173,6 +173,10 @@ class PluginBase(abc.ABC):
     #: Whether the plugin only gets functions that no other plugin takes.
     is_fallback: ClassVar[bool] = False
 
+    name: str
+    conf: cfg.ConfigOpts.GroupAttr
+    root: str
+
     def __init__(self, name: str, conf: cfg.ConfigOpts.GroupAttr, root: str) -> None:
         self.name = name
         self.conf = conf

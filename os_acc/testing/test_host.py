@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from oslo_config import cfg
 
-from os_acc import conf, service
+from os_acc import conf, plugins, service
 from os_acc.attach.manager import Manager
 from os_acc.bitstreams import options as bitstreams
 from os_acc.objects.api import AcceleratorEntry
@@ -41,6 +41,15 @@ _REGISTER: Mapping[str, Callable[[cfg.ConfigOpts], None]] = {
 }
 
 
+def _register(config: cfg.ConfigOpts, group: str) -> None:
+    if group in _REGISTER:
+        _REGISTER[group](config)
+        return
+    for plugin_group, options in plugins.list_opts():
+        if plugin_group == group:
+            config.register_opts(options, group=group)
+
+
 def no_files() -> cfg.ConfigOpts:
     """Return a configuration without files."""
     config = cfg.ConfigOpts()
@@ -66,7 +75,8 @@ class TestHost:
 
     :param directory: of the simulated tree, the state and the images.
     :param spec: the hardware; None: the directory has a host already.
-    :param groups: options by group, other than ``[os_acc]``.
+    :param groups: options by group, other than ``[os_acc]``; those of installed
+        plugins too.
     :param read: reads the configuration files, for which options are set.
     :param xrt_tools: directory of programs that stand in for XRT's.
     :param separate_helper: privileged code runs in helper processes, as in
@@ -188,7 +198,7 @@ class TestHost:
         """
         config = self._read()
         for group, values in self._values(options).items():
-            _REGISTER[group](config)
+            _register(config, group)
             for name, value in values.items():
                 config.set_override(name, value, group=group)
         return config

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acme_accelerator import hardware
 from stevedore import ExtensionManager
 
 from os_acc import plugins, service
@@ -18,7 +19,7 @@ from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
 from os_acc.testing import FakeKernel, HostSpec, TestHost, hosts
-from tests.unit import acme_fpga
+from tests.unit import acme_card
 from tests.unit.bitstreams.glance_double import Double, listening
 from tests.unit.fpga import CRYPTO, POWER_ON, VFS, two_cards, upload
 
@@ -130,6 +131,20 @@ def glance() -> Iterator[Double]:
 
 
 @pytest.fixture
+def programmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that the region of two functions was programmed with."""
+    found: list[str] = []
+    write = hardware.write_function
+
+    def note(node: int, function_id: str, data: bytes) -> None:
+        write(node, function_id, data)
+        found.append(function_id)
+
+    monkeypatch.setattr(hardware, "write_function", note)
+    return found
+
+
+@pytest.fixture
 def two_functions(
     make_fpgas: Callable[..., TestHost], monkeypatch: pytest.MonkeyPatch
 ) -> TestHost:
@@ -137,11 +152,10 @@ def two_functions(
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         plugins.NAMESPACE,
-        [EntryPoint("acme", "tests.unit.acme_fpga:TwoFunctions", plugins.NAMESPACE)],
+        [EntryPoint("acme", acme_card.PLUGIN, plugins.NAMESPACE)],
     )
-    monkeypatch.setattr(acme_fpga.TwoFunctions, "holds", POWER_ON)
-    monkeypatch.setattr(acme_fpga.TwoFunctions, "programmed", [], raising=False)
-    bench = make_fpgas(acme_fpga.host())
-    upload(bench)
-    upload(bench, "crypto", CRYPTO)
+    bench = make_fpgas(acme_card.spec(), device_spec=[VFS])
+    acme_card.hold(bench, POWER_ON)
+    upload(bench, interface=acme_card.INTERFACE)
+    upload(bench, "crypto", CRYPTO, interface=acme_card.INTERFACE)
     return bench

@@ -9,7 +9,8 @@ import pytest
 from os_acc import exception
 from os_acc.testing import TestHost, instance, uuid_of
 from tests.expected_errors import has
-from tests.unit.acme_fpga import PCI_A, TwoFunctions
+from tests.unit import acme_card
+from tests.unit.acme_card import PCI_A
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -119,11 +120,11 @@ def test_a_region_is_not_emptied_under_a_guest_that_has_started(two_functions):
     for number in (1, 2):
         two_functions.plug(number, PCI_A, function_id=GZIP)
     two_functions.kernel.reboot()
-    TwoFunctions.holds = POWER_ON
+    acme_card.hold(two_functions, POWER_ON)
     two_functions.restart()
     two_functions.manager.plug(instance(1), None, None)
-    assert TwoFunctions.holds == GZIP
-    TwoFunctions.holds = CRYPTO
+    assert acme_card.held(two_functions) == GZIP
+    acme_card.hold(two_functions, CRYPTO)
     with pytest.raises(
         exception.RegionUnusable,
         check=has(reason=exception.RegionReason.IN_USE),

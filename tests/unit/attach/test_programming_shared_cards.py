@@ -15,8 +15,8 @@ from os_acc.host import dfl
 from os_acc.objects.pci import PciAddress
 from os_acc.testing import HostSpec, hosts, instance, request, uuid_of
 from tests.expected_errors import has
-from tests.unit import acme_fpga
-from tests.unit.acme_fpga import PCI_A, PCI_B
+from tests.unit import acme_card
+from tests.unit.acme_card import PCI_A, PCI_B
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -24,6 +24,7 @@ from tests.unit.fpga import (
     OTHER_VF,
     POWER_ON,
     VF,
+    VFS,
     function_trait,
     traits,
     upload,
@@ -64,15 +65,18 @@ def test_a_card_of_several_ports_is_not_given_away_as_one(make_fpgas):
 # -- one region, two functions -------------------------------------------------
 
 
-def test_each_function_of_a_region_goes_to_a_guest_of_its_own(two_functions):
+def test_each_function_of_a_region_goes_to_a_guest_of_its_own(
+    two_functions, programmed
+):
     for number, address in enumerate((PCI_A, PCI_B), 1):
         (entry,) = two_functions.plug(number, PCI_A, function_id=GZIP)
         assert entry["pci_id"] == address
-    assert acme_fpga.TwoFunctions.programmed == [GZIP]
+    assert programmed == [GZIP]
 
 
 def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
     two_functions,
+    programmed,
 ):
     """Reprogramming under a running VM: item 2 of what is wrong in Cyborg."""
     two_functions.plug(1, PCI_A, function_id=GZIP)
@@ -82,50 +86,53 @@ def test_a_region_is_not_reprogrammed_while_a_guest_has_one_of_its_functions(
         match=uuid_of(1),
     ):
         two_functions.plug(2, PCI_A, function_id=CRYPTO)
-    assert acme_fpga.TwoFunctions.programmed == [GZIP]
+    assert programmed == [GZIP]
     assert two_functions.plugged(2) == []
     two_functions.unplug(1)
     two_functions.plug(2, PCI_A, function_id=CRYPTO)
-    assert acme_fpga.TwoFunctions.programmed == [GZIP, CRYPTO]
+    assert programmed == [GZIP, CRYPTO]
 
 
 def test_no_other_plugin_takes_what_is_leased(make_fpgas, monkeypatch):
     """One that chooses sooner is not told of regions that are none of its own."""
     found = {
         "dfl": "os_acc.plugins.dfl:DflPlugin",
-        "later": "tests.unit.acme_fpga:TwoFunctions",
+        "later": acme_card.PLUGIN,
     }
     monkeypatch.setitem(
         ExtensionManager.ENTRY_POINT_CACHE,
         plugins.NAMESPACE,
         [EntryPoint(name, at, plugins.NAMESPACE) for name, at in found.items()],
     )
-    bench = make_fpgas(acme_fpga.host())
+    bench = make_fpgas(acme_card.spec(), device_spec=[VFS])
+    acme_card.hold(bench, POWER_ON)
     bench.plug(1, PCI_A)
     assert bench.provider(PCI_A).device.plugin == "later"
 
 
-def test_a_guest_that_took_the_region_as_it_was_keeps_that(two_functions):
+def test_a_guest_that_took_the_region_as_it_was_keeps_that(two_functions, programmed):
     two_functions.plug(1, PCI_A)
     with pytest.raises(
         exception.RegionUnusable, check=has(reason=exception.RegionReason.IN_USE)
     ):
         two_functions.plug(2, PCI_A, function_id=GZIP)
     two_functions.plug(2, PCI_A)
-    assert acme_fpga.TwoFunctions.programmed == []
+    assert programmed == []
 
 
-def test_a_region_is_programmed_once_for_a_guest_that_has_all_of_it(two_functions):
+def test_a_region_is_programmed_once_for_a_guest_that_has_all_of_it(
+    two_functions, programmed
+):
     selected, specs = request(two_functions.provider(PCI_A), amount=2)
     specs["accel1:function_id"] = GZIP
     entries = two_functions.manager.plug(instance(1), selected, specs)
     assert {entry["pci_id"] for entry in entries} == {PCI_A, PCI_B}
-    assert acme_fpga.TwoFunctions.programmed == [GZIP]
+    assert programmed == [GZIP]
     leases = two_functions.manager.store.leases(uuid_of(1))
     assert [lease.programming.function_id for lease in leases] == [GZIP, GZIP]
 
 
-def test_a_region_holds_one_bitstream_at_a_time(two_functions):
+def test_a_region_holds_one_bitstream_at_a_time(two_functions, programmed):
     provider = two_functions.provider(PCI_A)
     resource = provider.device.resource_class
     selected = {
@@ -145,12 +152,13 @@ def test_a_region_holds_one_bitstream_at_a_time(two_functions):
         match="cannot hold",
     ):
         two_functions.manager.plug(instance(1), selected, specs)
-    assert acme_fpga.TwoFunctions.programmed == []
+    assert programmed == []
     assert two_functions.manager.store.leases() == ()
 
 
 def test_of_guests_that_want_different_functions_at_once_one_gets_its_own(
     two_functions,
+    programmed,
 ):
     asked = {1: GZIP, 2: CRYPTO}
 
@@ -165,4 +173,4 @@ def test_of_guests_that_want_different_functions_at_once_one_gets_its_own(
 
     with futures.ThreadPoolExecutor(2) as pool:
         (got,) = [each for each in pool.map(plug, asked) if each]
-    assert acme_fpga.TwoFunctions.programmed == [got]
+    assert programmed == [got]

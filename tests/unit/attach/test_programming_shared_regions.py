@@ -15,11 +15,9 @@ from os_acc.placement.region_traits import PROGRAMMABLE
 from os_acc.testing import TestHost, bitstreams, instance, uuid_of
 from os_acc.testing.dfl_specs import payload
 from tests.expected_errors import has
-from tests.unit import acme_fpga
-from tests.unit.acme_fpga import INTERFACE, PCI_A, PCI_B, POWER_ON
-from tests.unit.fpga import CRYPTO, GZIP, traits
-
-TwoFunctions = acme_fpga.TwoFunctions
+from tests.unit import acme_card
+from tests.unit.acme_card import INTERFACE, PCI_A, PCI_B
+from tests.unit.fpga import CRYPTO, GZIP, POWER_ON, traits
 
 
 def upload_both(bench: TestHost) -> str:
@@ -48,30 +46,33 @@ def ask_twice(bench: TestHost, **more: str) -> list[Any]:
 # -- the specification's diagram -------------------------------------------------
 
 
-def test_each_function_of_one_bitstream_goes_to_a_guest_of_its_own(two_functions):
+def test_each_function_of_one_bitstream_goes_to_a_guest_of_its_own(
+    two_functions, programmed
+):
     upload_both(two_functions)
     for number, (address, function) in enumerate(((PCI_A, GZIP), (PCI_B, CRYPTO))):
         (entry,) = two_functions.plug(number, PCI_A, function_id=function)
         assert entry["pci_id"] == address
-    assert len(TwoFunctions.programmed) == 1
+    assert len(programmed) == 1
 
 
-def test_guests_share_a_bitstream_that_both_have_named(two_functions):
+def test_guests_share_a_bitstream_that_both_have_named(two_functions, programmed):
     image = upload_both(two_functions)
     for number in (1, 2):
         two_functions.plug(number, PCI_A, bitstream_id=image)
-    assert len(TwoFunctions.programmed) == 1
+    assert len(programmed) == 1
 
 
 def test_the_same_function_in_another_bitstream_is_not_what_was_asked_for(
     two_functions,
+    programmed,
 ):
     """One that has only this function would be taken for the one with both."""
     two_functions.plug(1, PCI_A, function_id=GZIP)
     two_functions.unplug(1)
     upload_both(two_functions)
     two_functions.plug(2, PCI_A, function_id=CRYPTO)
-    assert TwoFunctions.programmed == [GZIP, GZIP]
+    assert programmed == [GZIP, GZIP]
 
 
 # -- one request -----------------------------------------------------------------
@@ -89,24 +90,26 @@ def test_what_one_group_finds_there_another_does_not_replace(two_functions):
             two_functions,
             **{"accel1:function_id": GZIP, "accel2:function_id": CRYPTO},
         )
-    assert TwoFunctions.holds == GZIP
+    assert acme_card.held(two_functions) == GZIP
 
 
-def test_what_one_group_takes_as_it_is_another_does_not_replace(two_functions):
+def test_what_one_group_takes_as_it_is_another_does_not_replace(
+    two_functions, programmed
+):
     with pytest.raises(
         exception.RegionUnusable,
         check=has(reason=exception.RegionReason.IN_USE),
         match="cannot hold",
     ):
         ask_twice(two_functions, **{"accel2:function_id": CRYPTO})
-    assert TwoFunctions.programmed == []
+    assert programmed == []
 
 
-def test_what_is_there_serves_both_groups(two_functions):
+def test_what_is_there_serves_both_groups(two_functions, programmed):
     two_functions.plug(9, PCI_A, function_id=GZIP)
     two_functions.unplug(9)
     assert len(ask_twice(two_functions, **{"accel2:function_id": GZIP})) == 2
-    assert TwoFunctions.programmed == [GZIP]
+    assert programmed == [GZIP]
 
 
 # -- guests of which no lease tells -----------------------------------------------
@@ -126,7 +129,7 @@ def test_a_guest_that_nobody_knows_keeps_the_region(two_functions):
         match=PCI_A,
     ):
         two_functions.plug(2, PCI_B, function_id=GZIP)
-    assert TwoFunctions.holds == POWER_ON
+    assert acme_card.held(two_functions) == POWER_ON
 
 
 def test_a_guest_that_was_adopted_keeps_the_region(two_functions):
@@ -140,7 +143,7 @@ def test_a_guest_that_was_adopted_keeps_the_region(two_functions):
         match=PCI_A,
     ):
         two_functions.plug(2, PCI_B, function_id=GZIP)
-    assert TwoFunctions.holds == POWER_ON
+    assert acme_card.held(two_functions) == POWER_ON
 
 
 def test_a_guest_whose_record_is_damaged_keeps_the_region(two_functions):
@@ -154,4 +157,4 @@ def test_a_guest_whose_record_is_damaged_keeps_the_region(two_functions):
         match=PCI_A,
     ):
         two_functions.plug(2, PCI_B, function_id=GZIP)
-    assert TwoFunctions.holds == POWER_ON
+    assert acme_card.held(two_functions) == POWER_ON

@@ -11,7 +11,8 @@ import pytest
 from os_acc import exception
 from os_acc.testing import TestHost, instance, request
 from tests.expected_errors import Expected, has, raises
-from tests.unit.acme_fpga import PCI_A, TwoFunctions
+from tests.unit import acme_card
+from tests.unit.acme_card import PCI_A
 from tests.unit.fpga import (
     CARD,
     CRYPTO,
@@ -99,13 +100,14 @@ def test_a_flavor_may_require_the_function_that_it_names(fpgas):
 
 
 def test_a_guest_starts_again_with_the_function_that_its_flavor_requires(two_functions):
-    trait = function_trait(POWER_ON).replace("INTEL", "INSPUR")
+    trait = function_trait(POWER_ON).replace("INTEL", "ACE0")
     first = plug(two_functions, trait, address=PCI_A)
     two_functions.kernel.reboot()
+    acme_card.hold(two_functions, POWER_ON)
     two_functions.restart()
     assert two_functions.manager.plug(instance(1), None, None) == first
     two_functions.kernel.reboot()
-    TwoFunctions.holds = GZIP
+    acme_card.hold(two_functions, GZIP)
     two_functions.restart()
     with pytest.raises(
         exception.ProgrammingFailed,

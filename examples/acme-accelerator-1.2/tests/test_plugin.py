@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The plugin on a simulated host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acme_accelerator import hardware, simulation
+from os_acc.plugins import base
+from os_acc.testing import HostSpec, TestHost
+
+PF, VF, OTHER_VF = "0000:5e:00.0", "0000:5e:00.1", "0000:5e:00.2"
+GZIP = "3a7ab2f4-4f15-4d36-9c2e-0b6a3d0d6f01"
+#: Every function; two VFs of each PF.
+EVERYTHING = '{"address": "*:*:*.*", "num_vfs": 2}'
+
+
+@pytest.fixture
+def make_host(tmp_path: Path) -> Iterator[Callable[..., TestHost]]:
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> TestHost:
+            spec = HostSpec((simulation.card(PF),))
+            settings = {"enabled_plugins": ["acme"], "device_spec": [EVERYTHING]}
+            host = TestHost(tmp_path, spec, **settings, **options)
+            simulation.set_function(host.root, PF, simulation.POWER_ON)
+            return stack.enter_context(host)
+
+        yield make
+
+
+@pytest.fixture
+def host(make_host: Callable[..., TestHost]) -> TestHost:
+    return make_host()
+
+
+def function_of(host: TestHost) -> str | None:
+    return hardware.read_function_id(str(host.root), PF)
+
+
+def has_marker(host: TestHost, address: str) -> bool:
+    return os.path.exists(hardware.marker(str(host.root), address))
+
+
+def upload(host: TestHost) -> str:
+    return host.images.put_gbs("gzip", GZIP, interface=simulation.INTERFACE)
+
+
+def test_a_card_is_one_provider_of_its_vfs(host: TestHost) -> None:
+    device = host.provider(PF).device
+    assert device.plugin == "acme"
+    assert [str(each.address) for each in device.handles] == [VF, OTHER_VF]
+    assert device.resource_class == "CUSTOM_ACCELERATOR_FPGA"
+    assert "CUSTOM_ACME_F2" in device.traits
+    assert device.region is not None
+    assert device.region.function_id == simulation.POWER_ON
+
+
+def test_the_pf_stays_with_the_host(make_host: Callable[..., TestHost]) -> None:
+    host = make_host()
+    host.restart(device_spec=['{"address": "*:*:*.*"}'])
+    rejected = host.rejected(PF)
+    assert rejected.reason is base.RejectReason.MANAGEMENT
+
+
+def test_a_guest_gets_a_vf_and_gives_it_back(host: TestHost) -> None:
+    host.provider(PF)
+    before = host.drivers(PF, VF, OTHER_VF)
+    (entry,) = host.plug(1, PF)
+    assert entry["pci_id"] == VF
+    assert host.drivers(VF) == ["vfio-pci"]
+    assert has_marker(host, VF)
+    assert host.unplug(1) == 1
+    assert host.drivers(PF, VF, OTHER_VF) == before
+    assert not has_marker(host, VF)
+
+
+def test_a_bitstream_is_programmed_and_shared(host: TestHost) -> None:
+    upload(host)
+    host.plug(1, PF, function_id=GZIP)
+    assert function_of(host) == GZIP
+    (entry,) = host.plug(2, PF, function_id=GZIP)
+    assert entry["pci_id"] == OTHER_VF
+    assert host.unplug(1) == host.unplug(2) == 1
+    assert function_of(host) == GZIP
+
+
+def test_a_card_without_a_node_is_not_programmed(host: TestHost) -> None:
+    upload(host)
+    host.provider(PF)
+    os.unlink(hardware.node(str(host.root), PF))
+    with pytest.raises(base.DeviceGone):
+        host.plug(1, PF, function_id=GZIP)
+    assert host.plugged(1) == []
+    assert not has_marker(host, VF)
+
+
+def test_a_write_that_fails_leaves_the_region_unverified(
+    host: TestHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    upload(host)
+    monkeypatch.setattr(hardware, "write_function", fail)
+    with pytest.raises(base.ProgrammingFailed, match="did not take image"):
+        host.plug(1, PF, function_id=GZIP)
+    monkeypatch.undo()
+    host.plug(1, PF, function_id=GZIP)
+    assert function_of(host) == GZIP
+
+
+def test_an_xclbin_is_no_bitstream_of_this_card(host: TestHost) -> None:
+    host.images.put_xclbin("gzip", GZIP, interface=simulation.INTERFACE)
+    with pytest.raises(base.BitstreamError):
+        host.plug(1, PF, function_id=GZIP)
+    assert function_of(host) == simulation.POWER_ON
+
+
+def test_a_card_with_an_old_firmware_is_rejected(
+    make_host: Callable[..., TestHost],
+) -> None:
+    host = make_host(groups={"os_acc_acme": {"minimum_firmware": 13}})
+    rejected = host.rejected(VF)
+    assert rejected.reason is base.RejectReason.UNSUPPORTED
+    assert "firmware is 12" in rejected.detail
+
+
+def test_a_card_that_cannot_be_read_is_rejected(host: TestHost) -> None:
+    simulation.set_attribute(host.root, PF, "firmware", "none")
+    assert host.rejected(VF).reason is base.RejectReason.UNREADABLE
+
+
+def test_a_hot_card_goes_to_no_guest_until_it_has_cooled_down(host: TestHost) -> None:
+    simulation.set_attribute(host.root, PF, "temperature", "101")
+    faults = {each.fault for each in host.provider(PF).device.handles}
+    assert faults == {"its card has 101 degrees"}
+    with pytest.raises(base.OsAccError):
+        host.plug(1, PF)
+    simulation.set_attribute(host.root, PF, "temperature", "60")
+    host.plug(1, PF)
