@@ -13,6 +13,7 @@ from os_acc import exception
 from os_acc.attach import operations
 from os_acc.objects.device import RejectReason
 from os_acc.objects.pci import PciAddress
+from os_acc.plugins.dfl import DflPlugin
 from os_acc.testing import FunctionSpec, HostSpec, TestHost, bitstreams, hosts, uuid_of
 from os_acc.testing.dfl_specs import payload
 from os_acc.testing.specs import netdev
@@ -210,3 +211,20 @@ def test_a_card_that_cannot_be_read_is_offered_as_nothing_else(fpgas):
     ports.write_text(said)
     assert CARD in offered(fpgas)
     assert fpgas.provider(CARD).device.region is not None
+
+
+# -- privileged steps ----------------------------------------------------------
+
+
+def test_a_plugin_learns_the_time_that_it_has(make_fpgas, monkeypatch):
+    bench = make_fpgas(plug_timeout=300)
+    upload(bench)
+    program, seconds = DflPlugin.program, list[float]()
+
+    def note(self, region, bitstream, steps):
+        seconds.append(steps.seconds_left())
+        program(self, region, bitstream, steps)
+
+    monkeypatch.setattr(DflPlugin, "program", note)
+    bench.plug(1, function_id=GZIP)
+    assert 0 < seconds[0] <= 300
