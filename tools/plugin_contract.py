@@ -125,7 +125,7 @@ def _attributes(
 def _annotations(cls: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in reversed(_ours(cls)):
-        found |= {k: str(v) for k, v in vars(each).get("__annotations__", {}).items()}
+        found |= {k: str(v) for k, v in inspect.get_annotations(each).items()}
     return found
 
 

@@ -34,7 +34,7 @@ FPGA, OTHER_FPGA = "0000:5e:00.0", "0000:e3:00.0"
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Install plugins beside the generic one: name to what it refers to."""
+    """Install plugins beside the fallback: name to what it refers to."""
 
     def as_entry_points(**names: str) -> None:
         found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}

@@ -22,7 +22,7 @@ GPU = "0000:17:00.0"
 
 @pytest.fixture
 def install(monkeypatch):
-    """Install plugins beside the generic one: name to what it refers to."""
+    """Install plugins beside the fallback: name to what it refers to."""
 
     def as_entry_points(**names: str) -> None:
         found = {"pci": "os_acc.plugins.pci:PciPlugin", **names}
@@ -193,7 +193,7 @@ def test_what_a_plugin_has_offered_is_the_others_once_it_is_gone(make_bench, ins
     install()
     bench.restart()
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
-    # The generic plugin has offered them since.
+    # The fallback has offered them since.
     install(acme="tests.unit.acme:FailsToDiscover")
     bench.restart()
     assert {offered(bench.manager)[card] for card in CARDS} == {"pci"}
