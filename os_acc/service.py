@@ -160,7 +160,7 @@ def _build(
     life.replay(_part(deadline, _REPLAY_SHARE))
     reconciler = reconciliation.Reconciler(helper)
     # Before VFs are made: a PF may be with a guest whose lease is lost.
-    reconciler.standing(store.until(deadline), deadline)
+    reconciler.recorded_state(store.until(deadline), deadline)
     sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
     offered = catalog.Catalog(
         root, settings.node_name, rules, loaded, store, _told, health, reconciler
@@ -218,7 +218,7 @@ def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
     recorded = readonly.read(settings.state_path, STORE_SECONDS)
     loaded = plugins.load(config, root, settings.enabled_plugins)
     stock = discovery.discover(
-        root, _rules(settings), loaded, settings.node_name, recorded.standing
+        root, _rules(settings), loaded, settings.node_name, recorded
     )
     return HostInspection(stock, recorded, loaded)
 

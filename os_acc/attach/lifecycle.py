@@ -286,7 +286,7 @@ class Lifecycle:
         self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
         if (region := lease.guest_writable) is not None:
             # Whoever has died after this has not died before the guest had it.
-            self._store.until(deadline).entrust_region(region.key)
+            self._store.until(deadline).mark_region_guest_writable(region.key)
         lease = self._sent(self._helper.take, lease, deadline)
         verification.prove(self._root, lease)
         return lease
@@ -340,7 +340,7 @@ class Lifecycle:
         """Whether a programming may have left a host's card between two drivers."""
         if lease.programming is None or lease.is_half_programmed:
             return lease.is_half_programmed
-        doubts = self._store.until(deadline).standing().unknown_regions
+        doubts = self._store.until(deadline).recorded_state().unverified_regions
         return lease.programming.region in doubts and not verification.moved(
             self._root, lease
         )

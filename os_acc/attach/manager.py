@@ -40,8 +40,7 @@ from os_acc.plugins import base
 from os_acc.profiles import expansion
 from os_acc.profiles.lookup import ProfileLookup
 from os_acc.scheduling import extra_specs, matching, selected_rp
-from os_acc.store.database import StoreReplaced
-from os_acc.store.errors import AlreadyLeased
+from os_acc.store.errors import AlreadyLeased, StoreReplaced
 from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
@@ -343,7 +342,7 @@ class Manager:
         if any(each.attach_target is AttachTarget.VM for each in wanted):
             vfio.vfio_ready(self.root)
         while True:
-            seen = inventory.standing.store
+            seen = inventory.recorded_state.store
             try:
                 planned = planner.planned(inventory, deadline)
                 with self._programmer.planned(

@@ -82,7 +82,7 @@ class LeasePlanner:
         :raises DeviceStuck: there are too few others.
         :raises DeviceChanged: one has changed since the host was judged.
         """
-        taken = stock.standing.taken
+        taken = stock.recorded_state.taken
         stuck: exception.DeviceStuck | None = None
         while True:
             try:

@@ -198,8 +198,8 @@ class Programmer:
         asked: Sequence[RegionRequirement],
         deadline: float,
     ) -> ProgrammingPlan:
-        standing = self._store.until(deadline).standing()
-        doubts = standing.unknown_regions
+        recorded_state = self._store.until(deadline).recorded_state()
+        doubts = recorded_state.unverified_regions
         regions: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
         for need in asked:
@@ -215,7 +215,7 @@ class Programmer:
             all_of_it = [each for each in asked if each.region.key == now.key]
             job = reqs.job(now, all_of_it, doubts)
             if job is not None:
-                self._check_free(job, standing)
+                self._check_free(job, recorded_state)
                 jobs.append(job)
             elif any(each.bitstream for each in all_of_it):
                 LOG.info("%s holds already what is asked for", now)
@@ -226,7 +226,7 @@ class Programmer:
             )
         return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
 
-    def _check_free(self, job: ProgrammingJob, standing: RecordedState) -> None:
+    def _check_free(self, job: ProgrammingJob, recorded_state: RecordedState) -> None:
         """No guest has a function of a region that is to hold something else.
 
         One of which no lease is known may be with a guest as well.
@@ -234,7 +234,7 @@ class Programmer:
         :raises RegionUnusable: one has, or may have.
         """
         refused = f"{job.region} is not programmed with {job.bitstream.image}"
-        for lease in standing.leases:
+        for lease in recorded_state.leases:
             if lease.stands_on(job.region):
                 raise exception.RegionUnusable(
                     f"{refused}: {lease.address} of it is leased to {lease.consumer}",
@@ -243,7 +243,7 @@ class Programmer:
         own = {each for need in job.needs for each in need.lease.members}
         for address in sorted(set(job.region.pci_functions) - own):
             function = pci.read_function(self._root, address)
-            if address in standing.taken or (
+            if address in recorded_state.taken or (
                 function is not None and vfio.is_vfio_driver(function.driver)
             ):
                 raise exception.RegionUnusable(
@@ -329,7 +329,7 @@ class Programmer:
         if before is None:
             return True
         now = self._read(lease.plugin, before.region, deadline)
-        doubts = self._store.until(deadline).standing().unknown_regions
+        doubts = self._store.until(deadline).recorded_state().unverified_regions
         if now in doubts or before.function_id not in (None, now.function_id):
             return False
         # Whoever could program it meanwhile is the guest itself.
@@ -384,12 +384,12 @@ class Programmer:
         """1. nothing is known, 2. program, 3. read back, 4. it is known."""
         store, image = self._store.until(deadline), job.bitstream.image
         LOG.info("programming %s with image %s", job.region, image)
-        before = store.forget_region(job.region.key, image.id)
+        before = store.mark_region_unverified(job.region.key, image.id)
         try:
             self._write(job, deadline)
         except exception.OsAccError as error:
             if reqs.is_untouched(error):
-                store.recall_region(job.region.key, before)
+                store.restore_region(job.region.key, before)
             raise
         now = self._read(job.lease.plugin, job.region, deadline)
         if not all(need.is_served_by(now) for need in job.needs):
@@ -400,7 +400,7 @@ class Programmer:
                 address=str(job.region.card),
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
-        store.know_region(job.region.key, job.content)
+        store.mark_region_verified(job.region.key, job.content)
         return now
 
     def _write(self, job: ProgrammingJob, deadline: float) -> None:

@@ -95,7 +95,7 @@ class RegionRequirement:
             )
         if not self.names_function and self.function_id is None:
             return
-        if not doubts.believes(now):
+        if not doubts.trusts(now):
             raise exception.RegionUnusable(
                 f"what {now} holds is not proved: a guest could program it since",
                 reason=exception.RegionReason.MISMATCH,
@@ -115,7 +115,7 @@ class RegionRequirement:
         if self.bitstream is None:
             return True
         return (
-            doubts.believes(now)
+            doubts.trusts(now)
             and self.is_served_by(now)
             and (
                 not self.is_exact

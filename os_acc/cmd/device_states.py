@@ -87,7 +87,7 @@ class _Survey:
             *self._offers,
             *self._refused,
             *self._look.recorded.damaged_claims,
-            *self._look.recorded.claimed,
+            *self._look.recorded.helper_claims,
         }
         return tuple(self._state(address) for address in sorted(addresses))
 
@@ -113,7 +113,7 @@ class _Survey:
             return _OF_LEASE[lease.state]
         refused = self._refused.get(address)
         recorded = self._look.recorded
-        if address in recorded.damaged_claims or address in recorded.claimed:
+        if address in recorded.damaged_claims or address in recorded.helper_claims:
             return DeviceStatus.UNKNOWN
         if _is_unknown(refused) or self._is_left_behind(address):
             return DeviceStatus.UNKNOWN
@@ -140,15 +140,15 @@ class _Survey:
         return function is not None and vfio.is_vfio_driver(function.driver)
 
     def _reason(self, address: PciAddress, goes_with: PciAddress) -> str:
-        host = self._look.stock.host
+        host, claims = self._look.stock.host, self._look.recorded.helper_claims
         lease, refused = self._leases.get(address), self._refused.get(address)
         reasons = [
             lease.reason if lease else "",
             "the record of its lease is damaged"
             if address in self._look.recorded.damaged_claims
             else "",
-            f"taken for lease {self._look.recorded.claimed[address]}, which is lost"
-            if address in self._look.recorded.claimed and not _is_unknown(refused)
+            f"taken for lease {claims[address]}, which is lost"
+            if address in claims and not _is_unknown(refused)
             else "",
             str(refused) if refused else "",
             self._fault(address),

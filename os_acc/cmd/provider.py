@@ -68,13 +68,11 @@ class ProviderSync(base.Listing):
             identity.check_owner(self.settings.state_path)
         look = self.look()
         self.remark_if_none_named()
-        wanted = capacity.capacities(
-            look.stock.providers.values(), look.recorded.standing
-        )
+        wanted = capacity.capacities(look.stock.providers.values(), look.recorded)
         publisher = service.new_publisher(self.os_acc.config, self.settings)
         deadline = publisher.deadline()
         if parsed_args.dry_run:
-            plan = publisher.difference(wanted, look.recorded.told, deadline)
+            plan = publisher.difference(wanted, look.recorded.published_names, deadline)
             steps, refused = plan.steps, plan.refused
         else:
             store = Store.open(
@@ -82,9 +80,11 @@ class ProviderSync(base.Listing):
             )
             store = store.until(deadline)
             stock = look.stock
-            store.remember_providers(stock.classes, stock.places, stock.plugins)
+            store.record_providers(
+                stock.classes, stock.provider_origins, stock.provider_plugins
+            )
             found = publisher.sync(wanted, store, deadline)
-            store.remember_providers(found.recognized)
+            store.record_providers(found.recognized)
             steps, refused = found.done, found.refused
         self.is_failed = bool(refused)
         for refusal in refused:

@@ -72,23 +72,23 @@ class Reconciler:
         """Return all records of the helper, with or without a lease here."""
         return {each.address: each for each in self._helper.recorded(deadline)}
 
-    def standing(self, store: Store, deadline: float) -> RecordedState:
+    def recorded_state(self, store: Store, deadline: float) -> RecordedState:
         """Return the leases, and the functions claimed without a lease.
 
         :raises StoreReplaced: the store was replaced during this call.
         :raises HelperUnavailable, HelperLost: the helper does not answer.
         """
-        found = store.standing()
-        if found.store == self._agreed and not found.claimed:
+        found = store.recorded_state()
+        if found.store == self._agreed and not found.helper_claims:
             return found
         before = self._helper.recorded(deadline)
-        found = store.standing()
+        found = store.recorded_state()
         claimed = _without_lease(before, found)
         if claimed:
             # An unplug may have ended meanwhile, which also removes the record.
             after = _without_lease(self._helper.recorded(deadline), found)
             claimed = dict(claimed.items() & after.items())
-        if claimed != found.claimed:
+        if claimed != found.helper_claims:
             for address, lease in sorted(claimed.items()):
                 LOG.error(
                     "%s is claimed for lease %s, which is lost; it is not offered "
@@ -96,16 +96,16 @@ class Reconciler:
                     address,
                     lease,
                 )
-            store.keep_recorded(claimed, found.store)
-            found = store.standing()
+            store.record_helper_claims(claimed, found.store)
+            found = store.recorded_state()
         self._agreed = found.store
         return found
 
 
 def _without_lease(
-    records: tuple[HelperRecord, ...], standing: RecordedState
+    records: tuple[HelperRecord, ...], recorded_state: RecordedState
 ) -> dict[PciAddress, str]:
-    leased = standing.leased.union(standing.unreadable)
+    leased = recorded_state.leased.union(recorded_state.damaged_claims)
     return {each.address: each.lease for each in records if each.address not in leased}
 
 

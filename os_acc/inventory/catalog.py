@@ -22,7 +22,7 @@ from os_acc.objects.selection import Allocations, Selection
 from os_acc.placement import published, region_traits, sync
 from os_acc.placement.provider_tree import TreeWriter
 from os_acc.scheduling.assignment.trait_view import TraitView
-from os_acc.store.database import StoreReplaced
+from os_acc.store.errors import StoreReplaced
 from os_acc.store.leases import Store
 
 LOG = log.getLogger(__name__)
@@ -59,7 +59,7 @@ class Catalog:
         self.reconciler = reconciler
         self.ours = store.providers()
         self.snapshots = snapshots.Snapshots(self.look)
-        self.memory = published.PublishedCache(store.told())
+        self.memory = published.PublishedCache(store.published_names())
         self.tree = TreeWriter(node_name, self.memory, rules.named.resource_classes)
 
     def forget_parent(self) -> None:
@@ -85,32 +85,35 @@ class Catalog:
     def _look(self, deadline: float) -> discovery.Inventory:
         store = self._store.until(deadline)
         began = self.snapshots.begin()
-        standing = self.reconciler.standing(store, deadline)
-        stock = self._judged(standing, deadline)
+        recorded_state = self.reconciler.recorded_state(store, deadline)
+        stock = self._judged(recorded_state, deadline)
         if stock.has_unknown:
             # A device that was leased during the scan looks unknown.
-            before, standing = standing, self.reconciler.standing(store, deadline)
-            if standing.store != before.store:
+            before, recorded_state = (
+                recorded_state,
+                self.reconciler.recorded_state(store, deadline),
+            )
+            if recorded_state.store != before.store:
                 raise StoreReplaced("the store was replaced while the host was read")
-            if not standing.leased <= before.leased:
+            if not recorded_state.leased <= before.leased:
                 both = dataclasses.replace(
-                    standing, leases=(*before.leases, *standing.leases)
+                    recorded_state, leases=(*before.leases, *recorded_state.leases)
                 )
                 stock = self._judged(both, deadline, stock.host)
         self._told.tell(stock)
-        self._remember(stock, standing, store)
-        self.snapshots.note(began, standing, stock.providers.values())
+        self._remember(stock, recorded_state, store)
+        self.snapshots.note(began, recorded_state, stock.providers.values())
         return stock
 
     def _judged(
-        self, standing: RecordedState, deadline: float, host: Host | None = None
+        self, recorded_state: RecordedState, deadline: float, host: Host | None = None
     ) -> discovery.Inventory:
         return discovery.discover(
             self._root,
             self._rules,
             self._plugins,
             self._node_name,
-            standing,
+            recorded_state,
             deadline,
             host,
             self.health.faults,
@@ -133,12 +136,12 @@ class Catalog:
         """
         began = self.snapshots.begin()
         try:
-            standing = self._store.until(deadline).standing()
+            recorded_state = self._store.until(deadline).recorded_state()
         except exception.StateUnavailable as error:
             LOG.warning("cannot read the leases, will retry: %s", error)
             self.snapshots.expire()
             return error
-        self.snapshots.note(began, standing)
+        self.snapshots.note(began, recorded_state)
         return None
 
     def count_released(
@@ -165,7 +168,7 @@ class Catalog:
         return why
 
     def _remember(
-        self, stock: discovery.Inventory, standing: RecordedState, store: Store
+        self, stock: discovery.Inventory, recorded_state: RecordedState, store: Store
     ) -> None:
         """Record the providers, so that they are known after their devices vanish."""
         recorded = store.providers()
@@ -175,10 +178,12 @@ class Catalog:
         new = dict(known.items() - recorded.items())
         if (
             new
-            or not stock.places.items() <= standing.places.items()
-            or not stock.plugins.items() <= standing.plugins.items()
+            or not stock.provider_origins.items()
+            <= recorded_state.provider_origins.items()
+            or not stock.provider_plugins.items()
+            <= recorded_state.provider_plugins.items()
         ):
-            store.remember_providers(new, stock.places, stock.plugins)
+            store.record_providers(new, stock.provider_origins, stock.provider_plugins)
         # In place: two threads that each find a new card must both keep it.
         self.ours.update(known)
         self.memory.tell(stock.providers.values(), store)

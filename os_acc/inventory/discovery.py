@@ -51,8 +51,8 @@ class Inventory:
     """The result of a scan of the host.
 
     :ivar set_aside: the plugins whose discovery failed.
-    :ivar places: the devices and cards that providers are named after.
-    :ivar standing: the leases that the scan was checked against; device
+    :ivar provider_origins: the functions that providers are named after, by uuid.
+    :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
     :ivar prebound: functions that the operator declared to be on vfio-pci.
     """
@@ -61,10 +61,10 @@ class Inventory:
     providers: Mapping[str, Provider]
     refused: tuple[RejectedDevice, ...]
     set_aside: tuple[plugins.SetAside, ...] = ()
-    places: Mapping[str, ProviderOrigin] = dataclasses.field(
+    provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    standing: RecordedState = dataclasses.field(default_factory=RecordedState)
+    recorded_state: RecordedState = dataclasses.field(default_factory=RecordedState)
     prebound: frozenset[PciAddress] = frozenset()
 
     @property
@@ -75,7 +75,7 @@ class Inventory:
         }
 
     @property
-    def plugins(self) -> Mapping[str, str]:
+    def provider_plugins(self) -> Mapping[str, str]:
         """The plugin of each provider, by UUID."""
         return {uuid: each.device.plugin for uuid, each in self.providers.items()}
 
@@ -125,14 +125,14 @@ def discover(
     rules: OperatorRules,
     loaded: plugins.Plugins,
     node_name: str,
-    standing: RecordedState,
+    recorded_state: RecordedState,
     deadline: float = math.inf,
     host: Host | None = None,
     faults: Mapping[PciAddress, str] = MappingProxyType({}),
 ) -> Inventory:
     """Scan the host, check the named devices, and run the plugins.
 
-    :param standing: the leases, which decide on the state of functions.
+    :param recorded_state: the leases, which decide on the state of functions.
     :param host: the result of an earlier scan.
     :param faults: faults that the kernel has reported, by function.
     :raises HostStepFailed: the host cannot be read at all.
@@ -147,35 +147,37 @@ def discover(
         named=named,
         nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
         nova_mdev_types=rules.nova_mdev_types,
-        leased=standing.leased,
-        taken=standing.taken,
-        in_parts=standing.leased_in_parts,
-        claimed=standing.claimed,
+        leased=recorded_state.leased,
+        taken=recorded_state.taken,
+        in_parts=recorded_state.leased_in_parts,
+        helper_claims=recorded_state.helper_claims,
     )
     claims, refused = _claims(evidence)
-    there = _still_there(standing.places, host)
+    there = _still_there(recorded_state.provider_origins, host)
     candidates = base.Candidates(
         claims,
         tuple(_named(evidence, address) for address in sorted(named)),
         frozenset(there.values()),
     )
-    offered = _last_offered(standing.plugins, there)
+    offered = _last_offered(recorded_state.provider_plugins, there)
     devices, unknown, set_aside = _discover(
-        root, loaded, candidates, standing, offered, deadline
+        root, loaded, candidates, recorded_state, offered, deadline
     )
     devices = [
-        region_traits.described(_with_faults(device, faults), standing)
+        region_traits.described(_with_faults(device, faults), recorded_state)
         for device in devices
     ]
-    names = naming.ProviderNames(node_name, standing.places, _places(host, devices))
+    names = naming.ProviderNames(
+        node_name, recorded_state.provider_origins, _origins(host, devices)
+    )
     providers = [_provider(names, device) for device in devices]
     return Inventory(
         host=host,
         providers=MappingProxyType({each.uuid: each for each in providers}),
         refused=(*refused, *unknown),
         set_aside=set_aside,
-        places=names.given,
-        standing=standing,
+        provider_origins=names.origins,
+        recorded_state=recorded_state,
         prebound=frozenset(_prebound(evidence, claims)),
     )
 
@@ -256,21 +258,21 @@ def _named(evidence: eligibility.HostEvidence, address: PciAddress) -> MatchedFu
 
 
 def _still_there(
-    places: Mapping[str, ProviderOrigin], host: Host
+    origins: Mapping[str, ProviderOrigin], host: Host
 ) -> dict[str, PciAddress]:
     """Return the functions that recorded providers are named after, by UUID."""
     return {
-        uuid: place.address
-        for uuid, place in places.items()
-        if (function := host.functions.get(place.address)) is not None
-        and place.is_of(function.identity, function.address)
+        uuid: origin.address
+        for uuid, origin in origins.items()
+        if (function := host.functions.get(origin.address)) is not None
+        and origin.is_of(function.identity, function.address)
     }
 
 
 def _last_offered(
     plugins: Mapping[str, str], there: Mapping[str, PciAddress]
 ) -> dict[PciAddress, set[str]]:
-    """Return the plugins that are recorded for each function."""
+    """Return the recorded plugins of each function."""
     found: dict[PciAddress, set[str]] = {}
     for uuid, name in plugins.items():
         if uuid in there:
@@ -299,14 +301,14 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
 
 
 def _recorded(
-    root: str, standing: RecordedState, plugin: str
+    root: str, recorded_state: RecordedState, plugin: str
 ) -> Mapping[PciAddress, Region]:
     """Return the regions of a plugin's leased functions, which no scan can read."""
     this_boot = attributes.boot_id(root)
     return MappingProxyType(
         {
             address: _in_boot(lease.programming, this_boot)
-            for lease in standing.leases
+            for lease in recorded_state.leases
             if lease.programming is not None and lease.plugin == plugin
             for address in lease.members
         }
@@ -324,7 +326,7 @@ def _discover(
     root: str,
     loaded: plugins.Plugins,
     candidates: base.Candidates,
-    standing: RecordedState,
+    recorded_state: RecordedState,
     offered: Mapping[PciAddress, Collection[str]],
     deadline: float,
 ) -> tuple[list[Device], list[RejectedDevice], tuple[plugins.SetAside, ...]]:
@@ -337,7 +339,7 @@ def _discover(
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
-        recorded = _recorded(root, standing, plugin.name)
+        recorded = _recorded(root, recorded_state, plugin.name)
         try:
             found, not_offered = loaded.call(
                 plugin,
@@ -448,7 +450,7 @@ def _unheard_of(device: Device) -> Iterator[str]:
         yield from sorted(others)
 
 
-def _places(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
+def _origins(host: Host, devices: Sequence[Device]) -> Iterator[ProviderOrigin]:
     """Yield the origins of functions with a serial number, and of the devices."""
     for function in host.functions.values():
         # VFs may report the serial number of their PF.

@@ -29,8 +29,8 @@ class HostEvidence:
     :ivar leased: the functions of the leases.
     :ivar taken: the leased functions, and those in damaged lease records.
     :ivar in_parts: one leased VF of each PF that has any.
-    :ivar claimed: the lease UUIDs of functions that the privileged helper took for
-        leases which are not recorded.
+    :ivar helper_claims: functions that the privileged helper took for leases which
+        are not recorded, with the UUIDs of these leases.
     """
 
     root: str
@@ -42,7 +42,7 @@ class HostEvidence:
     leased: frozenset[PciAddress]
     taken: frozenset[PciAddress]
     in_parts: Mapping[PciAddress, PciAddress]
-    claimed: Mapping[PciAddress, str]
+    helper_claims: Mapping[PciAddress, str]
 
 
 def judge(
@@ -142,8 +142,10 @@ def _unknown(evidence: HostEvidence, function: PciFunction) -> RejectedDevice | 
     if not _is_unknown(evidence, function, evidence.named[function.address]):
         return None
     detail = "its driver cannot leave yet"
-    if function.address in evidence.claimed:
-        detail = f"taken for lease {evidence.claimed[function.address]}, which is lost"
+    if function.address in evidence.helper_claims:
+        detail = (
+            f"taken for lease {evidence.helper_claims[function.address]}, which is lost"
+        )
     elif function.driver is not None:
         detail = f"bound to {function.driver}"
     return _no(function, RejectReason.UNKNOWN_STATE, detail)
@@ -155,7 +157,7 @@ def _is_unknown(
     """Return whether a function may be prepared for a guest, but not by a lease."""
     if function.address in evidence.leased:
         return False
-    if function.address in evidence.claimed:
+    if function.address in evidence.helper_claims:
         return True
     if function.driver is None:
         return _is_leaving(evidence, function)

@@ -38,6 +38,7 @@ def make(
     if not rules.named.wants_vfs:
         return
     host = pci.scan(root)
+    store = store.until(deadline)
     for function in host.functions.values():
         tags = rules.named.match(function, host.netdevs, host.functions)
         if tags is None or tags.num_vfs is None or function.role is not PciRole.PF:
@@ -47,14 +48,13 @@ def make(
             continue
         try:
             with locks.hold([device_lock(function.address)], deadline):
-                recorded = store.until(deadline)
-                if function.address in recorded.standing().taken:
+                if function.address in store.recorded_state().taken:
                     LOG.warning(
                         "cannot create VFs of %s: it is leased as a whole",
                         function.address,
                     )
                     continue
-                _make_one(function, tags.num_vfs, recorded, helper, deadline)
+                _make_one(function, tags.num_vfs, store, helper, deadline)
         except exception.OsAccError as error:
             told = "; ".join((str(error), *getattr(error, "__notes__", ())))
             LOG.error("cannot create the VFs of %s: %s", function.address, told)

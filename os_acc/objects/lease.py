@@ -13,7 +13,7 @@ from typing import Self
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.region import NO_DOUBTS, Programming, Region, UnverifiedRegions
+from os_acc.objects.region import ALL_VERIFIED, Programming, Region, UnverifiedRegions
 from os_acc.objects.request import AttachTarget
 
 
@@ -178,33 +178,33 @@ class Lease:
 class RecordedState:
     """A snapshot of all records.
 
-    :ivar unreadable: functions claimed by damaged records of leases.
-    :ivar unknown_regions: regions whose contents are unverified.
-    :ivar places: the origins of all providers ever offered, by uuid.
-    :ivar plugins: the plugin that last offered each provider, by uuid.
+    :ivar damaged_claims: functions claimed by damaged records of leases.
+    :ivar unverified_regions: regions whose contents are unverified.
+    :ivar provider_origins: the origins of all providers ever offered, by uuid.
+    :ivar provider_plugins: the plugin that last offered each provider, by uuid.
     :ivar store: the identity of the store.
-    :ivar claimed: functions that the privileged helper has taken for leases
+    :ivar helper_claims: functions that the privileged helper has taken for leases
         without a record, with the uuids of these leases.
     """
 
     leases: tuple[Lease, ...] = ()
-    unreadable: tuple[PciAddress, ...] = ()
-    unknown_regions: UnverifiedRegions = NO_DOUBTS
-    places: Mapping[str, ProviderOrigin] = dataclasses.field(
+    damaged_claims: tuple[PciAddress, ...] = ()
+    unverified_regions: UnverifiedRegions = ALL_VERIFIED
+    provider_origins: Mapping[str, ProviderOrigin] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    plugins: Mapping[str, str] = dataclasses.field(
+    provider_plugins: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     store: str = ""
-    claimed: Mapping[PciAddress, str] = dataclasses.field(
+    helper_claims: Mapping[PciAddress, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
     @property
     def taken(self) -> frozenset[PciAddress]:
         """All functions that are not free."""
-        return self.leased.union(self.unreadable, self.claimed)
+        return self.leased.union(self.damaged_claims, self.helper_claims)
 
     @property
     def leased(self) -> frozenset[PciAddress]:

@@ -48,7 +48,7 @@ class ProviderOrigin:
 
 
 #: No origins.
-NOWHERE: Final[Mapping[str, ProviderOrigin]] = MappingProxyType({})
+NO_ORIGINS: Final[Mapping[str, ProviderOrigin]] = MappingProxyType({})
 
 
 def place(identity: PciIdentity, address: PciAddress) -> ProviderOrigin:
@@ -99,7 +99,7 @@ class ProviderNames:
     not be read at that time. A serial number that cannot be read now is taken
     from the record, unless another card shows it and has to be named by it.
 
-    :param places: the origins of the providers on record, by uuid.
+    :param recorded: the origins of the providers on record, by uuid.
     :param there: the origins of all present functions that may have a serial
         number.
     """
@@ -107,22 +107,22 @@ class ProviderNames:
     def __init__(
         self,
         node_name: str,
-        places: Mapping[str, ProviderOrigin],
+        recorded: Mapping[str, ProviderOrigin],
         there: Iterable[ProviderOrigin],
     ) -> None:
         self._node_name = node_name
-        self._places = places
+        self._on_record = recorded
         self._given: dict[str, ProviderOrigin] = {}
         self._left: dict[str, ProviderOrigin] = {}
         self._at: dict[PciAddress, list[str]] = {}
-        for provider, each in places.items():
+        for provider, each in recorded.items():
             self._at.setdefault(each.address, []).append(provider)
         self._there: dict[str, set[PciAddress]] = {}
         for each in there:
             self._there.setdefault(each.key, set()).add(each.address)
 
     @property
-    def given(self) -> Mapping[str, ProviderOrigin]:
+    def origins(self) -> Mapping[str, ProviderOrigin]:
         """The origins of the providers named so far, by uuid.
 
         If another card has shown its serial number in the place of a provider on
@@ -183,7 +183,7 @@ class ProviderNames:
         """Yield the providers on record at a place that are named by serial number."""
         unreadable = dataclasses.replace(identity, serial="")
         for provider in self._at.get(address, ()):
-            was = self._places[provider]
+            was = self._on_record[provider]
             if (
                 was.is_of(unreadable, address)
                 and was.key != key_of_place(identity, address)
@@ -202,7 +202,7 @@ class ProviderNames:
     def _recorded(
         self, of: _Kind, of_key: str, address: PciAddress
     ) -> ProviderOrigin | None:
-        recorded = self._places.get(uuid_of(of(self._node_name, of_key)))
+        recorded = self._on_record.get(uuid_of(of(self._node_name, of_key)))
         return recorded if recorded and recorded.address == address else None
 
 

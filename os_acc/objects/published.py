@@ -48,53 +48,57 @@ def traits(texts: Iterable[str]) -> frozenset[PlacementName]:
 class PublishedNames:
     """The names in Placement that os_acc owns.
 
-    :ivar given: the names assigned to each provider, by its uuid. All others on
-        the provider belong to other services.
-    :ivar made: the names that os_acc created.
-    :ivar kept: when Placement last refused to delete one of these names because
+    :ivar assigned: the names of each provider, by its uuid. All others on the provider
+        belong to other services.
+    :ivar created: the names that os_acc created.
+    :ivar in_use_at: when Placement last refused to delete one of these names because
         it is in use, in seconds since 1970.
     """
 
-    given: Mapping[str, frozenset[PlacementName]] = dataclasses.field(
+    assigned: Mapping[str, frozenset[PlacementName]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    made: frozenset[PlacementName] = frozenset()
-    kept: Mapping[PlacementName, int] = dataclasses.field(
+    created: frozenset[PlacementName] = frozenset()
+    in_use_at: Mapping[PlacementName, int] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
 
     @classmethod
     def of_mapping(
         cls,
-        given: Mapping[str, frozenset[PlacementName]],
-        made: frozenset[PlacementName] = frozenset(),
-        kept: Mapping[PlacementName, int] = MappingProxyType({}),
+        assigned: Mapping[str, frozenset[PlacementName]],
+        created: frozenset[PlacementName] = frozenset(),
+        in_use_at: Mapping[PlacementName, int] = MappingProxyType({}),
     ) -> Self:
         """Build a value from mappings, made immutable, without empty entries."""
-        some = {each: names for each, names in given.items() if names}
-        return cls(MappingProxyType(some), made, MappingProxyType({**kept}))
+        some = {each: names for each, names in assigned.items() if names}
+        return cls(MappingProxyType(some), created, MappingProxyType({**in_use_at}))
 
     def __bool__(self) -> bool:
-        return any(self.given.values()) or bool(self.made) or bool(self.kept)
+        return any(self.assigned.values()) or bool(self.created) or bool(self.in_use_at)
 
     def __or__(self, other: Self) -> PublishedNames:
-        uuids = {*self.given, *other.given}
+        uuids = {*self.assigned, *other.assigned}
         return PublishedNames.of_mapping(
             {each: self.of(each) | other.of(each) for each in uuids},
-            self.made | other.made,
-            {**self.kept, **other.kept},
+            self.created | other.created,
+            {**self.in_use_at, **other.in_use_at},
         )
 
     def __sub__(self, other: Self) -> PublishedNames:
         return PublishedNames.of_mapping(
-            {each: self.of(each) - other.of(each) for each in self.given},
-            self.made - other.made,
-            {name: at for name, at in self.kept.items() if name not in other.made},
+            {each: self.of(each) - other.of(each) for each in self.assigned},
+            self.created - other.created,
+            {
+                name: at
+                for name, at in self.in_use_at.items()
+                if name not in other.created
+            },
         )
 
     def of(self, provider: str) -> frozenset[PlacementName]:
         """Return the names assigned to a provider."""
-        return self.given.get(provider, frozenset())
+        return self.assigned.get(provider, frozenset())
 
     def texts(self, provider: str, kind: NameKind) -> frozenset[str]:
         """Return the traits, or the classes, assigned to a provider."""
@@ -102,8 +106,8 @@ class PublishedNames:
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield (provider, kind, name) of each assigned name."""
-        for provider, names in self.given.items():
+        for provider, names in self.assigned.items():
             yield from ((provider, name.kind.value, name.text) for name in names)
 
 
-NOTHING: Final = PublishedNames()
+NO_NAMES: Final = PublishedNames()

@@ -94,8 +94,8 @@ class UnverifiedRegions:
         they were last verified. They hold a function of unknown origin.
     :ivar contents: by keys of regions, the contents last verified, in the
         verifier's notation.
-    :ivar proved: None: all other regions are verified. Otherwise the record is
-        damaged, and every region is unverified except those verified since.
+    :ivar verified_since_loss: None: all other regions are verified. Otherwise records
+        were lost, and every region is unverified except these.
     """
 
     keys: frozenset[str] = frozenset()
@@ -103,22 +103,25 @@ class UnverifiedRegions:
     contents: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
-    proved: frozenset[str] | None = None
+    verified_since_loss: frozenset[str] | None = None
 
     def __contains__(self, region: Region) -> bool:
         if region.key in self.keys:
             return True
-        if self.proved is None or region.key in self.proved | self.guest_writable:
+        if (
+            self.verified_since_loss is None
+            or region.key in self.verified_since_loss | self.guest_writable
+        ):
             return False
         # A region that cannot be programmed cannot be half programmed.
         return region.interface_id is not None
 
     def __bool__(self) -> bool:
-        return bool(self.keys) or self.proved is not None
+        return bool(self.keys) or self.verified_since_loss is not None
 
-    def believes(self, region: Region) -> bool:
+    def trusts(self, region: Region) -> bool:
         """Return whether the region's contents reported by hardware are reliable."""
         return region not in self and region.key not in self.guest_writable
 
 
-NO_DOUBTS: Final = UnverifiedRegions()
+ALL_VERIFIED: Final = UnverifiedRegions()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from oslo_log import log
 
 from os_acc import exception
-from os_acc.objects.published import NOTHING, NameKind, PlacementName, PublishedNames
+from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement.api_model import EMPTY, Declined, ProviderContents, ServerFailed
 from os_acc.placement.changes import (
     Create,
@@ -36,9 +36,9 @@ class ApplyResult:
     :ivar refused: the steps that Placement rejected for good.
     :ivar again: the steps to plan anew from the current state.
     :ivar contents: the current contents of the changed providers.
-    :ivar made: the names that exist now.
+    :ivar created: the names that exist now.
     :ivar gone: the names to remove from the record.
-    :ivar kept: the names that others use.
+    :ivar in_use: the names that others use.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class ApplyResult:
         self.refused: list[RefusedChange] = []
         self.again: list[RefusedChange] = []
         self.contents: dict[str, ProviderContents] = {}
-        self.made: set[PlacementName] = set()
-        self.gone = NOTHING
-        self.kept: set[PlacementName] = set()
+        self.created: set[PlacementName] = set()
+        self.gone = NO_NAMES
+        self.in_use: set[PlacementName] = set()
         self._client = client
         self._goal = goal
         self._tree = tree
@@ -120,21 +120,23 @@ class ApplyResult:
                 self._set_inventories(step)
             case Remove():
                 self._client.delete(step.uuid, self._deadline)
-                self.gone |= PublishedNames({step.uuid: self._goal.told.of(step.uuid)})
+                self.gone |= PublishedNames(
+                    {step.uuid: self._goal.published_names.of(step.uuid)}
+                )
             case DeleteName():
                 self._client.delete_name(step.name, self._deadline)
-                self.gone |= PublishedNames(made=frozenset({step.name}))
+                self.gone |= PublishedNames(created=frozenset({step.name}))
 
     def _make(self, name: PlacementName) -> None:
-        made = PublishedNames(made=frozenset({name}))
+        created = PublishedNames(created=frozenset({name}))
         if self._client.make_name(name, self._deadline):
             # Recorded after the request: a name that another service creates is not
             # ours. Recorded at once: a crash in between would leave the name unowned.
-            self._ledger.change_published(made)
+            self._ledger.change_published_names(created)
         else:
             # Another service created it first.
-            self.gone |= made
-        self.made.add(name)
+            self.gone |= created
+        self.created.add(name)
 
     def _set_traits(self, step: SetTraits) -> None:
         have = self._have(step.uuid)
@@ -168,7 +170,7 @@ class ApplyResult:
 
     def _end(self, uuid: str, kind: NameKind, texts: frozenset[str]) -> None:
         names = frozenset(PlacementName(kind, each) for each in texts)
-        self.gone |= PublishedNames({uuid: names & self._goal.told.of(uuid)})
+        self.gone |= PublishedNames({uuid: names & self._goal.published_names.of(uuid)})
 
     def _texts(self, kind: NameKind) -> set[str]:
         return {each.text for each in self._unusable if each.kind is kind}
@@ -193,10 +195,10 @@ class ApplyResult:
     def _keep_name(self, name: PlacementName, error: Declined) -> None:
         """Keep a name that is in use; forget one that does not exist any more."""
         if error.status == _NOT_FOUND:
-            self.gone |= PublishedNames(made=frozenset({name}))
+            self.gone |= PublishedNames(created=frozenset({name}))
         else:
             LOG.debug("%s is not deleted: %s", name, error)
-            self.kept.add(name)
+            self.in_use.add(name)
 
 
 def _is_stale(step: Step, status: int) -> bool:

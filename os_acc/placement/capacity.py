@@ -43,7 +43,7 @@ class Capacity:
 
 
 def capacities(
-    providers: Collection[Provider], standing: RecordedState
+    providers: Collection[Provider], recorded_state: RecordedState
 ) -> tuple[Capacity, ...]:
     """Return the capacity to publish, in the order of the providers.
 
@@ -54,8 +54,8 @@ def capacities(
     would count twice.
     """
     offered = {each.uuid: each for each in providers}
-    leased = _by_provider(providers, standing.leases)
-    taken = standing.taken
+    leased = _by_provider(providers, recorded_state.leases)
+    taken = recorded_state.taken
     found = (
         Capacity(uuid, offered.get(uuid), _units(offered.get(uuid), own, taken))
         for uuid, own in leased.items()

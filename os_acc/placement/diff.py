@@ -55,13 +55,13 @@ class DesiredState:
     """The desired state of this node in Placement.
 
     :ivar wanted: the capacity of all providers that are offered or leased.
-    :ivar told: the names that os_acc has published.
+    :ivar published_names: the names that os_acc has published.
     :ivar node_name: the prefix of our providers' names.
     :ivar named: the resource classes that the operator configured for devices.
     """
 
     wanted: Sequence[Capacity]
-    told: PublishedNames
+    published_names: PublishedNames
     node_name: str
     named: frozenset[str] = frozenset()
 
@@ -74,10 +74,10 @@ class DesiredState:
     @property
     def classes(self) -> frozenset[str]:
         """The resource classes that os_acc publishes, or has published."""
-        return published.given_classes(self.named, self.given | self.told)
+        return published.given_classes(self.named, self.assigned | self.published_names)
 
     @property
-    def given(self) -> PublishedNames:
+    def assigned(self) -> PublishedNames:
         """The names that the wanted providers are to have."""
         return PublishedNames.of_mapping(
             {each.uuid: _names(each) for each in self.wanted if each.provider}
@@ -157,7 +157,7 @@ def ours(goal: DesiredState, nodes: Mapping[str, ListedProvider]) -> frozenset[s
         each.uuid
         for each in nodes.values()
         if each.uuid in wanted
-        or each.uuid in goal.told.given
+        or each.uuid in goal.published_names.assigned
         or naming.is_ours(goal.node_name, each.name, each.uuid)
     )
     return frozenset(found) - goal.cards.keys()
@@ -175,7 +175,7 @@ def questions(goal: DesiredState, tree: ActualState) -> Lookups:
     leaving = frozenset(
         uuid
         for uuid in _leaving(goal, tree)
-        if not _foreign(tree.contents[uuid], uuid, goal.told)
+        if not _foreign(tree.contents[uuid], uuid, goal.published_names)
     )
     asked |= {uuid for uuid in leaving if tree.contents[uuid].inventories}
     places = [
@@ -194,13 +194,13 @@ def plan(
     goal: DesiredState,
     tree: ActualState,
     answers: LookupResults,
-    kept: Collection[PlacementName] = (),
+    in_use: Collection[PlacementName] = (),
 ) -> ChangePlan:
     """Return the plan.
 
-    :param kept: names that os_acc made and others are known to use.
+    :param in_use: names that os_acc created and others are known to use.
     """
-    return _Planning(goal, tree, answers).plan(kept)
+    return _Planning(goal, tree, answers).plan(in_use)
 
 
 class _Planning:
@@ -216,12 +216,12 @@ class _Planning:
         self._unknown: set[PlacementName] = set()
         self._removed: set[str] = set()
 
-    def plan(self, kept: Collection[PlacementName]) -> ChangePlan:
+    def plan(self, in_use: Collection[PlacementName]) -> ChangePlan:
         places = [*self._cards(), *self._places()]
         contents = [step for each in self._present() for step in self._contents(each)]
         withdrawals = list(self._withdrawals())
         makes = [MakeName(each) for each in self._made()]
-        deletes = [DeleteName(each) for each in self._unused(kept)]
+        deletes = [DeleteName(each) for each in self._unused(in_use)]
         return ChangePlan(
             (*makes, *places, *contents, *withdrawals, *deletes),
             tuple(self._refused),
@@ -271,9 +271,10 @@ class _Planning:
         yield Create(uuid, name, parent, below)
 
     def _is_to_move(self, node: ListedProvider, parent: str) -> bool:
-        """Return whether a provider of an older os_acc belongs below its card.
+        """Return whether a provider at the root, or below a card, belongs elsewhere.
 
-        It is never moved back; one that an operator moved stays there.
+        A card that one plugin offered as a whole may become a region of another
+        plugin. A provider that an operator moved stays there.
         """
         if node.parent == parent or parent == self._tree.root.uuid:
             return False
@@ -298,9 +299,14 @@ class _Planning:
         refused = frozenset(each.text for each in missing if not each.is_custom)
         if wanted.provider is not None:
             device = wanted.provider.device
-            told = self._goal.told.texts(wanted.uuid, NameKind.TRAIT)
-            told |= region_traits.published_of(device, have.traits)
-            due = have.traits - (told - device.traits) | device.traits - refused
+            published_traits = self._goal.published_names.texts(
+                wanted.uuid, NameKind.TRAIT
+            )
+            published_traits |= region_traits.published_of(device, have.traits)
+            due = (
+                have.traits - (published_traits - device.traits)
+                | device.traits - refused
+            )
             if due != have.traits:
                 yield SetTraits(
                     wanted.uuid,
@@ -351,7 +357,10 @@ class _Planning:
                 yield SetInventories(uuid, node.name, inventories, have.inventories)
 
     def _is_free(self, uuid: str, have: ProviderContents) -> bool:
-        if _foreign(have, uuid, self._goal.told) or uuid in self._answers.gathered:
+        if (
+            _foreign(have, uuid, self._goal.published_names)
+            or uuid in self._answers.gathered
+        ):
             return False
         return not have.inventories or self._answers.allocated.get(uuid) == _NOTHING
 
@@ -370,12 +379,14 @@ class _Planning:
                 )
         return [name for name in _sorted(self._unknown) if name.is_custom]
 
-    def _unused(self, kept: Collection[PlacementName]) -> list[PlacementName]:
+    def _unused(self, in_use: Collection[PlacementName]) -> list[PlacementName]:
         used = {name for each in self._goal.wanted for name in _names(each)}
-        for uuid in self._tree.nodes.keys() & self._goal.told.given.keys():
+        for uuid in (
+            self._tree.nodes.keys() & self._goal.published_names.assigned.keys()
+        ):
             if uuid not in self._removed:
-                used |= self._goal.told.of(uuid) & self._stays(uuid)
-        return _sorted(self._goal.told.made - used - frozenset(kept))
+                used |= self._goal.published_names.of(uuid) & self._stays(uuid)
+        return _sorted(self._goal.published_names.created - used - frozenset(in_use))
 
     def _stays(self, uuid: str) -> frozenset[PlacementName]:
         """Return the names of a provider that remain in use."""
@@ -390,7 +401,7 @@ class _Planning:
         """Return the names on record that are neither wanted nor present."""
         wanted = {each.uuid: each for each in self._goal.wanted}
         given = {}
-        for uuid, names in self._goal.told.given.items():
+        for uuid, names in self._goal.published_names.assigned.items():
             have = self._tree.contents.get(uuid, EMPTY).names
             mine = _names(wanted[uuid]) if uuid in wanted else frozenset()
             given[uuid] = names - have - mine
@@ -414,7 +425,7 @@ def _ended(
     wanted: Capacity, have: ProviderContents, goal: DesiredState
 ) -> frozenset[str]:
     """Return our classes of a provider that are to be removed."""
-    mine = goal.told.texts(wanted.uuid, NameKind.RESOURCE_CLASS)
+    mine = goal.published_names.texts(wanted.uuid, NameKind.RESOURCE_CLASS)
     left = have.inventories.keys() - wanted.units.keys()
     if others := left - mine:
         # A class may have been published before the record was lost.
@@ -423,10 +434,10 @@ def _ended(
 
 
 def _foreign(
-    have: ProviderContents, uuid: str, told: PublishedNames
+    have: ProviderContents, uuid: str, published_names: PublishedNames
 ) -> frozenset[PlacementName]:
     """Return the names that others added to our provider."""
-    return have.names - told.of(uuid)
+    return have.names - published_names.of(uuid)
 
 
 def recognized(goal: DesiredState, tree: ActualState) -> Mapping[str, str]:
@@ -437,7 +448,7 @@ def recognized(goal: DesiredState, tree: ActualState) -> Mapping[str, str]:
     found = {
         uuid: _classes_of(uuid, goal, tree.contents[uuid])
         for uuid in _leaving(goal, tree)
-        if uuid not in goal.told.given
+        if uuid not in goal.published_names.assigned
     }
     return {uuid: min(names) for uuid, names in found.items() if names}
 
@@ -445,8 +456,8 @@ def recognized(goal: DesiredState, tree: ActualState) -> Mapping[str, str]:
 def _classes_of(
     uuid: str, goal: DesiredState, have: ProviderContents
 ) -> frozenset[str]:
-    told = goal.told.texts(uuid, NameKind.RESOURCE_CLASS)
-    return published.classes_of(told, have.inventories, goal.classes)
+    published_classes = goal.published_names.texts(uuid, NameKind.RESOURCE_CLASS)
+    return published.classes_of(published_classes, have.inventories, goal.classes)
 
 
 def _leaving(goal: DesiredState, tree: ActualState) -> list[str]:

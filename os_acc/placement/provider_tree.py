@@ -131,7 +131,7 @@ class TreeWriter:
             self._heard = MappingProxyType(
                 {uuid: frozenset(found.traits) for uuid, found in known.items()}
             )
-            given = published.given_classes(self._named, self._memory.told)
+            given = published.given_classes(self._named, self._memory.names)
             for each in wanted:
                 if each.uuid in known or self._create(tree, nodename, each):
                     self._update(tree, each, given)
@@ -196,8 +196,10 @@ class TreeWriter:
         device, has = wanted.provider.device, tree.data(wanted.uuid).traits
         if new := device.traits - has:
             tree.add_traits(wanted.uuid, *sorted(new))
-        told = self._memory.told.texts(wanted.uuid, NameKind.TRAIT)
-        before = (told | region_traits.published_of(device, has)) - device.traits
+        published_traits = self._memory.names.texts(wanted.uuid, NameKind.TRAIT)
+        before = (
+            published_traits | region_traits.published_of(device, has)
+        ) - device.traits
         if gone := before & has:
             tree.remove_traits(wanted.uuid, *sorted(gone))
         # Kept on record until a tree lacks them: Nova may fail to pass on the change.
@@ -205,7 +207,7 @@ class TreeWriter:
             self._memory.end(wanted.uuid, ended)
 
     def _classes(self, uuid: str) -> frozenset[str]:
-        return self._memory.told.texts(uuid, NameKind.RESOURCE_CLASS)
+        return self._memory.names.texts(uuid, NameKind.RESOURCE_CLASS)
 
     def _withdraw(
         self, tree: ProviderTree, uuid: str, classes: Collection[str]

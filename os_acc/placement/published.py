@@ -17,17 +17,17 @@ from typing import Final, Protocol
 import os_resource_classes as orc
 
 from os_acc.objects.device import Provider
-from os_acc.objects.published import NOTHING, NameKind, PublishedNames, classes, traits
+from os_acc.objects.published import NO_NAMES, NameKind, PublishedNames, classes, traits
 
 
 class PublishedRecord(Protocol):
     """The record of published names; the store implements it."""
 
-    def told(self) -> PublishedNames:
+    def published_names(self) -> PublishedNames:
         """Return all published names."""
 
-    def change_published(
-        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    def change_published_names(
+        self, more: PublishedNames, gone: PublishedNames = NO_NAMES
     ) -> None:
         """Add and remove names; durable on return."""
 
@@ -35,12 +35,12 @@ class PublishedRecord(Protocol):
 class PublishedCache:
     """The published names on record, as cached in this process.
 
-    :param told: the record at the start.
+    :param names: the record at the start.
     """
 
-    def __init__(self, told: PublishedNames) -> None:
-        self._told = told
-        self._ended = NOTHING
+    def __init__(self, names: PublishedNames) -> None:
+        self._names = names
+        self._ended = NO_NAMES
         self.forget()
 
     def forget(self) -> None:
@@ -49,23 +49,23 @@ class PublishedCache:
         self._guard = threading.Lock()
 
     @property
-    def told(self) -> PublishedNames:
+    def names(self) -> PublishedNames:
         """The names that Placement may have by now."""
-        return self._told
+        return self._names
 
     def end(self, provider: str, ended: Collection[str]) -> None:
         """Note traits that a provider lost; the next write removes them."""
         self._ended |= PublishedNames({provider: traits(ended)})
 
     def tell(self, offered: Collection[Provider], ledger: PublishedRecord) -> None:
-        """Record the names that providers are about to be given.
+        """Record the names that are about to be assigned to providers.
 
         :raises StateUnavailable: the record cannot be written.
         """
-        given = given_to(offered)
+        assigned = names_of(offered)
         with self._guard:
-            ended, self._ended = self._ended, NOTHING
-            more, gone = given - self._told, ended - given
+            ended, self._ended = self._ended, NO_NAMES
+            more, gone = assigned - self._names, ended - assigned
             if more or gone:
                 self._change(ledger, more, gone)
 
@@ -86,8 +86,8 @@ class PublishedCache:
     def _change(
         self, ledger: PublishedRecord, more: PublishedNames, gone: PublishedNames
     ) -> None:
-        ledger.change_published(more, gone)
-        self._told = (self._told - gone) | more
+        ledger.change_published_names(more, gone)
+        self._names = (self._names - gone) | more
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,17 +95,17 @@ class _Above:
     memory: PublishedCache
     ledger: PublishedRecord
 
-    def told(self) -> PublishedNames:
-        return self.ledger.told()
+    def published_names(self) -> PublishedNames:
+        return self.ledger.published_names()
 
-    def change_published(
-        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    def change_published_names(
+        self, more: PublishedNames, gone: PublishedNames = NO_NAMES
     ) -> None:
         self.memory.change(self.ledger, more, gone)
 
 
-def given_to(offered: Collection[Provider]) -> PublishedNames:
-    """Return the names that each provider is given."""
+def names_of(offered: Collection[Provider]) -> PublishedNames:
+    """Return the names to assign to each provider."""
     return PublishedNames.of_mapping(
         {
             each.uuid: classes([each.device.resource_class])
@@ -121,15 +121,15 @@ _PREFIX: Final = "CUSTOM_ACCELERATOR_"
 _OF_DEVICES: Final = frozenset({orc.FPGA, orc.PGPU, orc.VGPU})
 
 
-def given_classes(named: Collection[str], told: PublishedNames) -> frozenset[str]:
+def given_classes(named: Collection[str], names: PublishedNames) -> frozenset[str]:
     """Return the resource classes that os_acc publishes, or has published.
 
     :param named: the classes that the operator configured for devices.
     """
     return frozenset(named) | {
         name.text
-        for names in (*told.given.values(), told.made)
-        for name in names
+        for each in (*names.assigned.values(), names.created)
+        for name in each
         if name.kind is NameKind.RESOURCE_CLASS
     }
 

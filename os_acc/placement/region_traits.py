@@ -33,14 +33,14 @@ def vendor_name(vendor: int) -> str:
     return _VENDORS.get(vendor, f"{vendor:04X}")
 
 
-def described(device: Device, standing: RecordedState) -> Device:
+def described(device: Device, recorded_state: RecordedState) -> Device:
     """Return the device with its region's traits; unchanged without a region.
 
-    :param standing: the leases, and the regions whose contents are unverified.
+    :param recorded_state: the leases, and the regions whose contents are unverified.
     """
     if device.region is None:
         return device
-    found = frozenset(_traits(device.region, standing))
+    found = frozenset(_traits(device.region, recorded_state))
     return dataclasses.replace(device, traits=device.traits | found)
 
 
@@ -97,17 +97,19 @@ def interface_traits(region: Region) -> frozenset[str]:
     )
 
 
-def _traits(region: Region, standing: RecordedState) -> Iterator[str]:
+def _traits(region: Region, recorded_state: RecordedState) -> Iterator[str]:
     yield f"CUSTOM_FPGA_{vendor_name(region.identity.vendor)}"
     if region.interface_id is not None:
         yield from interface_traits(region)
         # A request for this trait programs the region.
         if not (
-            any(lease.stands_on(region) for lease in standing.leases)
-            or standing.taken.intersection(region.pci_functions)
+            any(lease.stands_on(region) for lease in recorded_state.leases)
+            or recorded_state.taken.intersection(region.pci_functions)
         ):
             yield PROGRAMMABLE
-    if region.function_id is not None and standing.unknown_regions.believes(region):
+    if region.function_id is not None and recorded_state.unverified_regions.trusts(
+        region
+    ):
         yield from function_traits(region, [region.function_id])
 
 

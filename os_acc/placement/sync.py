@@ -134,13 +134,16 @@ class Publisher:
         return MappingProxyType(found)
 
     def difference(
-        self, wanted: Sequence[Capacity], told: PublishedNames, deadline: float
+        self,
+        wanted: Sequence[Capacity],
+        published_names: PublishedNames,
+        deadline: float,
     ) -> ChangePlan:
         """Return the changes that :meth:`sync` would make, without any write.
 
         :raises OsAccError: see :meth:`sync`.
         """
-        goal = DesiredState(wanted, told, self._node_name, self._named)
+        goal = DesiredState(wanted, published_names, self._node_name, self._named)
         with self._alone(deadline):
             return self._plan(goal, deadline, thorough=True)[1]
 
@@ -178,7 +181,9 @@ class Publisher:
         for number in range(ROUNDS):
             if number and not _paused(number, deadline):
                 break
-            goal = DesiredState(wanted, ledger.told(), self._node_name, self._named)
+            goal = DesiredState(
+                wanted, ledger.published_names(), self._node_name, self._named
+            )
             tree, plan = self._plan(
                 goal, deadline, thorough=bool(again) or self._contested
             )
@@ -210,19 +215,21 @@ class Publisher:
         skipped: frozenset[str],
     ) -> ApplyResult:
         # Recorded first, so that a crash neither loses our names nor claims others'.
-        more = goal.given - goal.told
+        more = goal.assigned - goal.published_names
         if more or plan.gone:
-            ledger.change_published(more, plan.gone)
+            ledger.change_published_names(more, plan.gone)
         applied = ApplyResult(self._client, goal, tree, ledger, deadline)
         try:
             applied.apply(plan, skipped)
         finally:
             self._confirmed |= applied.contents
-            self._known -= applied.gone.made
-            self._known |= applied.made
-            if applied.gone or applied.kept:
-                kept = PublishedNames(kept=dict.fromkeys(applied.kept, int(_now())))
-                ledger.change_published(kept, applied.gone)
+            self._known -= applied.gone.created
+            self._known |= applied.created
+            if applied.gone or applied.in_use:
+                in_use = PublishedNames(
+                    in_use_at=dict.fromkeys(applied.in_use, int(_now()))
+                )
+                ledger.change_published_names(in_use, applied.gone)
         if applied.again:
             # The error may have been about a name that has been deleted since.
             self._known.clear()
@@ -256,7 +263,7 @@ class Publisher:
             if thorough
             else MappingProxyType({}),
         )
-        plan = diff.plan(goal, tree, answers, _recent(goal.told.kept))
+        plan = diff.plan(goal, tree, answers, _recent(goal.published_names.in_use_at))
         return tree, plan
 
     def _tree(self, goal: DesiredState, deadline: float) -> ActualState:

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from os_acc.store.database import StoreDamaged, owner_of
-from os_acc.store.errors import AlreadyLeased, StaleLease
+from os_acc.store.database import owner_of
+from os_acc.store.errors import AlreadyLeased, StaleLease, StoreDamaged
 from os_acc.store.journal import Event, Operation
 from os_acc.store.leases import Store
 from os_acc.store.locks import Locks, consumer_lock, device_lock

@@ -30,7 +30,8 @@ from collections.abc import Iterator, Sequence
 from oslo_log import log
 
 from os_acc import deadlines, exception
-from os_acc.store import codec, errors, meta, proven_tables, recovery, schema
+from os_acc.store import errors, recovery, schema
+from os_acc.store.errors import StoreDamaged
 from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
@@ -61,37 +62,6 @@ os.register_at_fork(
 )
 
 
-class StoreDamaged(exception.StateUnavailable):
-    """The store was damaged and has been replaced; readable records were kept.
-
-    Raised once in each process, by the operation that detects the damage; that
-    operation changed nothing.
-
-    :ivar path: path of the damaged file, which was set aside.
-    """
-
-    default_hint = (
-        "leases may be missing: look at 'os-acc device list' for devices in an"
-        " unknown state"
-    )
-    reason = exception.StateReason.FAILED
-
-    def __init__(self, message: str, *, path: str = "", hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.path = path
-
-
-class StoreReplaced(exception.StateUnavailable):
-    """The store was replaced after the caller had read it."""
-
-    default_hint = "read the leases again before adding one"
-    reason = exception.StateReason.FAILED
-
-
-class _Damage(Exception):
-    """The file is not a valid store."""
-
-
 def owner_of(state_path: str) -> tuple[int, int]:
     """Return the user and group id of the owner of the state directory.
 
@@ -104,21 +74,7 @@ def owner_of(state_path: str) -> tuple[int, int]:
     return state.st_uid, state.st_gid
 
 
-def identity_of(connection: sqlite3.Connection) -> str:
-    """Return the identity of the store; each new store gets another one."""
-    return meta.read(connection).store
-
-
-def check_is(connection: sqlite3.Connection, seen: str) -> None:
-    """Check that this is the store that the caller has read; '' accepts any.
-
-    :raises StoreReplaced: it is another store.
-    """
-    if seen not in ("", identity_of(connection)):
-        raise StoreReplaced("the store was replaced after it had been read")
-
-
-def has_strange_log(path: str) -> bool:
+def has_foreign_log(path: str) -> bool:
     """Return whether a write-ahead log of another copy lies beside the store.
 
     SQLite would replay the log, whichever journal mode the store's header
@@ -135,7 +91,7 @@ def has_strange_log(path: str) -> bool:
     return header[_MODE_AT:] == _ROLLBACK
 
 
-def has_sound_header(path: str) -> bool:
+def has_valid_header(path: str) -> bool:
     """Return whether the fixed header fields have the values of a store.
 
     SQLite does not report wrong values as damage: it takes the file for a
@@ -166,7 +122,7 @@ class Database:
         self._busy_timeout = busy_timeout
         self._locks = Locks.below(self._directory)
         # Identity of the store; a change means that leases may have been lost.
-        self._known: str | None = None
+        self._identity: str | None = None
 
     @property
     def path(self) -> str:
@@ -207,11 +163,11 @@ class Database:
             except MemoryError as error:
                 raise errors.from_memory(self.path) from error
             except sqlite3.Error as error:
-                if not errors.is_damage(error) and has_sound_header(self.path):
+                if not errors.is_damage(error) and has_valid_header(self.path):
                     raise errors.from_sqlite(error, self.path) from error
                 raise self._replace(str(error), deadline) from error
             # SQLite's messages quote names from the file undecoded.
-            except (_Damage, codec.DecodeError, UnicodeDecodeError) as error:
+            except (schema.Damaged, UnicodeDecodeError) as error:
                 raise self._replace(str(error), deadline) from error
 
     @contextlib.contextmanager
@@ -230,30 +186,18 @@ class Database:
             yield
 
     def _check(self, connection: sqlite3.Connection, *, thorough: bool) -> None:
-        if not schema.is_store(connection):
-            raise _Damage("it is not a store of os_acc")
-        version = schema.version_of(connection)
-        if version < 1 or meta.contradicts_header(connection):
-            raise _Damage(f"it has version {version} of the schema")
-        if version > len(schema.STEPS):
-            raise exception.StateUnavailable(
-                f"{self.path} has version {version} of the schema, this os_acc"
-                f" knows {len(schema.STEPS)}",
-                reason=exception.StateReason.TOO_NEW,
-            )
+        schema.check_version(connection, self.path)
         if thorough:
             (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if verdict != "ok":
-                raise _Damage(str(verdict))
-        schema.migrate(connection)
-        if thorough and not schema.is_whole(connection):
-            raise _Damage("its tables are not those of a store")
+                raise schema.Damaged(str(verdict))
+        schema.upgrade(connection)
         if thorough:
-            proven_tables.check(connection)
+            schema.check_tables(connection)
 
     def _identify(self, connection: sqlite3.Connection) -> None:
-        known, self._known = self._known, identity_of(connection)
-        if known not in (None, self._known):
+        previous, self._identity = self._identity, schema.read_meta(connection).store
+        if previous not in (None, self._identity):
             raise StoreDamaged(
                 f"{self.path} has been replaced by another process",
                 path=self.damaged[-1] if self.damaged else "",
@@ -272,7 +216,7 @@ class Database:
             )
         try:
             fresh, _ = self._build(
-                deadline, recovery.SalvagedContents(regions_are_whole=not lost)
+                deadline, recovery.SalvagedContents(regions_are_complete=not lost)
             )
             os.replace(fresh, self.path)
             _sync(self._directory)
@@ -280,7 +224,7 @@ class Database:
             raise errors.from_os_error(error, self.path) from error
 
     def _set_log_aside(self) -> None:
-        if not has_strange_log(self.path):
+        if not has_foreign_log(self.path):
             return
         try:
             aside = self._move_companions(suffixes=_LOG)
@@ -295,7 +239,7 @@ class Database:
     def _replace(self, why: str, deadline: float) -> StoreDamaged:
         """Set the file aside and atomically put a new store in its place."""
         try:
-            fresh, saved = self._build(deadline, self._remains(deadline))
+            fresh, saved = self._build(deadline, self._salvage(deadline))
             aside = self._aside()
             os.link(self.path, aside)
             self._move_companions(aside)
@@ -305,7 +249,7 @@ class Database:
             raise errors.from_sqlite(error, self.path) from error
         except OSError as error:
             raise errors.from_os_error(error, self.path) from error
-        self._known = None
+        self._identity = None
         damage = StoreDamaged(
             f"{self.path} was damaged ({why}) and is now {aside};"
             f" {saved.kept} leases were saved from it,"
@@ -316,21 +260,21 @@ class Database:
         return damage
 
     def _build(
-        self, deadline: float, remains: recovery.SalvagedContents
+        self, deadline: float, salvaged: recovery.SalvagedContents
     ) -> tuple[str, recovery.RecoveryResult]:
         """Build a complete store under another name, to be renamed atomically."""
         fresh = f"{self.path}.new"
         _remove(fresh, "", *_COMPANIONS)
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
         with _connect(fresh, deadline) as connection:
-            schema.migrate(connection)
+            schema.upgrade(connection)
             connection.execute("BEGIN IMMEDIATE")
             with connection:
-                saved = recovery.write(connection, remains)
+                saved = recovery.write(connection, salvaged)
         _remove(fresh, *_COMPANIONS)
         return fresh, saved
 
-    def _remains(self, deadline: float) -> recovery.SalvagedContents:
+    def _salvage(self, deadline: float) -> recovery.SalvagedContents:
         try:
             with _connect(self.path, deadline, trusting=False) as connection:
                 return recovery.read(connection)
@@ -374,7 +318,7 @@ def _connect(
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.execute("PRAGMA journal_mode = PERSIST")
             connection.execute("PRAGMA synchronous = FULL")
-            schema.teach(connection)
+            schema.add_functions(connection)
             yield connection
 
 

@@ -42,6 +42,33 @@ class StaleLease(exception.OsAccError):
     default_hint = "read the lease again before changing it"
 
 
+class StoreDamaged(exception.StateUnavailable):
+    """The store was damaged and has been replaced; readable records were kept.
+
+    Raised once in each process, by the operation that detects the damage; that
+    operation changed nothing.
+
+    :ivar path: path of the damaged file, which was set aside.
+    """
+
+    default_hint = (
+        "leases may be missing: look at 'os-acc device list' for devices in an"
+        " unknown state"
+    )
+    reason = exception.StateReason.FAILED
+
+    def __init__(self, message: str, *, path: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class StoreReplaced(exception.StateUnavailable):
+    """The store was replaced after the caller had read it."""
+
+    default_hint = "read the leases again before adding one"
+    reason = exception.StateReason.FAILED
+
+
 def from_os_error(error: OSError, path: str) -> exception.StateUnavailable:
     """Return the error for a failed system call on ``path``."""
     if error.errno in _NO_SPACE:

@@ -11,7 +11,7 @@ import sqlite3
 
 from oslo_log import log
 
-from os_acc.store.proven_tables import EVENTS
+from os_acc.store.schema import EVENTS
 
 LOG = log.getLogger(__name__)
 
@@ -78,19 +78,19 @@ def newest(connection: sqlite3.Connection, limit: int) -> tuple[Event, ...]:
         f"SELECT {EVENTS.listed} FROM events ORDER BY id DESC LIMIT ?",
         (max(0, limit),),
     ).fetchall()
-    sound = [row for row in reversed(found) if EVENTS.is_sound(row)]
-    return tuple(Event(_when(at), *texts) for _, at, *texts, _ in sound)
+    intact = [row for row in reversed(found) if EVENTS.is_intact(row)]
+    return tuple(Event(_when(at), *texts) for _, at, *texts, _ in intact)
 
 
-def sweep(connection: sqlite3.Connection) -> None:
-    """Remove damaged events.
+def delete_damaged(connection: sqlite3.Connection) -> None:
+    """Delete damaged events.
 
     An event with too high a number would make all others too old to be kept.
     """
     found = connection.execute(f"SELECT {EVENTS.listed} FROM events").fetchall()
-    damaged = [(row[0],) for row in found if not EVENTS.is_sound(row)]
+    damaged = [(row[0],) for row in found if not EVENTS.is_intact(row)]
     if damaged:
-        LOG.error("Removed the damaged records of %d events", len(damaged))
+        LOG.error("Deleted the damaged records of %d events", len(damaged))
         connection.executemany("DELETE FROM events WHERE id = ?", damaged)
 
 

@@ -21,14 +21,14 @@ from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.epoch import LIMIT, AcceptedEpochs
 from os_acc.objects.lease import Lease, LeaseState, RecordedState
-from os_acc.objects.naming import NOWHERE, ProviderOrigin
+from os_acc.objects.naming import NO_ORIGINS, ProviderOrigin
 from os_acc.objects.pci import PciAddress
-from os_acc.objects.published import NOTHING, PublishedNames
-from os_acc.store import codec, journal, providers, regions, requests, rows
-from os_acc.store.database import Database, StoreDamaged, check_is, identity_of
-from os_acc.store.errors import AlreadyLeased, StaleLease
+from os_acc.objects.published import NO_NAMES, PublishedNames
+from os_acc.store import journal, providers, records, regions, requests, schema
+from os_acc.store.database import Database
+from os_acc.store.errors import AlreadyLeased, StoreDamaged
 from os_acc.store.journal import Event, Operation
-from os_acc.store.proven_tables import CLAIMS, PROVIDERS
+from os_acc.store.schema import CLAIMS, PROVIDERS
 
 LOG = log.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Store:
         """Return all leases, or those of one consumer, in order of creation."""
         with self._transaction() as connection:
             if consumer is None:
-                return self._load(connection, rows.select(connection))
+                return self._load(connection, records.select(connection))
             return self._of(connection, consumer)
 
     def lease_of(self, address: PciAddress) -> Lease | None:
@@ -105,7 +105,7 @@ class Store:
             found = [
                 row
                 for _, uuid in CLAIMS.read(connection, "address = ?", str(address))
-                for row in rows.select(connection, "uuid = ?", uuid)
+                for row in records.select(connection, "uuid = ?", uuid)
             ]
             return next(iter(self._load(connection, found)), None)
 
@@ -118,13 +118,13 @@ class Store:
         :raises StoreReplaced: the store is no longer the one seen.
         """
         with self._transaction() as connection:
-            check_is(connection, seen)
+            schema.check_identity(connection, seen)
             fresh = self._stamped(connection, leases)
             for lease in fresh:
-                if rows.select(connection, "uuid = ?", lease.uuid):
+                if records.select(connection, "uuid = ?", lease.uuid):
                     raise AlreadyLeased(f"lease {lease.uuid} exists already")
                 self._claim(connection, lease)
-                rows.insert(connection, lease)
+                records.insert(connection, lease)
                 self._record(connection, Operation.ADD, lease)
             return fresh
 
@@ -141,15 +141,18 @@ class Store:
         """
         with self._transaction() as connection:
             read = tuple(leases)
-            current = [self._current(connection, lease) for lease in read]
+            current = [records.current(connection, lease) for lease in read]
             fresh = self._stamped(connection, read, accepted=accepted)
             for row in current:
-                rows.release(connection, row)
+                records.release_claims(connection, row)
             for row, lease in zip(current, fresh, strict=True):
                 self._claim(connection, lease)
-                rows.update(connection, row, lease)
+                records.update(connection, row, lease)
                 # A retry changes only the epoch and is not worth an event.
-                if dataclasses.replace(rows.lease_of(row), epoch=lease.epoch) != lease:
+                if (
+                    dataclasses.replace(records.lease_of(row), epoch=lease.epoch)
+                    != lease
+                ):
                     self._record(connection, _operation(lease), lease)
             return fresh
 
@@ -166,13 +169,13 @@ class Store:
         with self._transaction() as connection:
             gone = tuple(leases)
             for lease in gone:
-                rows.delete(connection, self._current(connection, lease))
+                records.delete(connection, records.current(connection, lease))
                 self._record(connection, Operation.DELETE, lease)
             requests.unbind(connection, [lease.uuid for lease in gone])
             for consumer, count in Counter(lease.consumer for lease in gone).items():
-                self._settle_for_less(connection, consumer, count)
+                self._shrink_request(connection, consumer, count)
 
-    def _settle_for_less(
+    def _shrink_request(
         self, connection: sqlite3.Connection, consumer: str, count: int
     ) -> None:
         rest = self._of(connection, consumer)
@@ -185,8 +188,8 @@ class Store:
             if is_request and lease.request_size > size:
                 # The epoch stays: a concurrent unplug may have read this lease.
                 less = dataclasses.replace(lease, request_size=size)
-                (row,) = rows.select(connection, "uuid = ?", lease.uuid)
-                rows.update(connection, row, less)
+                (row,) = records.select(connection, "uuid = ?", lease.uuid)
+                records.update(connection, row, less)
 
     def rekey(self, old_consumer: str, new_consumer: str) -> tuple[Lease, ...]:
         """Transfer all leases of one consumer to another; return them changed.
@@ -213,10 +216,12 @@ class Store:
                 )
             fresh = self._stamped(connection, before, consumer=new_consumer)
             for lease in fresh:
-                (row,) = rows.select(connection, "uuid = ?", lease.uuid)
-                rows.update(connection, row, lease)
+                (row,) = records.select(connection, "uuid = ?", lease.uuid)
+                records.update(connection, row, lease)
                 self._record(connection, Operation.REKEY, lease, f"from {old_consumer}")
-            requests.move(connection, [lease.uuid for lease in fresh], new_consumer)
+            requests.change_instance(
+                connection, [lease.uuid for lease in fresh], new_consumer
+            )
             return fresh
 
     def next_epoch(self, accepted: AcceptedEpochs | None = None) -> int:
@@ -225,65 +230,68 @@ class Store:
         :param accepted: epochs that the helper accepts, after it rejected one.
         """
         with self._transaction() as connection:
-            return rows.next_epoch(connection, self._now(), accepted)
+            return records.next_epoch(connection, self._now(), accepted)
 
     def providers(self) -> dict[str, str]:
         """Return every provider ever offered: uuid to resource class."""
         with self._transaction() as connection:
             return dict(PROVIDERS.read(connection))
 
-    def remember_providers(
+    def record_providers(
         self,
-        offered: Mapping[str, str],
-        where: Mapping[str, ProviderOrigin] = NOWHERE,
-        by: Mapping[str, str] = MappingProxyType({}),
+        resource_classes: Mapping[str, str],
+        origins: Mapping[str, ProviderOrigin] = NO_ORIGINS,
+        plugins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Record offered providers permanently, uuid to resource class.
+        """Record offered providers permanently; all parameters are by uuid.
 
-        :param where: origins from which the names of providers and cards derive.
-        :param by: names of the plugins that offer them.
+        :param origins: the functions that providers of devices and cards are named
+            after.
+        :param plugins: names of the plugins that offer the providers.
         """
         with self._transaction() as connection:
-            PROVIDERS.put(connection, offered.items())
-            providers.keep_origins(connection, where)
-            providers.keep_plugins(connection, by)
+            PROVIDERS.put(connection, resource_classes.items())
+            providers.record_origins(connection, origins)
+            providers.record_plugins(connection, plugins)
 
-    def told(self) -> PublishedNames:
+    def published_names(self) -> PublishedNames:
         """Return the names that os_acc published in Placement."""
         with self._transaction() as connection:
-            return providers.read_published(connection)
+            return providers.read_published_names(connection)
 
-    def change_published(
-        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    def change_published_names(
+        self, added: PublishedNames, removed: PublishedNames = NO_NAMES
     ) -> None:
         """Record names as published, and others as no longer published."""
         with self._transaction() as connection:
-            providers.change_published(connection, more, gone)
+            providers.change_published_names(connection, added, removed)
 
-    def forget_region(self, key: str, image_id: str) -> regions.RegionRow | None:
+    def mark_region_unverified(
+        self, key: str, image_id: str
+    ) -> regions.RegionRow | None:
         """Record that programming of a region with an image is about to begin.
 
-        The region's contents are unverified until :meth:`know_region`.
+        The region's contents are unverified until :meth:`mark_region_verified`.
 
-        :returns: the previous record, to pass to :meth:`recall_region`.
+        :returns: the previous record, to pass to :meth:`restore_region`.
         """
         with self._transaction() as connection:
-            return regions.doubt(connection, key, image_id)
+            return regions.mark_unverified(connection, key, image_id)
 
-    def know_region(self, key: str, content: str = "") -> None:
+    def mark_region_verified(self, key: str, contents: str = "") -> None:
         """Record the verified contents of a region, as text of the caller's choice."""
         with self._transaction() as connection:
-            regions.settle(connection, key, content)
+            regions.mark_verified(connection, key, contents)
 
-    def entrust_region(self, key: str) -> None:
+    def mark_region_guest_writable(self, key: str) -> None:
         """Record a region as guest-writable, until it is verified again."""
         with self._transaction() as connection:
-            regions.entrust(connection, key)
+            regions.mark_guest_writable(connection, key)
 
-    def recall_region(self, key: str, before: regions.RegionRow | None) -> None:
+    def restore_region(self, key: str, before: regions.RegionRow | None) -> None:
         """Restore the record of a region whose programming never began."""
         with self._transaction() as connection:
-            regions.recall(connection, key, before)
+            regions.restore(connection, key, before)
 
     def requests(self, uuids: Collection[str] = ()) -> tuple[AcceleratorRequest, ...]:
         """Return all accelerator requests, or the given ones, with their leases.
@@ -291,8 +299,8 @@ class Store:
         :raises NotFound: one of the given requests does not exist.
         """
         with self._transaction() as connection:
-            leases = self._load(connection, rows.select(connection))
-            found = requests.joined(
+            leases = self._load(connection, records.select(connection))
+            found = requests.with_leases(
                 (
                     each
                     for each in requests.select(connection)
@@ -310,7 +318,7 @@ class Store:
     def add_requests(self, made: Iterable[AcceleratorRequest]) -> None:
         """Record new requests, all or none."""
         with self._transaction() as connection:
-            requests.sweep(connection)
+            requests.delete_damaged(connection)
             requests.insert(connection, made)
 
     def change_requests(self, changed: Iterable[AcceleratorRequest]) -> None:
@@ -336,29 +344,31 @@ class Store:
         with self._transaction() as connection:
             return journal.newest(connection, limit)
 
-    def standing(self) -> RecordedState:
+    def recorded_state(self) -> RecordedState:
         """Return all leases, and all else that must not be offered."""
         with self._transaction() as connection:
-            leases = self._load(connection, rows.select(connection))
+            leases = self._load(connection, records.select(connection))
             return RecordedState(
                 leases,
-                tuple(sorted(rows.orphans(connection))),
+                tuple(sorted(records.damaged_claims(connection))),
                 regions.read(connection),
                 providers.read_origins(connection),
                 providers.read_plugins(connection),
-                identity_of(connection),
-                rows.recorded(connection),
+                schema.read_meta(connection).store,
+                records.read_helper_claims(connection),
             )
 
-    def keep_recorded(self, claimed: Mapping[PciAddress, str], seen: str) -> None:
+    def record_helper_claims(
+        self, claimed: Mapping[PciAddress, str], seen: str
+    ) -> None:
         """Record functions that the helper claims for leases missing here."""
         with self._transaction() as connection:
-            check_is(connection, seen)
-            rows.keep_recorded(connection, claimed)
+            schema.check_identity(connection, seen)
+            records.replace_helper_claims(connection, claimed)
 
     def damaged_claims(self) -> tuple[PciAddress, ...]:
         """Return functions claimed by leases with damaged records; not offered."""
-        return self.standing().unreadable
+        return self.recorded_state().damaged_claims
 
     def forget_damaged(self, address: PciAddress) -> None:
         """Delete the damaged record that claims a function, to free the function.
@@ -366,14 +376,14 @@ class Store:
         :raises NotFound: no damaged record claims it.
         """
         with self._transaction() as connection:
-            healthy = self._load(connection, rows.select(connection))
-            if not rows.forget_orphans(connection, address):
+            healthy = self._load(connection, records.select(connection))
+            if not records.delete_damaged(connection, address):
                 raise exception.NotFound(
                     f"no damaged lease claims {address}",
                     kind=exception.ObjectKind.LEASE,
                 )
             for lease in healthy:
-                rows.restore_claims(connection, lease)
+                records.restore_claims(connection, lease)
             journal.record(
                 connection, self._now(), Operation.FORGET, address=str(address)
             )
@@ -385,32 +395,34 @@ class Store:
 
     def _check(self) -> None:
         with self._transaction(thorough=True) as connection:
-            journal.sweep(connection)
-            regions.tell(connection)
+            journal.delete_damaged(connection)
+            regions.log_damage(connection)
             # Logs damaged requests.
             requests.select(connection)
-            for lease in self._load(connection, rows.select(connection)):
-                rows.restore_claims(connection, lease)
+            for lease in self._load(connection, records.select(connection)):
+                records.restore_claims(connection, lease)
 
     def _of(self, connection: sqlite3.Connection, consumer: str) -> tuple[Lease, ...]:
-        return self._load(connection, rows.select(connection, "consumer = ?", consumer))
+        return self._load(
+            connection, records.select(connection, "consumer = ?", consumer)
+        )
 
     def _load(
-        self, connection: sqlite3.Connection, found: list[rows.LeaseRow]
+        self, connection: sqlite3.Connection, found: list[records.LeaseRow]
     ) -> tuple[Lease, ...]:
         """Return the intact leases; set the damaged records aside."""
         leases = []
         for row in found:
             try:
-                leases.append(rows.lease_of(row))
-            except codec.DecodeError as error:
+                leases.append(records.lease_of(row))
+            except schema.Damaged as error:
                 self._set_aside(connection, row, str(error))
         return tuple(leases)
 
     def _set_aside(
-        self, connection: sqlite3.Connection, row: rows.LeaseRow, why: str
+        self, connection: sqlite3.Connection, row: records.LeaseRow, why: str
     ) -> None:
-        rows.set_aside(connection, row, why)
+        records.set_aside(connection, row, why)
         journal.record(
             connection,
             self._now(),
@@ -426,27 +438,6 @@ class Store:
             why,
         )
 
-    def _current(self, connection: sqlite3.Connection, lease: Lease) -> rows.LeaseRow:
-        found = rows.select(connection, "uuid = ?", lease.uuid)
-        if not found:
-            raise exception.NotFound(
-                f"no lease {lease.uuid} of consumer {lease.consumer} is recorded",
-                kind=exception.ObjectKind.LEASE,
-            )
-        try:
-            recorded = rows.lease_of(found[0])
-        except codec.DecodeError as error:
-            raise exception.NotFound(
-                f"the record of lease {lease.uuid} is damaged: {error}",
-                kind=exception.ObjectKind.LEASE,
-            ) from error
-        if recorded.epoch != lease.epoch:
-            raise StaleLease(
-                f"lease {lease.uuid} is at epoch {recorded.epoch}, was read at"
-                f" {lease.epoch}"
-            )
-        return found[0]
-
     def _stamped(
         self,
         connection: sqlite3.Connection,
@@ -454,7 +445,7 @@ class Store:
         consumer: str | None = None,
         accepted: AcceptedEpochs | None = None,
     ) -> tuple[Lease, ...]:
-        epoch = rows.next_epoch(connection, self._now(), accepted)
+        epoch = records.next_epoch(connection, self._now(), accepted)
 
         def stamped(lease: Lease) -> Lease:
             # The epoch of a lease may be ahead of the counter, and calls that carry it
@@ -466,9 +457,9 @@ class Store:
         return tuple(map(stamped, leases))
 
     def _claim(self, connection: sqlite3.Connection, lease: Lease) -> None:
-        taken = rows.claim(connection, lease)
+        taken = records.claim(connection, lease)
         if taken is not None:
-            raise AlreadyLeased(f"{taken} is leased to somebody else")
+            raise AlreadyLeased(f"{taken} is claimed by another lease")
 
     def _record(
         self,

@@ -18,48 +18,54 @@ from types import MappingProxyType
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
-from os_acc.store.proven_tables import MADE, OFFERED, PLACES, TOLD
+from os_acc.store.schema import (
+    CREATED_NAMES,
+    PROVIDER_ORIGINS,
+    PROVIDER_PLUGINS,
+    PUBLISHED_NAMES,
+)
 
 _KINDS = {each.value: each for each in NameKind}
 
 
-def read_published(connection: sqlite3.Connection) -> PublishedNames:
+def read_published_names(connection: sqlite3.Connection) -> PublishedNames:
     """Return all names that os_acc published."""
-    given: defaultdict[str, set[PlacementName]] = defaultdict(set)
-    for provider, kind, text in TOLD.read(connection):
+    assigned: defaultdict[str, set[PlacementName]] = defaultdict(set)
+    for provider, kind, text in PUBLISHED_NAMES.read(connection):
         if kind in _KINDS:
-            given[provider].add(PlacementName(_KINDS[kind], text))
-    made = {
+            assigned[provider].add(PlacementName(_KINDS[kind], text))
+    created = {
         PlacementName(_KINDS[kind], text): at
-        for kind, text, at in MADE.read(connection)
+        for kind, text, at in CREATED_NAMES.read(connection)
         if kind in _KINDS
     }
     return PublishedNames.of_mapping(
-        {each: frozenset(names) for each, names in given.items()},
-        frozenset(made),
-        {name: at for name, at in made.items() if at},
+        {each: frozenset(names) for each, names in assigned.items()},
+        frozenset(created),
+        {name: at for name, at in created.items() if at},
     )
 
 
-def change_published(
-    connection: sqlite3.Connection, more: PublishedNames, gone: PublishedNames
+def change_published_names(
+    connection: sqlite3.Connection, added: PublishedNames, removed: PublishedNames
 ) -> None:
     """Record names as published, and others as no longer published."""
     connection.executemany(
-        "DELETE FROM told WHERE provider = ? AND kind = ? AND name = ?", gone.rows()
+        "DELETE FROM published_names WHERE provider = ? AND kind = ? AND name = ?",
+        removed.rows(),
     )
     connection.executemany(
-        "DELETE FROM made_names WHERE kind = ? AND name = ?", _made(gone)
+        "DELETE FROM created_names WHERE kind = ? AND name = ?", _created(removed)
     )
-    TOLD.put(connection, more.rows(), keep=True)
-    MADE.put(connection, [(*name, 0) for name in _made(more)], keep=True)
-    ours = {(kind, text) for kind, text, _ in MADE.read(connection)}
-    kept = [(name.kind.value, name.text, at) for name, at in more.kept.items()]
-    MADE.put(connection, [row for row in kept if row[:2] in ours])
+    PUBLISHED_NAMES.put(connection, added.rows(), keep=True)
+    CREATED_NAMES.put(connection, [(*name, 0) for name in _created(added)], keep=True)
+    created = {(kind, text) for kind, text, _ in CREATED_NAMES.read(connection)}
+    in_use = [(name.kind.value, name.text, at) for name, at in added.in_use_at.items()]
+    CREATED_NAMES.put(connection, [row for row in in_use if row[:2] in created])
 
 
-def _made(told: PublishedNames) -> list[tuple[str, str]]:
-    return [(name.kind.value, name.text) for name in told.made]
+def _created(names: PublishedNames) -> list[tuple[str, str]]:
+    return [(name.kind.value, name.text) for name in names.created]
 
 
 def read_origins(connection: sqlite3.Connection) -> Mapping[str, ProviderOrigin]:
@@ -67,26 +73,26 @@ def read_origins(connection: sqlite3.Connection) -> Mapping[str, ProviderOrigin]
     return MappingProxyType(
         {
             provider: ProviderOrigin(PciAddress.parse(address), key)
-            for provider, address, key in PLACES.read(connection)
+            for provider, address, key in PROVIDER_ORIGINS.read(connection)
         }
     )
 
 
-def keep_origins(
-    connection: sqlite3.Connection, places: Mapping[str, ProviderOrigin]
+def record_origins(
+    connection: sqlite3.Connection, origins: Mapping[str, ProviderOrigin]
 ) -> None:
     """Record the current origins of providers."""
-    PLACES.put(
+    PROVIDER_ORIGINS.put(
         connection,
-        [(uuid, str(each.address), each.key) for uuid, each in places.items()],
+        [(uuid, str(each.address), each.key) for uuid, each in origins.items()],
     )
 
 
 def read_plugins(connection: sqlite3.Connection) -> Mapping[str, str]:
     """Return the recorded plugin of each provider, by the provider's uuid."""
-    return MappingProxyType(dict(OFFERED.read(connection)))
+    return MappingProxyType(dict(PROVIDER_PLUGINS.read(connection)))
 
 
-def keep_plugins(connection: sqlite3.Connection, plugins: Mapping[str, str]) -> None:
+def record_plugins(connection: sqlite3.Connection, plugins: Mapping[str, str]) -> None:
     """Record the plugins that offer providers now."""
-    OFFERED.put(connection, plugins.items())
+    PROVIDER_PLUGINS.put(connection, plugins.items())

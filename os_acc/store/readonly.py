@@ -16,67 +16,30 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from os_acc import exception
 from os_acc.objects.accelerator_request import AcceleratorRequest
 from os_acc.objects.lease import Lease, RecordedState
-from os_acc.objects.naming import ProviderOrigin
-from os_acc.objects.pci import PciAddress
-from os_acc.objects.published import NOTHING, PublishedNames
-from os_acc.objects.region import NO_DOUBTS, UnverifiedRegions
-from os_acc.store import codec, errors, meta, providers, regions, requests, rows, schema
-from os_acc.store.database import (
-    Database,
-    StoreDamaged,
-    has_sound_header,
-    has_strange_log,
-)
+from os_acc.objects.published import NO_NAMES, PublishedNames
+from os_acc.store import errors, providers, records, regions, requests, schema
+from os_acc.store.database import Database, has_foreign_log, has_valid_header
+from os_acc.store.errors import StoreDamaged
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StoreSnapshot:
+class StoreSnapshot(RecordedState):
     """The contents of a store; empty if there is no store yet.
 
-    :ivar damaged_claims: functions of leases that cannot be read.
     :ivar damaged_files: damaged stores that were set aside.
-    :ivar told: the names that os_acc published in Placement.
+    :ivar published_names: the names that os_acc published in Placement.
     :ivar requests: accelerator requests made from device profiles, with their
         leases.
-    :ivar places: origins from which the names of providers derive, by uuid.
-    :ivar plugins: the plugin that last offered each provider, by uuid.
-    :ivar claimed: functions that the helper claims without a lease here, with the
-        uuid of the lease.
     """
 
-    leases: tuple[Lease, ...] = ()
-    damaged_claims: tuple[PciAddress, ...] = ()
     damaged_files: tuple[str, ...] = ()
-    unknown_regions: UnverifiedRegions = NO_DOUBTS
-    told: PublishedNames = NOTHING
+    published_names: PublishedNames = NO_NAMES
     requests: tuple[AcceleratorRequest, ...] = ()
-    places: Mapping[str, ProviderOrigin] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    plugins: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    claimed: Mapping[PciAddress, str] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({})
-    )
-
-    @property
-    def standing(self) -> RecordedState:
-        """The same state as :meth:`.leases.Store.standing` returns it."""
-        return RecordedState(
-            self.leases,
-            self.damaged_claims,
-            self.unknown_regions,
-            self.places,
-            self.plugins,
-            claimed=self.claimed,
-        )
 
 
 def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
@@ -95,10 +58,10 @@ def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
         raise errors.from_os_error(error, database.path) from error
     try:
         found = _read(database.path, time.monotonic() + busy_timeout)
-    except codec.DecodeError as error:
+    except schema.Damaged as error:
         raise _damaged(database.path, str(error)) from error
     except sqlite3.Error as error:
-        if errors.is_damage(error) or not has_sound_header(database.path):
+        if errors.is_damage(error) or not has_valid_header(database.path):
             raise _damaged(database.path, str(error)) from error
         raise errors.from_sqlite(error, database.path) from error
     except OSError as error:
@@ -109,9 +72,9 @@ def read(state_path: str, busy_timeout: float) -> StoreSnapshot:
 def _read(path: str, deadline: float) -> StoreSnapshot:
     while True:
         left = max(0.0, deadline - time.monotonic())
-        if not has_strange_log(path):
+        if not has_foreign_log(path):
             try:
-                return _recorded(path, "ro", left)
+                return _snapshot(path, "ro", left)
             except sqlite3.OperationalError as error:
                 # A process was killed in the middle of a transaction. Rolling back is
                 # left to writers.
@@ -140,7 +103,7 @@ def _copied(path: str) -> StoreSnapshot | None:
                 return None
         except FileNotFoundError:
             return None
-        return _recorded(os.path.join(directory, os.path.basename(path)), "rw", 0.0)
+        return _snapshot(os.path.join(directory, os.path.basename(path)), "rw", 0.0)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
@@ -148,44 +111,50 @@ def _stamp(path: str) -> tuple[int, int, int]:
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def _recorded(path: str, mode: str, timeout: float) -> StoreSnapshot:
+def _snapshot(path: str, mode: str, timeout: float) -> StoreSnapshot:
+    uri = f"{pathlib.Path(path).as_uri()}?mode={mode}"
+    with _connect(uri, timeout) as connection:
+        connection.execute("BEGIN")
+        schema.check_version(connection, path)
+        if schema.version_of(connection) == len(schema.STEPS):
+            return _contents(connection)
+        # The store itself is upgraded by writers only.
+        with _connect("file::memory:", timeout) as copy:
+            connection.backup(copy)
+            schema.upgrade(copy)
+            return _contents(copy)
+
+
+@contextlib.contextmanager
+def _connect(uri: str, timeout: float) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(
-        sqlite3.connect(
-            f"{pathlib.Path(path).as_uri()}?mode={mode}",
-            uri=True,
-            timeout=timeout,
-            isolation_level=None,
-        )
+        sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
     ) as connection:
         # Damaged text must not make the rows around it unreadable.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        connection.execute("BEGIN")
-        if not schema.is_store(connection):
-            raise _damaged(path, "it is not a store of os_acc")
-        if meta.contradicts_header(connection):
-            raise _damaged(path, "its version is not the one that is recorded")
-        if schema.version_of(connection) > len(schema.STEPS):
-            raise exception.StateUnavailable(
-                f"{path} was made by a newer os_acc",
-                reason=exception.StateReason.TOO_NEW,
-            )
-        leases: list[Lease] = []
-        claims = set(rows.orphans(connection))
-        for row in rows.select(connection):
-            try:
-                leases.append(rows.lease_of(row))
-            except codec.DecodeError:
-                claims.update(rows.claims_of(connection, row))
-        return StoreSnapshot(
-            tuple(leases),
-            tuple(sorted(claims)),
-            unknown_regions=regions.read(connection),
-            told=providers.read_published(connection),
-            requests=requests.joined(requests.select(connection), leases),
-            places=providers.read_origins(connection),
-            plugins=providers.read_plugins(connection),
-            claimed=rows.recorded(connection),
-        )
+        schema.add_functions(connection)
+        yield connection
+
+
+def _contents(connection: sqlite3.Connection) -> StoreSnapshot:
+    leases: list[Lease] = []
+    claims = set(records.damaged_claims(connection))
+    for row in records.select(connection):
+        try:
+            leases.append(records.lease_of(row))
+        except schema.Damaged:
+            claims.update(records.claims_of(connection, row))
+    return StoreSnapshot(
+        leases=tuple(leases),
+        damaged_claims=tuple(sorted(claims)),
+        unverified_regions=regions.read(connection),
+        provider_origins=providers.read_origins(connection),
+        provider_plugins=providers.read_plugins(connection),
+        store=schema.read_meta(connection).store,
+        helper_claims=records.read_helper_claims(connection),
+        published_names=providers.read_published_names(connection),
+        requests=requests.with_leases(requests.select(connection), leases),
+    )
 
 
 def _damaged(path: str, why: str) -> StoreDamaged:

@@ -10,22 +10,27 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from os_acc.store import codec, errors, meta, requests, rows
+from os_acc.store import errors, records, requests, schema
 from os_acc.store import regions as region_rows
-from os_acc.store.proven_tables import (
+from os_acc.store.schema import (
     CLAIMS,
-    MADE,
+    CREATED_NAMES,
     META,
-    OFFERED,
-    PLACES,
+    PROVIDER_ORIGINS,
+    PROVIDER_PLUGINS,
     PROVIDERS,
-    TOLD,
-    ProvenTable,
+    PUBLISHED_NAMES,
+    Table,
 )
 
-_LEASE = "uuid, consumer, epoch, payload, digest"
-#: Tables whose rows are kept as they are. Events stay in the damaged file.
-_KEPT = (PROVIDERS, TOLD, MADE, PLACES, OFFERED)
+#: Tables whose intact rows are copied as they are. Events stay in the damaged file.
+_COPIED = (
+    PROVIDERS,
+    PROVIDER_ORIGINS,
+    PROVIDER_PLUGINS,
+    PUBLISHED_NAMES,
+    CREATED_NAMES,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,17 +39,17 @@ class SalvagedContents:
 
     :ivar claims: all claims, also those whose digest does not match.
     :ivar tables: intact rows of each table of plain columns.
-    :ivar regions_are_whole: whether no record of a region is missing.
+    :ivar regions_are_complete: whether no record of a region is missing.
     """
 
-    leases: tuple[rows.LeaseRow, ...] = ()
+    leases: tuple[records.LeaseRow, ...] = ()
     claims: tuple[tuple[str, ...], ...] = ()
     epoch: int = 0
-    tables: Mapping[ProvenTable, tuple[tuple[Any, ...], ...]] = dataclasses.field(
+    tables: Mapping[Table, tuple[tuple[Any, ...], ...]] = dataclasses.field(
         default_factory=lambda: MappingProxyType({})
     )
     regions: tuple[region_rows.RegionRow, ...] = ()
-    regions_are_whole: bool = False
+    regions_are_complete: bool = False
     requests: tuple[tuple[str, ...], ...] = ()
 
 
@@ -63,24 +68,25 @@ def read(connection: sqlite3.Connection) -> SalvagedContents:
     """
     return SalvagedContents(
         leases=tuple(
-            rows.LeaseRow(*row) for row in _scan(connection, "leases", _LEASE)
+            records.LeaseRow(*row)
+            for row in _scan(connection, "leases", records.COLUMNS)
         ),
         claims=tuple(_texts(connection, "claims", "address, lease")),
-        epoch=max((epoch for _, epoch, _ in _sound(connection, META)), default=0),
+        epoch=max((epoch for _, epoch, _ in _intact(connection, META)), default=0),
         tables=MappingProxyType(
-            {table: tuple(_sound(connection, table)) for table in _KEPT}
+            {table: tuple(_intact(connection, table)) for table in _COPIED}
         ),
         regions=tuple(
             row
-            for _, *found in _scan(connection, "unknown_regions", region_rows.COLUMNS)
-            if (row := region_rows.RegionRow(*found)).is_sound
+            for _, *found in _scan(connection, "regions", region_rows.COLUMNS)
+            if (row := region_rows.RegionRow(*found)).is_intact
         ),
-        regions_are_whole=_is_whole(connection),
+        regions_are_complete=_are_regions_complete(connection),
         requests=tuple(_texts(connection, "requests", requests.COLUMNS)),
     )
 
 
-def write(connection: sqlite3.Connection, remains: SalvagedContents) -> RecoveryResult:
+def write(connection: sqlite3.Connection, salvaged: SalvagedContents) -> RecoveryResult:
     """Copy every intact lease and every remaining claim.
 
     A claim without an intact lease keeps its device out of use, even if the
@@ -89,39 +95,39 @@ def write(connection: sqlite3.Connection, remains: SalvagedContents) -> Recovery
     :param connection: connection to a new store, in a transaction.
     """
     kept: set[str] = set()
-    damaged, last = 0, remains.epoch
-    for row in remains.leases:
+    damaged, last = 0, salvaged.epoch
+    for row in salvaged.leases:
         try:
-            lease = rows.lease_of(row)
-        except codec.DecodeError as error:
+            lease = records.lease_of(row)
+        except schema.Damaged as error:
             damaged += 1
             connection.execute(
-                "INSERT INTO damaged VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO damaged_leases VALUES (?, ?, ?, ?, ?, ?)",
                 (*row[1:], str(error)),
             )
             continue
         if lease.uuid not in kept:
             kept.add(lease.uuid)
             last = max(last, lease.epoch)
-            rows.insert(connection, lease)
-            rows.restore_claims(connection, lease)
-    lost = [claim for claim in remains.claims if claim[1] not in kept]
+            records.insert(connection, lease)
+            records.restore_claims(connection, lease)
+    lost = [claim for claim in salvaged.claims if claim[1] not in kept]
     CLAIMS.put(connection, lost, keep=True)
-    for table, found in remains.tables.items():
+    for table, found in salvaged.tables.items():
         table.put(connection, found, keep=True)
-    requests.keep(connection, remains.requests)
-    region_rows.keep(connection, remains.regions, whole=remains.regions_are_whole)
-    meta.set_epoch(connection, last)
+    requests.copy(connection, salvaged.requests)
+    region_rows.copy(
+        connection, salvaged.regions, complete=salvaged.regions_are_complete
+    )
+    schema.set_epoch(connection, last)
     return RecoveryResult(len(kept), damaged)
 
 
-def _is_whole(connection: sqlite3.Connection) -> bool:
+def _are_regions_complete(connection: sqlite3.Connection) -> bool:
     """Return whether all records of regions are present and intact."""
     try:
-        (verdict,) = connection.execute(
-            "PRAGMA integrity_check(unknown_regions)"
-        ).fetchone()
-        return verdict == "ok" and region_rows.is_sound(connection)
+        (verdict,) = connection.execute("PRAGMA integrity_check(regions)").fetchone()
+        return verdict == "ok" and region_rows.are_intact(connection)
     except sqlite3.DatabaseError as error:
         if errors.is_passing(error):
             raise
@@ -131,11 +137,9 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def _sound(
-    connection: sqlite3.Connection, table: ProvenTable
-) -> Iterator[tuple[Any, ...]]:
+def _intact(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
     for _, *row in _scan(connection, table.name, table.listed):
-        if table.is_sound(tuple(row)):
+        if table.is_intact(tuple(row)):
             yield tuple(row[:-1])
 
 

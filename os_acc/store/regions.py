@@ -17,175 +17,172 @@ from typing import NamedTuple
 
 from oslo_log import log
 
-from os_acc.objects.region import NO_DOUBTS, UnverifiedRegions
-from os_acc.store import codec, schema
+from os_acc.objects.region import UnverifiedRegions
+from os_acc.store import schema
 
 LOG = log.getLogger(__name__)
 
-COLUMNS = "key, image, proved, digest"
+COLUMNS = "key, contents, state, digest"
 
 #: Pseudo-key of the row that marks records as lost.
-_ALL = "*"
+_ALL_REGIONS = "*"
 
 
 class RegionState(enum.IntEnum):
-    """The values of the column ``proved``.
+    """The values of the column ``state``.
 
-    FAILED: programming has begun with the image in ``image``, and the result is
-    unverified. PROVED: the region holds ``image``, verified. ENTRUSTED: the region
-    was verified, but its programming function was then attached to a guest.
+    UNVERIFIED: programming has begun with the image in ``contents``, and the result
+    is unverified. VERIFIED: the region holds ``contents``. GUEST_WRITABLE: the
+    region was verified, but its programming function was then attached to a guest.
     """
 
-    FAILED = 0
-    PROVED = 1
-    ENTRUSTED = 2
+    UNVERIFIED = 0
+    VERIFIED = 1
+    GUEST_WRITABLE = 2
 
 
 class RegionRow(NamedTuple):
     """One raw row; in a damaged file, the values may be anything."""
 
     key: object
-    image: object
-    proved: object
+    contents: object
+    state: object
     digest: object
 
     @property
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the digest matches."""
         return (
             isinstance(self.key, str)
-            and isinstance(self.image, str)
-            and isinstance(self.proved, int)
-            and self.proved in tuple(RegionState)
-            and self == _row(self.key, self.image, RegionState(self.proved))
+            and isinstance(self.contents, str)
+            and isinstance(self.state, int)
+            and self.state in tuple(RegionState)
+            and self == _row(self.key, self.contents, RegionState(self.state))
         )
 
 
 def read(connection: sqlite3.Connection) -> UnverifiedRegions:
     """Return the unverified regions, according to all records."""
-    version = schema.version_of(connection)
-    if version < schema.WITH_REGIONS:
-        return NO_DOUBTS
-    if version < schema.WITH_PROOF:
-        # A read-only store of an older version is not migrated.
-        found = connection.execute("SELECT key FROM unknown_regions").fetchall()
-        return UnverifiedRegions(proved=frozenset()) if found else NO_DOUBTS
     rows = _rows(connection)
-    sound = [row for row in rows if row.is_sound]
-    failed = _keys(sound, RegionState.FAILED)
-    proved = _keys(sound, RegionState.PROVED)
-    all_are = _ALL in failed or len(sound) < len(rows)
+    intact = [row for row in rows if row.is_intact]
+    unverified = _keys(intact, RegionState.UNVERIFIED)
+    verified = {
+        str(row.key): str(row.contents)
+        for row in intact
+        if row.state == RegionState.VERIFIED
+    }
+    all_are = _ALL_REGIONS in unverified or len(intact) < len(rows)
     return UnverifiedRegions(
-        keys=failed - {_ALL},
-        guest_writable=_keys(sound, RegionState.ENTRUSTED),
-        contents={str(row.key): str(row.image) for row in sound if row.key in proved},
-        proved=proved if all_are else None,
+        keys=unverified - {_ALL_REGIONS},
+        guest_writable=_keys(intact, RegionState.GUEST_WRITABLE),
+        contents=verified,
+        verified_since_loss=frozenset(verified) if all_are else None,
     )
 
 
-def doubt(connection: sqlite3.Connection, key: str, image: str) -> RegionRow | None:
+def mark_unverified(
+    connection: sqlite3.Connection, key: str, image: str
+) -> RegionRow | None:
     """Record that programming of a region with an image is about to begin.
 
     :returns: the previous record.
     """
     before = _row_of(connection, key)
-    _all_are(connection)
-    _put(connection, _row(key, image, RegionState.FAILED))
+    _mark_all_if_lost(connection)
+    _put(connection, _row(key, image, RegionState.UNVERIFIED))
     return before
 
 
-def settle(connection: sqlite3.Connection, key: str, content: str) -> None:
+def mark_verified(connection: sqlite3.Connection, key: str, contents: str) -> None:
     """Record the verified contents of a region."""
-    _all_are(connection)
-    _put(connection, _row(key, content, RegionState.PROVED))
+    _mark_all_if_lost(connection)
+    _put(connection, _row(key, contents, RegionState.VERIFIED))
 
 
-def entrust(connection: sqlite3.Connection, key: str) -> None:
+def mark_guest_writable(connection: sqlite3.Connection, key: str) -> None:
     """Record that a guest can program a region from now on.
 
     The record of a region that is already unverified stays unchanged.
     """
-    all_are = _all_are(connection)
+    are_lost = _mark_all_if_lost(connection)
     before = _row_of(connection, key)
-    if before is None and all_are:
+    if before is None and are_lost:
         return
-    if before is None or before.proved != RegionState.FAILED:
-        _put(connection, _row(key, "", RegionState.ENTRUSTED))
+    if before is None or before.state != RegionState.UNVERIFIED:
+        _put(connection, _row(key, "", RegionState.GUEST_WRITABLE))
 
 
-def recall(connection: sqlite3.Connection, key: str, before: RegionRow | None) -> None:
+def restore(connection: sqlite3.Connection, key: str, before: RegionRow | None) -> None:
     """Restore the record of a region whose programming never began."""
-    _all_are(connection)
+    _mark_all_if_lost(connection)
     if before is not None:
         _put(connection, before)
     else:
-        connection.execute("DELETE FROM unknown_regions WHERE key = ?", (key,))
+        connection.execute("DELETE FROM regions WHERE key = ?", (key,))
 
 
-def tell(connection: sqlite3.Connection) -> None:
+def log_damage(connection: sqlite3.Connection) -> None:
     """Log an error if records of regions are damaged."""
-    if not is_sound(connection):
+    if not are_intact(connection):
         LOG.error(
-            "The records of some regions are damaged; no region is offered before it"
-            " has been programmed again"
+            "Records of region contents are damaged; no region is offered until it has"
+            " been programmed again"
         )
 
 
-def is_sound(connection: sqlite3.Connection) -> bool:
+def are_intact(connection: sqlite3.Connection) -> bool:
     """Return whether the digest of each row matches."""
-    return all(row.is_sound for row in _rows(connection))
+    return all(row.is_intact for row in _rows(connection))
 
 
-def keep(
-    connection: sqlite3.Connection, rows: Iterable[RegionRow], *, whole: bool
+def copy(
+    connection: sqlite3.Connection, rows: Iterable[RegionRow], *, complete: bool
 ) -> None:
     """Copy the intact records of a damaged store into a new one.
 
     :param rows: intact rows.
-    :param whole: whether no other rows existed.
+    :param complete: whether no other rows existed.
     """
     for row in rows:
         # A later record, now lost, may have made a verified region unverified.
-        if whole or row.proved == RegionState.FAILED:
+        if complete or row.state == RegionState.UNVERIFIED:
             _put(connection, row)
-    if not whole:
-        _put(connection, _row(_ALL, "", RegionState.FAILED))
+    if not complete:
+        _put(connection, _row(_ALL_REGIONS, "", RegionState.UNVERIFIED))
 
 
-def _all_are(connection: sqlite3.Connection) -> bool:
-    """Return whether all regions are unverified; if so, record it.
+def _mark_all_if_lost(connection: sqlite3.Connection) -> bool:
+    """Return whether records were lost; if so, record all regions as unverified.
 
     The record precedes any change of a row: a damaged row may have belonged to
     another region, and may be overwritten next.
     """
-    if read(connection).proved is None:
+    if read(connection).verified_since_loss is None:
         return False
-    _put(connection, _row(_ALL, "", RegionState.FAILED))
+    _put(connection, _row(_ALL_REGIONS, "", RegionState.UNVERIFIED))
     return True
 
 
 def _keys(rows: Iterable[RegionRow], state: RegionState) -> frozenset[str]:
-    return frozenset(str(row.key) for row in rows if row.proved == state)
+    return frozenset(str(row.key) for row in rows if row.state == state)
 
 
 def _row_of(connection: sqlite3.Connection, key: str) -> RegionRow | None:
     """Return the row of a region, if it is intact."""
     return next(
-        (row for row in _rows(connection) if row.key == key and row.is_sound), None
+        (row for row in _rows(connection) if row.key == key and row.is_intact), None
     )
 
 
 def _rows(connection: sqlite3.Connection) -> list[RegionRow]:
-    found = connection.execute(f"SELECT {COLUMNS} FROM unknown_regions")
+    found = connection.execute(f"SELECT {COLUMNS} FROM regions")
     return [RegionRow(*values) for values in found]
 
 
 def _put(connection: sqlite3.Connection, row: RegionRow) -> None:
-    connection.execute(
-        "INSERT OR REPLACE INTO unknown_regions VALUES (?, ?, ?, ?)", row
-    )
+    connection.execute("INSERT OR REPLACE INTO regions VALUES (?, ?, ?, ?)", row)
 
 
-def _row(key: str, image: str, state: RegionState) -> RegionRow:
-    text = json.dumps([key, image, int(state)])
-    return RegionRow(key, image, int(state), codec.digest(text))
+def _row(key: str, contents: str, state: RegionState) -> RegionRow:
+    text = json.dumps([key, contents, int(state)])
+    return RegionRow(key, contents, int(state), schema.digest(text))

@@ -22,7 +22,7 @@ from os_acc.objects.accelerator_request import (
     RequestState,
 )
 from os_acc.objects.lease import Lease
-from os_acc.store import codec, schema
+from os_acc.store import schema
 
 LOG = log.getLogger(__name__)
 
@@ -33,21 +33,19 @@ def select(
     connection: sqlite3.Connection, condition: str = "TRUE", *arguments: object
 ) -> list[AcceleratorRequest]:
     """Return requests in order of creation, without their leases."""
-    if schema.version_of(connection) < schema.WITH_REQUESTS:
-        return []
     cursor = connection.execute(
         f"SELECT {COLUMNS} FROM requests WHERE {condition} ORDER BY rowid", arguments
     )
-    return list(_sound(cursor))
+    return list(_intact(cursor))
 
 
-def joined(
+def with_leases(
     found: Iterable[AcceleratorRequest], leases: Iterable[Lease]
 ) -> tuple[AcceleratorRequest, ...]:
     """Return the requests, each with its lease."""
-    known = {lease.uuid: lease for lease in leases}
+    by_uuid = {lease.uuid: lease for lease in leases}
     return tuple(
-        dataclasses.replace(each, lease=known.get(each.uuid)) for each in found
+        dataclasses.replace(each, lease=by_uuid.get(each.uuid)) for each in found
     )
 
 
@@ -59,7 +57,7 @@ def insert(
         payload = _encode(each)
         connection.execute(
             f"INSERT INTO requests ({COLUMNS}) VALUES (?, ?, ?)",
-            (each.uuid, payload, codec.digest(payload)),
+            (each.uuid, payload, schema.digest(payload)),
         )
 
 
@@ -72,7 +70,7 @@ def update(
         payload = _encode(each)
         changed += connection.execute(
             "UPDATE requests SET payload = ?, digest = ? WHERE uuid = ?",
-            (payload, codec.digest(payload), each.uuid),
+            (payload, schema.digest(payload), each.uuid),
         ).rowcount
     return changed
 
@@ -89,7 +87,7 @@ def unbind(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
                 update(connection, [unbound])
 
 
-def move(
+def change_instance(
     connection: sqlite3.Connection, uuids: Iterable[str], instance_uuid: str
 ) -> None:
     """Record a new instance for the bound requests among the given uuids."""
@@ -100,13 +98,11 @@ def move(
                 update(connection, [dataclasses.replace(each, binding=binding)])
 
 
-def sweep(connection: sqlite3.Connection) -> None:
+def delete_damaged(connection: sqlite3.Connection) -> None:
     """Remove damaged rows, which count as missing."""
-    if schema.version_of(connection) < schema.WITH_REQUESTS:
-        return
-    whole = {each.uuid for each in select(connection)}
+    intact = {each.uuid for each in select(connection)}
     for (uuid,) in connection.execute("SELECT uuid FROM requests").fetchall():
-        if uuid not in whole:
+        if uuid not in intact:
             connection.execute("DELETE FROM requests WHERE uuid IS ?", (uuid,))
 
 
@@ -117,15 +113,15 @@ def delete(connection: sqlite3.Connection, uuids: Iterable[str]) -> None:
     )
 
 
-def keep(connection: sqlite3.Connection, rows: Iterable[tuple[object, ...]]) -> None:
+def copy(connection: sqlite3.Connection, rows: Iterable[tuple[object, ...]]) -> None:
     """Copy the intact rows of a damaged store into a new one."""
-    found = {each.uuid: each for each in _sound(rows)}
+    found = {each.uuid: each for each in _intact(rows)}
     insert(connection, found.values())
 
 
-def _sound(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
+def _intact(rows: Iterable[tuple[object, ...]]) -> Iterator[AcceleratorRequest]:
     for uuid, payload, digest in rows:
-        if isinstance(payload, str) and codec.digest(payload) == digest:
+        if isinstance(payload, str) and schema.digest(payload) == digest:
             try:
                 found = _decode(payload)
             except (KeyError, TypeError, ValueError) as error:

@@ -1,132 +1,204 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tables of the store, and the migrations from older versions.
+"""The tables of the store, their digests, and the upgrades of the schema.
 
-Plain columns serve SQL searches; the payload is the record, and its digest
-verifies it. A newer os_acc of the same schema may add fields to the payload,
-which an older one keeps; any other change needs a new step here.
+A lease and an accelerator request are stored as a payload with a digest; the
+plain columns beside the payload serve SQL searches. A newer os_acc of the same
+schema may add fields to a payload, which an older one keeps; any other change
+needs a new step in :data:`STEPS`.
+
+All other tables have plain columns and one digest per row. It covers the table's
+name and all values with their types, and is checked whenever the row is read, and
+for every row when the store is opened. The version of the schema is recorded in
+the header of the file, and under a digest in the row of the store itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
+import json
 import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
-from os_acc.store import codec
+from os_acc import exception
+from os_acc.objects.epoch import LIMIT
+from os_acc.store.errors import StoreReplaced
 
 #: "osac": distinguishes a store of os_acc from any other SQLite file.
-APPLICATION_ID = 0x6F736163
-
-
-def _proved(table: str, columns: str) -> tuple[str, str]:
-    return (
-        f"ALTER TABLE {table} ADD COLUMN digest TEXT NOT NULL DEFAULT ''",
-        f"UPDATE {table} SET digest = proof('{table}', {columns})",
-    )
-
+APPLICATION_ID: Final = 0x6F736163
 
 #: Step *n* brings a store from version *n* to version *n + 1*.
 STEPS: tuple[tuple[str, ...], ...] = (
     (
-        "CREATE TABLE meta (store TEXT NOT NULL, epoch INTEGER NOT NULL)",
-        "INSERT INTO meta VALUES (lower(hex(randomblob(16))), 0)",
+        "CREATE TABLE meta (store TEXT NOT NULL, epoch INTEGER NOT NULL,"
+        " version INTEGER NOT NULL, digest TEXT NOT NULL)",
+        "INSERT INTO meta VALUES (lower(hex(randomblob(16))), 0, 0, '')",
         "CREATE TABLE leases ("
         " uuid TEXT NOT NULL PRIMARY KEY, consumer TEXT NOT NULL,"
         " epoch INTEGER NOT NULL, payload TEXT NOT NULL, digest TEXT NOT NULL)",
         "CREATE INDEX leases_by_consumer ON leases (consumer)",
-        # The lease of a claim may be in `damaged`: the device stays claimed.
-        "CREATE TABLE claims (address TEXT NOT NULL PRIMARY KEY, lease TEXT NOT NULL)",
+        # The lease of a claim may be in `damaged_leases`: the device stays claimed.
+        "CREATE TABLE claims (address TEXT NOT NULL PRIMARY KEY, lease TEXT NOT NULL,"
+        " digest TEXT NOT NULL)",
         "CREATE INDEX claims_by_lease ON claims (lease)",
-        "CREATE TABLE damaged ("
-        " uuid, consumer, epoch, payload, digest, found TEXT NOT NULL)",
+        "CREATE TABLE damaged_leases ("
+        " uuid, consumer, epoch, payload, digest, reason TEXT NOT NULL)",
         "CREATE TABLE events ("
         " id INTEGER PRIMARY KEY, at INTEGER NOT NULL, operation TEXT NOT NULL,"
         " consumer TEXT NOT NULL, address TEXT NOT NULL, state TEXT NOT NULL,"
-        " detail TEXT NOT NULL)",
+        " detail TEXT NOT NULL, digest TEXT NOT NULL)",
         # All providers ever offered, to recognize those whose device has vanished.
         "CREATE TABLE providers ("
-        " uuid TEXT NOT NULL PRIMARY KEY, resource_class TEXT NOT NULL)",
-    ),
-    (
-        # Regions whose programming has begun: unverified until proved.
-        "CREATE TABLE unknown_regions (key TEXT NOT NULL PRIMARY KEY,"
-        " image TEXT NOT NULL)",
-    ),
-    (
-        # The digest detects a damaged key. Rows of the previous version have no
-        # digest and prove nothing.
-        "ALTER TABLE unknown_regions ADD COLUMN proved INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE unknown_regions ADD COLUMN digest TEXT NOT NULL DEFAULT ''",
-    ),
-    (
-        # Names published in Placement: the classes and traits of our providers,
-        # foreign ones included, and the names that os_acc created.
-        "CREATE TABLE told (provider TEXT NOT NULL, kind TEXT NOT NULL,"
-        " name TEXT NOT NULL, PRIMARY KEY (provider, kind, name))",
-        "CREATE TABLE made_names (kind TEXT NOT NULL, name TEXT NOT NULL,"
+        " uuid TEXT NOT NULL PRIMARY KEY, resource_class TEXT NOT NULL,"
+        " digest TEXT NOT NULL)",
+        # The function that a provider is named after. A card with a shared serial
+        # number keeps its name while other cards come and go.
+        "CREATE TABLE provider_origins (provider TEXT NOT NULL PRIMARY KEY,"
+        " address TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL)",
+        # The plugin that last offered a provider: no other plugin may offer it
+        # while that one fails.
+        "CREATE TABLE provider_plugins (provider TEXT NOT NULL PRIMARY KEY,"
+        " plugin TEXT NOT NULL, digest TEXT NOT NULL)",
+        # The classes and traits that os_acc assigned to its providers in Placement,
+        # and the names that it created there. in_use_at: when Placement last
+        # refused to delete a name because it is in use.
+        "CREATE TABLE published_names (provider TEXT NOT NULL, kind TEXT NOT NULL,"
+        " name TEXT NOT NULL, digest TEXT NOT NULL,"
+        " PRIMARY KEY (provider, kind, name))",
+        "CREATE TABLE created_names (kind TEXT NOT NULL, name TEXT NOT NULL,"
+        " in_use_at INTEGER NOT NULL, digest TEXT NOT NULL,"
         " PRIMARY KEY (kind, name))",
-    ),
-    (
+        # Regions whose programming has begun, verified since or not.
+        "CREATE TABLE regions (key TEXT NOT NULL PRIMARY KEY,"
+        " contents TEXT NOT NULL, state INTEGER NOT NULL, digest TEXT NOT NULL)",
         # Requests made from device profiles. The lease of a request has its uuid.
         "CREATE TABLE requests (uuid TEXT NOT NULL PRIMARY KEY,"
         " payload TEXT NOT NULL, digest TEXT NOT NULL)",
-    ),
-    (
-        # Origins of provider names. A card with a shared serial number keeps its
-        # name while other cards come and go.
-        "CREATE TABLE places (provider TEXT NOT NULL PRIMARY KEY,"
-        " address TEXT NOT NULL, key TEXT NOT NULL)",
-    ),
-    (
-        # The last time at which Placement refused to delete a name in use.
-        "ALTER TABLE made_names ADD COLUMN kept INTEGER NOT NULL DEFAULT 0",
-    ),
-    (
-        # The plugin that last offered a provider: no other plugin may offer it
-        # while that one fails.
-        "CREATE TABLE offered_by (provider TEXT NOT NULL PRIMARY KEY,"
-        " plugin TEXT NOT NULL)",
-    ),
-    (
-        # Adds a digest to every row of plain columns, and records the version from
-        # the header of the file under a digest.
-        "ALTER TABLE meta ADD COLUMN version INTEGER NOT NULL DEFAULT 0",
-        *_proved("meta", "store, epoch, version"),
-        *_proved("claims", "address, lease"),
-        *_proved("providers", "uuid, resource_class"),
-        *_proved("events", "id, at, operation, consumer, address, state, detail"),
-        *_proved("told", "provider, kind, name"),
-        *_proved("made_names", "kind, name, kept"),
-        *_proved("places", "provider, address, key"),
-        *_proved("offered_by", "provider, plugin"),
-    ),
-    (
         # Functions that the helper claims for leases missing here: the store was
         # created after them, or is an old copy.
-        "CREATE TABLE recorded (address TEXT NOT NULL PRIMARY KEY,"
+        "CREATE TABLE helper_claims (address TEXT NOT NULL PRIMARY KEY,"
         " lease TEXT NOT NULL, digest TEXT NOT NULL)",
     ),
 )
 
-#: The first version with unknown regions, and the first with their digests.
-WITH_REGIONS, WITH_PROOF = 2, 3
-#: The first with published names, and the first with requests.
-WITH_TOLD, WITH_REQUESTS = 4, 5
-#: The first with origins of provider names.
-WITH_PLACES = 6
-#: The first that records refused deletions of names.
-WITH_KEPT = 7
-#: The first that records the plugin of a provider.
-WITH_PLUGINS = 8
-#: The first with a digest in each row of plain columns.
-WITH_DIGESTS = 9
-#: The first that records the helper's claims without a lease.
-WITH_RECORDED = 10
+
+class Damaged(Exception):
+    """The file or a record in it is not valid, or does not match its digest."""
 
 
-def teach(connection: sqlite3.Connection) -> None:
-    """Register the digest function for SQL statements on a connection."""
-    connection.create_function("proof", -1, codec.proof, deterministic=True)
+class StoreMeta(NamedTuple):
+    """The row of the store itself.
+
+    :ivar store: identity, different for each store ever created.
+    :ivar epoch: the last value of the counter.
+    :ivar version: version of the schema; the same as in the header of the file.
+    """
+
+    store: str
+    epoch: int
+    version: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """A table of plain columns, with a digest per row.
+
+    :ivar columns: all columns but the digest, in the order of the table.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+
+    @property
+    def listed(self) -> str:
+        """All columns, as a list for an SQL statement."""
+        return ", ".join((*self.columns, "digest"))
+
+    def is_intact(self, row: tuple[Any, ...]) -> bool:
+        """Return whether the digest of a row of all columns matches."""
+        *values, digest = row
+        return bool(digest) and row_digest(self.name, *values) == digest
+
+    def read(
+        self,
+        connection: sqlite3.Connection,
+        condition: str = "TRUE",
+        *arguments: object,
+    ) -> list[tuple[Any, ...]]:
+        """Return the values of rows, without their digests.
+
+        :raises Damaged: the digest of a row does not match.
+        """
+        found = connection.execute(
+            f"SELECT {self.listed} FROM {self.name} WHERE {condition}", arguments
+        ).fetchall()
+        if not all(map(self.is_intact, found)):
+            raise Damaged(f"a row of {self.name} does not match its digest")
+        return [row[:-1] for row in found]
+
+    def put(
+        self,
+        connection: sqlite3.Connection,
+        rows: Iterable[tuple[Any, ...]],
+        *,
+        keep: bool = False,
+    ) -> int:
+        """Insert or replace rows by key; return how many were written.
+
+        :param keep: leave existing rows unchanged.
+        """
+        verb = "IGNORE" if keep else "REPLACE"
+        marks = ", ".join("?" * (len(self.columns) + 1))
+        return connection.executemany(
+            f"INSERT OR {verb} INTO {self.name} ({self.listed}) VALUES ({marks})",
+            [(*row, row_digest(self.name, *row)) for row in rows],
+        ).rowcount
+
+
+META: Final = Table("meta", ("store", "epoch", "version"))
+CLAIMS: Final = Table("claims", ("address", "lease"))
+PROVIDERS: Final = Table("providers", ("uuid", "resource_class"))
+PROVIDER_ORIGINS: Final = Table("provider_origins", ("provider", "address", "key"))
+PROVIDER_PLUGINS: Final = Table("provider_plugins", ("provider", "plugin"))
+PUBLISHED_NAMES: Final = Table("published_names", ("provider", "kind", "name"))
+CREATED_NAMES: Final = Table("created_names", ("kind", "name", "in_use_at"))
+HELPER_CLAIMS: Final = Table("helper_claims", ("address", "lease"))
+EVENTS: Final = Table(
+    "events", ("id", "at", "operation", "consumer", "address", "state", "detail")
+)
+
+#: A damaged row in one of these tables makes the whole store damaged.
+_DECISIVE: Final = (
+    META,
+    CLAIMS,
+    PROVIDERS,
+    PROVIDER_ORIGINS,
+    PROVIDER_PLUGINS,
+    PUBLISHED_NAMES,
+    CREATED_NAMES,
+    HELPER_CLAIMS,
+)
+
+
+def digest(payload: str) -> str:
+    """Return the SHA-256 of a payload, as hexadecimal text."""
+    # Text from a damaged file may contain surrogates.
+    return hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def row_digest(*values: object) -> str:
+    """Return the digest of plain values and their types; '' for other types."""
+    if not all(isinstance(value, str | int) for value in values):
+        return ""
+    return digest(json.dumps(values))
+
+
+def add_functions(connection: sqlite3.Connection) -> None:
+    """Make the digest function available to the SQL statements of a connection."""
+    connection.create_function("row_digest", -1, row_digest, deterministic=True)
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -134,22 +206,43 @@ def version_of(connection: sqlite3.Connection) -> int:
     return _pragma(connection, "user_version")
 
 
-def is_store(connection: sqlite3.Connection) -> bool:
-    """Return whether some version of os_acc created the file."""
-    return _pragma(connection, "application_id") == APPLICATION_ID
+def check_version(connection: sqlite3.Connection, path: str) -> None:
+    """Check that the file is a store of a version that this os_acc can serve.
+
+    :raises Damaged: it is not a store, or its records of the version disagree.
+    :raises StateUnavailable: a newer os_acc created or upgraded it.
+    """
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise Damaged("it is not a store of os_acc")
+    version = version_of(connection)
+    if version < 1 or _contradicts_header(connection, version):
+        raise Damaged(f"its header has schema version {version}, which is wrong")
+    if version > len(STEPS):
+        raise exception.StateUnavailable(
+            f"{path} has schema version {version}; this os_acc supports versions up"
+            f" to {len(STEPS)}",
+            reason=exception.StateReason.TOO_NEW,
+        )
 
 
-def is_whole(connection: sqlite3.Connection) -> bool:
-    """Return whether the tables equal those of a new store of this version."""
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Check that the tables are those of this version, and the digest of each row.
+
+    :raises Damaged: tables differ from those of a new store, or a digest from its
+        row.
+    """
     with contextlib.closing(sqlite3.connect(":memory:")) as new:
         new.isolation_level = None
-        teach(new)
-        migrate(new)
-        return _tables(connection) == _tables(new)
+        add_functions(new)
+        upgrade(new)
+        if _tables(connection) != _tables(new):
+            raise Damaged("its tables are not those of a store")
+    for table in _DECISIVE:
+        table.read(connection)
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Migrate a store or an empty file to the current version, or do nothing."""
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a store, or an empty file, to the current version in one transaction."""
     version = version_of(connection)
     if version >= len(STEPS):
         return
@@ -159,11 +252,50 @@ def migrate(connection: sqlite3.Connection) -> None:
             for statement in step:
                 connection.execute(statement)
         connection.execute(
-            "UPDATE meta SET version = ?1, digest = proof('meta', store, epoch, ?1)",
+            "UPDATE meta SET version = ?1,"
+            " digest = row_digest('meta', store, epoch, ?1)",
             (len(STEPS),),
         )
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+
+
+def read_meta(connection: sqlite3.Connection) -> StoreMeta:
+    """Return the row of a store of the current version.
+
+    :raises Damaged: the row is damaged, missing or not unique.
+    """
+    found = META.read(connection)
+    if len(found) != 1 or not 0 <= found[0][1] <= LIMIT:
+        raise Damaged("its identity and epoch are missing or not unique")
+    return StoreMeta(*found[0])
+
+
+def check_identity(connection: sqlite3.Connection, seen: str) -> None:
+    """Check that this is the store that the caller has read; '' accepts any.
+
+    :raises StoreReplaced: it is another store.
+    """
+    if seen not in ("", read_meta(connection).store):
+        raise StoreReplaced("the store was replaced after it had been read")
+
+
+def set_epoch(connection: sqlite3.Connection, epoch: int) -> None:
+    """Set the epoch counter."""
+    connection.execute(
+        "UPDATE meta SET epoch = ?1, digest = row_digest('meta', store, ?1, version)",
+        (epoch,),
+    )
+
+
+def _contradicts_header(connection: sqlite3.Connection, version: int) -> bool:
+    """Return whether an intact row of the store names another version."""
+    try:
+        found = connection.execute(f"SELECT {META.listed} FROM meta").fetchall()
+    except sqlite3.OperationalError:
+        # The table may have other columns in a newer schema.
+        return False
+    return any(META.is_intact(row) and row[2] != version for row in found)
 
 
 def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:

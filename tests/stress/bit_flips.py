@@ -48,9 +48,9 @@ _REGION = Region(
 )
 #: What each table of the store has to have for a flip in it to matter.
 TABLES = (
-    *("meta", "leases", "claims", "damaged", "events", "providers", "told"),
-    *("made_names", "requests", "places", "offered_by", "recorded"),
-    "unknown_regions",
+    *("meta", "leases", "claims", "damaged_leases", "events", "requests", "regions"),
+    *("providers", "provider_origins", "provider_plugins", "helper_claims"),
+    *("published_names", "created_names"),
 )
 
 
@@ -109,13 +109,15 @@ class Flips:
             f"DELETE FROM leases WHERE consumer = '{UNLEASED}'",
         )
         self.bench.manager().discover()
-        store.remember_providers({_GONE: "CUSTOM_GONE"}, by={_GONE: "pci"})
+        store.record_providers({_GONE: "CUSTOM_GONE"}, plugins={_GONE: "pci"})
         names = frozenset({_FAST, _CLASS})
-        store.change_published(
+        store.change_published_names(
             PublishedNames.of_mapping({_GONE: names}, names, {_FAST: 7})
         )
-        store.forget_region(_REGION.key, "an image")
-        store.know_region(dataclasses.replace(_REGION, number=1).key, "a function")
+        store.mark_region_unverified(_REGION.key, "an image")
+        store.mark_region_verified(
+            dataclasses.replace(_REGION, number=1).key, "a function"
+        )
         uuid = "55555555-5555-4555-8555-555555555555"
         store.add_requests([AcceleratorRequest(uuid, "a profile", 0)])
         return asked
@@ -128,7 +130,8 @@ class Flips:
             for consumer, what in self._asked.items()
         ]
         # The confirming plugs have changed nothing.
-        recorded = readonly.read(str(self.state), 10)
+        # A store that replaces a damaged one has another identity.
+        recorded = dataclasses.replace(readonly.read(str(self.state), 10), store="")
         return Answers(
             attached,
             manager.providers(),
@@ -140,7 +143,7 @@ class Flips:
     def _free(self, manager: Manager) -> set[str]:
         """The functions that a plug would get."""
         stock = manager.discover()
-        taken = manager.store.standing().taken
+        taken = manager.store.recorded_state().taken
         return {
             str(handle.address)
             for provider in stock.providers.values()

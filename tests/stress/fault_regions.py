@@ -50,15 +50,15 @@ class RegionFlow(Flow):
     def next_plug(self, manager: Manager) -> None:
         (place,) = self.places
         assert manager.plug({"uuid": NEXT}, *ask(manager, place))
-        assert not manager.store.standing().unknown_regions
+        assert not manager.store.recorded_state().unverified_regions
 
     def check_always(self, bench: Bench, manager: Manager) -> None:
         """What is not in doubt is known, and so is what a guest would get."""
-        standing = manager.store.standing()
+        recorded_state = manager.store.recorded_state()
         (held, *_) = bench.kernel.held_by_hardware(DFL)
-        doubted = region(bench) in standing.unknown_regions
+        doubted = region(bench) in recorded_state.unverified_regions
         assert doubted or held in (shelf.POWER_ON, shelf.GZIP), held
-        for lease in standing.leases:
+        for lease in recorded_state.leases:
             drivers = {bench.kernel.state(each).driver for each in lease.members}
             if lease.state is LeaseState.HELD and drivers == {VFIO}:
                 assert lease.programming is not None
@@ -82,7 +82,7 @@ def check_programmed(bench: Bench, manager: Manager, consumer: str) -> None:
         state = bench.kernel.state(address)
         assert (state.driver, state.driver_override) == (VFIO, VFIO)
     assert bench.kernel.held_by_hardware(DFL)[0] == shelf.GZIP
-    assert not manager.store.standing().unknown_regions
+    assert not manager.store.recorded_state().unverified_regions
 
 
 # -- taking -------------------------------------------------------------------
@@ -117,7 +117,7 @@ class ProgramAnew(Program):
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
         with suppress(exception.ProgrammingReason.CRC):
             self.act(manager)
-        assert region(bench) in manager.store.standing().unknown_regions
+        assert region(bench) in manager.store.recorded_state().unverified_regions
 
 
 class OfVf(RegionFlow):

@@ -21,7 +21,7 @@ from os_acc.objects.lease import Lease
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Region
 from os_acc.privsep import kernel as privsep_kernel
-from os_acc.store import codec, readonly
+from os_acc.store import readonly, records
 from os_acc.store.leases import Store
 from os_acc.testing import HostSpec, hosts
 from tests.stress import processes
@@ -37,7 +37,7 @@ PAGE = 4096
 
 _CARD, _INTEL = PciAddress.parse("0000:b3:00.0"), PciIdentity(0x8086, 0x0B2B, 0, 0, 0)
 #: Regions whose programming has begun and not been proved.
-DOUBTED = [
+UNVERIFIED = [
     Region(_CARD, _INTEL, number, hosts.DFL_INTERFACE, None) for number in (0, 5)
 ]
 _IMAGE = "55555555-5555-4555-8555-555555555555"
@@ -56,8 +56,8 @@ def build(bench: Bench) -> None:
             plug(manager, str(uuid.UUID(int=number + 1)), *[NIC] * EACH)
             # As after weeks: a store that has been used.
             manager.store.replace(manager.store.leases())
-        for region in DOUBTED:
-            manager.store.forget_region(region.key, _IMAGE)
+        for region in UNVERIFIED:
+            manager.store.mark_region_unverified(region.key, _IMAGE)
 
 
 def file_of(bench: Bench) -> pathlib.Path:
@@ -102,9 +102,9 @@ def damage_records(
 ) -> None:
     """Change one bit of each lease's and region's record, nothing else."""
     content = file.read_bytes()
-    records = [codec.encode(lease).encode() for lease in leases]
+    records = [records.encode(lease).encode() for lease in leases]
     # With its key in the index: SQLite finds nothing wrong.
-    records += [region.key.encode() for region in DOUBTED]
+    records += [region.key.encode() for region in UNVERIFIED]
     for record in records:
         assert record in content
         changed = bytearray(record)
@@ -176,20 +176,22 @@ def check_serves(bench: Bench, leases: Sequence[Lease], *, whole: bool = False) 
         assert lease == known[lease.uuid], "a lease that never was"
     if whole:
         assert set(found) == set(leases), "a lease is lost"
-    check_doubts(bench)
+    check_unverified(bench)
     lost = {a for lease in leases if lease not in found for a in lease.members}
     if lost - set(manager.store.damaged_claims()):
-        assert manager.store.damaged, "leases are lost, and nobody is told"
+        assert manager.store.damaged, "leases are lost without a report"
     check_offers(bench, manager, leases)
 
 
-def check_doubts(bench: Bench) -> None:
-    """No region is trusted that was not; to those who only look as well."""
+def check_unverified(bench: Bench) -> None:
+    """Check that the store and its snapshot trust no unverified region."""
     state = os.path.dirname(file_of(bench))
-    doubted = open_store(bench).standing().unknown_regions
-    assert all(region in doubted for region in DOUBTED), "a region is trusted"
-    doubted = readonly.read(state, 1).unknown_regions
-    assert all(region in doubted for region in DOUBTED), "a region is shown as known"
+    unverified = open_store(bench).recorded_state().unverified_regions
+    assert all(region in unverified for region in UNVERIFIED), "a region is trusted"
+    unverified = readonly.read(state, 1).unverified_regions
+    assert all(region in unverified for region in UNVERIFIED), (
+        "a region is shown as known"
+    )
 
 
 def check_offers(bench: Bench, manager: Manager, leases: Sequence[Lease]) -> None:

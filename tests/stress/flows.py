@@ -151,18 +151,18 @@ class Program(Flow):
         manager.unplug({"uuid": INSTANCE})
 
     def resume(self, bench: Bench, manager: Manager) -> None:
-        kernel, standing = bench.kernel, manager.store.standing()
-        for lease in standing.leases:
+        kernel, recorded_state = bench.kernel, manager.store.recorded_state()
+        for lease in recorded_state.leases:
             if lease.consumer == INSTANCE:
-                assert not standing.unknown_regions
+                assert not recorded_state.unverified_regions
                 assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
-        if not standing.unknown_regions:
+        if not recorded_state.unverified_regions:
             (held,) = kernel.held_by_hardware(DFL)
             assert held in (shelf.POWER_ON, shelf.GZIP)
         (entry,) = self._plug(manager)
         assert entry["pci_id"] == DFL
         assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
-        assert not manager.store.standing().unknown_regions
+        assert not manager.store.recorded_state().unverified_regions
 
     @staticmethod
     def _plug(manager: Manager) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ class Renew(Program):
         bench.kernel.fail_programming(DFL, "reconfig CRC error")
         with suppress(exception.ProgrammingReason.CRC):
             self._plug(bench.boot())
-        assert bench.manager().store.standing().unknown_regions
+        assert bench.manager().store.recorded_state().unverified_regions
 
     def resume(self, bench: Bench, manager: Manager) -> None:
         super().resume(bench, manager)
@@ -211,7 +211,7 @@ class ProgramAfterReboot(Program):
     def resume(self, bench: Bench, manager: Manager) -> None:
         manager.plug({"uuid": INSTANCE}, None, None)
         assert bench.kernel.held_by_hardware(DFL) == (shelf.GZIP,)
-        assert not manager.store.standing().unknown_regions
+        assert not manager.store.recorded_state().unverified_regions
 
 
 class Refused(PlugFlow):

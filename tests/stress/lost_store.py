@@ -212,7 +212,7 @@ def tidy_up(manager: Manager, prebound: Collection[str] = ()) -> None:
     for address in manager.store.damaged_claims():
         if address in manager.store.damaged_claims():
             operations.release_device(manager, address, None)
-    while claimed := sorted(manager.discover().standing.claimed):
+    while claimed := sorted(manager.discover().recorded_state.helper_claims):
         driver = "vfio-pci" if str(claimed[0]) in prebound else None
         operations.release_device(manager, claimed[0], driver)
 

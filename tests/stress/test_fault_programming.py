@@ -147,9 +147,9 @@ def _check_left(
     *,
     is_stuck: bool,
 ) -> None:
-    standing = manager.store.standing()
-    assert bool(standing.unknown_regions) is not case.known
-    assert len(standing.leases) == is_stuck
+    recorded_state = manager.store.recorded_state()
+    assert bool(recorded_state.unverified_regions) is not case.known
+    assert len(recorded_state.leases) == is_stuck
     assert kernel.snapshot() == pristine
     if case.holds is not None:
         assert kernel.held_by_hardware(DFL) == (case.holds,)
@@ -176,6 +176,6 @@ def _put_in_order(bench: Bench, pristine: Snapshot) -> None:
     (entry,) = program(manager, NEXT)
     assert entry["pci_id"] == DFL
     assert kernel.held_by_hardware(DFL) == (shelf.GZIP,)
-    assert not manager.store.standing().unknown_regions
+    assert not manager.store.recorded_state().unverified_regions
     assert manager.unplug({"uuid": NEXT}) == 1
     assert kernel.snapshot() == pristine

@@ -187,7 +187,8 @@ def test_every_record_may_be_wrong_in_one_bit(
             check_serves(bench, leases)
             store = fault_store.open_store(bench)
             assert store.leases() == ()
-            assert store.standing().unknown_regions.proved is not None
+            regions = store.recorded_state().unverified_regions
+            assert regions.verified_since_loss is not None
             members = {each for lease in leases for each in lease.members}
             assert set(store.damaged_claims()) == members
 

@@ -116,7 +116,7 @@ def check_left_alone(cards: XrtHost, ran: list[str]) -> None:
     assert tells(plug(cards, NEXT, USER, "cipher")) is False
     assert tells(plug(cards, FIRST, USER, "adder")) is False
     assert cards.ran() == ran
-    assert tells(lambda: cards.restart().store.standing().unknown_regions)
+    assert tells(lambda: cards.restart().store.recorded_state().unverified_regions)
     assert tells(plug(cards, OTHER, OTHER_USER, "adder")) is True
     assert cards.ran()[: len(ran)] == ran
 
@@ -147,7 +147,7 @@ def test_a_tool_that_runs_on_has_its_card_alone(
         (lease,) = manager.store.leases(uuid_of(NEXT))
         assert lease.programming is not None
         assert lease.programming.function_id == CIPHER
-        assert not manager.store.standing().unknown_regions
+        assert not manager.store.recorded_state().unverified_regions
         cards.unplug(NEXT)
 
     tells(again)

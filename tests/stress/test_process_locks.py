@@ -17,7 +17,7 @@ import pytest
 from os_acc import service
 from os_acc.attach.manager import Manager
 from os_acc.privsep import worker
-from os_acc.store import meta
+from os_acc.store import schema
 from os_acc.store.database import Database
 from os_acc.store.locks import Locks, consumer_lock
 from os_acc.testing import Snapshot, uuid_of
@@ -51,7 +51,7 @@ def hold_consumer(host: Host) -> None:
 def hold_store(host: Host) -> None:
     """In the middle of a transaction that has written already."""
     with Database(host.state, 60).transaction() as connection:
-        meta.set_epoch(connection, meta.read(connection).epoch + 1)
+        schema.set_epoch(connection, schema.read_meta(connection).epoch + 1)
         stand_still(host)
 
 

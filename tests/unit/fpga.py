@@ -56,4 +56,4 @@ def region_trait(interface: str) -> str:
 
 def is_unknown(host: TestHost) -> bool:
     """Return whether the contents of a region of the host are unverified."""
-    return bool(host.manager.store.standing().unknown_regions)
+    return bool(host.manager.store.recorded_state().unverified_regions)

@@ -86,7 +86,7 @@ def records(context: CheckContext) -> Iterator[Finding]:
             f"the record of the lease of {address} is damaged",
             f"os-acc device release {address}",
         )
-    for address, lost in found.claimed.items():
+    for address, lost in found.helper_claims.items():
         yield warning(
             f"{address} is taken for lease {lost}, which is lost",
             f"find out who has it; then os-acc device adopt {address} --consumer "

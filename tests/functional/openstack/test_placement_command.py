@@ -81,7 +81,7 @@ def test_the_command_puts_on_record_whose_providers_are_ours(
     # The GPU is a guest's, and on no record: its name tells whose it is.
     found = Store.open(elsewhere, service.STORE_SECONDS)
     assert found.providers().keys() == offered
-    assert found.standing().places.keys() >= offered - {gpu}
+    assert found.recorded_state().provider_origins.keys() >= offered - {gpu}
 
 
 def test_a_service_publishes_by_a_public_function(

@@ -98,8 +98,9 @@ def test_an_allocation_costs_two_reads_of_its_provider_and_no_write(
 def test_a_dry_run_changes_nothing_and_shows_what_is_done_then(site: Site) -> None:
     site.manager.discover()
     before = site.placement.tree(site.node)
-    wanted, told = site.manager.catalog.snapshots.newest(), site.manager.store.told()
-    plan = site.publisher.difference(wanted, told, time.monotonic() + 300)
+    wanted = site.manager.catalog.snapshots.newest()
+    names = site.manager.store.published_names()
+    plan = site.publisher.difference(wanted, names, time.monotonic() + 300)
     assert site.placement.tree(site.node) == before
     assert plan.steps
     assert tuple(map(str, site.published().done)) == tuple(map(str, plan.steps))

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sqlite3
 
 import pytest
@@ -13,9 +12,7 @@ import pytest
 from os_acc.attach import operations
 from os_acc.inventory import discovery
 from os_acc.objects.device import RejectReason
-from os_acc.objects.lease import Lease, LeaseState
 from os_acc.objects.pci import PciAddress
-from os_acc.store import codec
 from os_acc.testing import HostSpec, TestHost, hosts, instance, request
 
 NIC, VFS = "0000:3b:00.0", tuple(f"0000:3b:02.{number}" for number in range(4))
@@ -147,31 +144,6 @@ def test_a_vf_that_was_adopted_keeps_its_pf(nic):
     )
     set_vfs(nic, 0)
     assert nic.rejected(NIC).reason is RejectReason.VFS_LEASED
-
-
-def test_a_record_of_before_learns_it_when_it_is_made_ready_again(nic):
-    """It says nothing of the PF; as long as the VF is there, the host does."""
-    set_vfs(nic, 1)
-    plug_vf(nic, 1)
-    (lease,) = nic.manager.store.leases()
-    assert [str(each) for each in lease.physfns] == [NIC]
-    assert of_before(lease).physfns == ()
-    nic.manager.store.replace([of_before(lease)])
-    nic.kernel.reboot()
-    set_vfs(nic, 1)
-    nic.restart()
-    nic.manager.plug(instance(1), None, None)
-    (lease,) = nic.manager.store.leases()
-    assert (lease.state, [str(each) for each in lease.physfns]) == (
-        LeaseState.HELD,
-        [NIC],
-    )
-
-
-def of_before(lease: Lease) -> Lease:
-    fields = json.loads(codec.encode(lease))
-    del fields["physfns"]
-    return codec.decode(json.dumps(fields))
 
 
 def test_a_neighbour_that_is_leased_otherwise_keeps_its_group(make_bench):

@@ -59,14 +59,14 @@ def lose(bench: TestHost) -> None:
 
 def once_before(monkeypatch, bench: TestHost, nth: int) -> None:
     """Lose the store before the nth time that all leases are read, unnoticed."""
-    read, count = Store.standing, iter(range(1, 1000))
+    read, count = Store.recorded_state, iter(range(1, 1000))
 
-    def standing(store: Store):
+    def recorded_state(store: Store):
         if next(count) == nth:
             lose(bench)
         return read(store)
 
-    monkeypatch.setattr(Store, "standing", standing)
+    monkeypatch.setattr(Store, "recorded_state", recorded_state)
 
 
 # -- a service that runs on ------------------------------------------------------

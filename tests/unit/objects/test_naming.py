@@ -101,7 +101,7 @@ def look(
         for of in (naming.of_device, naming.of_card)
         if address not in unusable
     }
-    on_record |= names.given
+    on_record |= names.origins
     assert len(set(found.values())) == len(found)
     return found
 

@@ -9,7 +9,7 @@ import dataclasses
 from os_acc.objects.device import AttachHandle, Device, Provider
 from os_acc.objects.lease import Lease, LeaseState, Owner, PriorBinding, RecordedState
 from os_acc.objects.pci import PciAddress, PciIdentity
-from os_acc.objects.published import NOTHING, PublishedNames
+from os_acc.objects.published import NO_NAMES, PublishedNames
 from os_acc.objects.region import Region
 from os_acc.placement import region_traits
 from os_acc.testing import uuid_of
@@ -86,13 +86,13 @@ def lease(
 class Ledger:
     """What is on record, as the store keeps it."""
 
-    def __init__(self, told: PublishedNames = NOTHING) -> None:
+    def __init__(self, told: PublishedNames = NO_NAMES) -> None:
         self.kept = told
 
-    def told(self) -> PublishedNames:
+    def published_names(self) -> PublishedNames:
         return self.kept
 
-    def change_published(
-        self, more: PublishedNames, gone: PublishedNames = NOTHING
+    def change_published_names(
+        self, more: PublishedNames, gone: PublishedNames = NO_NAMES
     ) -> None:
         self.kept = (self.kept - gone) | more

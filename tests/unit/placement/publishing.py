@@ -37,7 +37,7 @@ class Service:
         return self.publisher.sync(wanted, self.ledger, time.monotonic() + seconds)
 
     def plan(self, *wanted):
-        told = self.ledger.told()
+        told = self.ledger.published_names()
         return self.publisher.difference(wanted, told, time.monotonic() + 120.0)
 
 

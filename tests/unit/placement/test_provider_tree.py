@@ -36,7 +36,7 @@ class Service:
 
     def __init__(self, ledger=None):
         self.ledger = ledger or Ledger()
-        self._memory = published.PublishedCache(self.ledger.told())
+        self._memory = published.PublishedCache(self.ledger.published_names())
         self._writer = TreeWriter("node1", self._memory)
 
     def write(self, tree, node, wanted, ours):

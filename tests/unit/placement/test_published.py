@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from os_acc.objects.published import NOTHING, NameKind, PlacementName, PublishedNames
+from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.provider_tree import TreeWriter
 from os_acc.placement.published import PublishedCache
@@ -17,7 +17,7 @@ FAST = "CUSTOM_FAST"
 
 
 def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():
-    nova, ledger, memory = Nova(), Ledger(), PublishedCache(NOTHING)
+    nova, ledger, memory = Nova(), Ledger(), PublishedCache(NO_NAMES)
     writer = TreeWriter(nova.name, memory)
     before = capacity_examples.provider(1, capacity_examples.handle(1))
     after = capacity_examples.provider(1, capacity_examples.handle(1), traits=())
@@ -31,7 +31,7 @@ def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():
     gone = PublishedNames(
         {before.uuid: frozenset({PlacementName(NameKind.TRAIT, FAST)})}
     )
-    memory.above(ledger).change_published(NOTHING, gone)
+    memory.above(ledger).change_published_names(NO_NAMES, gone)
     # An operator's, who has put it there again.
     nova.known.add_traits(before.uuid, FAST)
     cycle(after)
@@ -42,5 +42,5 @@ def test_what_is_published_is_known_to_whoever_writes_into_novas_tree(bench, dou
     manager = bench.manager
     manager.publisher = Publisher(double.config(), "node1")
     assert manager.publish().done
-    assert manager.catalog.memory.told == manager.store.told()
-    assert manager.store.told().made
+    assert manager.catalog.memory.names == manager.store.published_names()
+    assert manager.store.published_names().created

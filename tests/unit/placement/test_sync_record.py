@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from os_acc import exception
-from os_acc.objects.published import NOTHING, NameKind, PlacementName, PublishedNames
+from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.placement import sync
 from os_acc.placement.capacity import Capacity, Units
 from os_acc.placement.sync import SyncResult
@@ -23,29 +23,29 @@ from tests.unit.placement.publishing import ONE, TWO, Service, capacity
 
 def test_it_is_on_record_before_it_is_told(double, service):
     seen = []
-    keep = service.ledger.change_published
+    keep = service.ledger.change_published_names
 
-    def change(more, gone=NOTHING):
-        seen.append((bool(more.given), list(double.writes())))
+    def change(more, gone=NO_NAMES):
+        seen.append((bool(more.assigned), list(double.writes())))
         keep(more, gone)
 
-    service.ledger.change_published = change
+    service.ledger.change_published_names = change
     service.sync(ONE)
     assert seen[0] == (True, [])
     trait = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
-    assert trait in service.ledger.told().of(ONE.uuid)
-    assert trait in service.ledger.told().made
+    assert trait in service.ledger.published_names().of(ONE.uuid)
+    assert trait in service.ledger.published_names().created
 
 
 def test_what_has_gone_is_struck_out(double, service):
     service.sync(ONE, TWO)
     service.sync(capacity(1, traits=()))
-    assert service.ledger.told() == PublishedNames(
+    assert service.ledger.published_names() == PublishedNames(
         {ONE.uuid: frozenset({PlacementName(NameKind.RESOURCE_CLASS, CLASS)})},
         frozenset({PlacementName(NameKind.RESOURCE_CLASS, CLASS)}),
     )
     service.sync()
-    assert not service.ledger.told()
+    assert not service.ledger.published_names()
     assert double.providers.keys() == {NODE}
     assert (CLASS in double.classes, "CUSTOM_FAST" in double.traits) == (False, False)
 
@@ -151,7 +151,7 @@ def test_a_name_of_ours_is_kept_while_others_use_it_and_deleted_in_the_end(
         "delete trait CUSTOM_FAST, unless others use it"
     ]
     assert "CUSTOM_FAST" not in double.traits
-    assert service.ledger.told().kept == {}
+    assert service.ledger.published_names().in_use_at == {}
 
 
 def test_a_name_that_others_go_on_using_costs_one_write_in_a_while(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The store's file, as others come by it."""
+"""The file of a store: its contents, its version, and a synthetic upgrade."""
 
 from __future__ import annotations
 
@@ -10,24 +10,47 @@ import sqlite3
 import uuid
 from collections.abc import Callable
 
+import pytest
+
 from os_acc.objects.lease import Lease
 from os_acc.objects.naming import ProviderOrigin
 from os_acc.objects.pci import PciAddress
 from os_acc.objects.published import NameKind, PlacementName, PublishedNames
 from os_acc.store import Store, schema
 
+#: A synthetic step from version 1 to 2: new column, new digests, new table, and more
+#: data than SQLite's cache holds, so that an interrupted upgrade is half written.
+STEP = (
+    "ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT ''",
+    "UPDATE providers SET digest ="
+    " row_digest('providers', uuid, resource_class) WHERE TRUE",
+    "CREATE TABLE upgrades (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    "INSERT INTO upgrades (text) VALUES (hex(zeroblob(8000000)))",
+)
+
+
+def set_steps(monkeypatch: pytest.MonkeyPatch, *more: tuple[str, ...]) -> None:
+    """Add steps to the schema that this process knows."""
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, *more))
+
 
 def file_in(state_path: str) -> pathlib.Path:
-    """Where a store is."""
+    """Return the path of the store below a state directory."""
     return pathlib.Path(state_path, "os_acc.sqlite")
 
 
 def execute(file: pathlib.Path, *statements: str) -> None:
-    """Somebody opens the store with a tool of his."""
+    """Run SQL statements on a store, as an operator's tool would."""
     with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        schema.teach(connection)
+        schema.add_functions(connection)
         for statement in statements:
             connection.execute(statement)
+
+
+def rows(file: pathlib.Path, statement: str) -> list[tuple[object, ...]]:
+    """Return the rows that one SQL query finds in a store."""
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        return connection.execute(statement).fetchall()
 
 
 def set_epoch(file: pathlib.Path, epoch: int) -> None:
@@ -35,69 +58,39 @@ def set_epoch(file: pathlib.Path, epoch: int) -> None:
     execute(
         file,
         f"UPDATE meta SET epoch = {epoch},"
-        f" digest = proof('meta', store, {epoch}, version)",
+        f" digest = row_digest('meta', store, {epoch}, version)",
     )
-
-
-def downgrade(file: pathlib.Path, version: int) -> None:
-    """Make a store what one of an older version of the schema had been."""
-    newer = file.rename(file.with_name("newer"))
-    with contextlib.closing(sqlite3.connect(file)) as old:
-        schema.teach(old)
-        for statement in (each for step in schema.STEPS[:version] for each in step):
-            old.execute(statement)
-        tables = old.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        names = [name for (name,) in tables]
-        old.commit()
-        old.execute("ATTACH ? AS newer", (str(newer),))
-        for table in names:
-            described = old.execute(f"PRAGMA table_info({table})").fetchall()
-            columns = ", ".join(row[1] for row in described)
-            old.execute(f"DELETE FROM {table}")
-            old.execute(
-                f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}"
-            )
-        if version >= schema.WITH_DIGESTS:
-            old.execute(
-                "UPDATE meta SET version = ?1,"
-                " digest = proof('meta', store, epoch, ?1)",
-                (version,),
-            )
-        old.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        old.execute(f"PRAGMA user_version = {version}")
-        old.commit()
-    newer.unlink()
 
 
 def fill(store: Store, make_lease: Callable[[int], Lease]) -> Lease:
     """Write a row into each table of plain columns."""
     (lease,) = store.add([make_lease(1)])
     place = ProviderOrigin(PciAddress(0, 0x3B, 0, 0), "a card")
-    store.remember_providers(
+    store.record_providers(
         {"provider": "CUSTOM_ACCELERATOR_NIC"}, {"card": place}, {"provider": "acme"}
     )
     name = PlacementName(NameKind.TRAIT, "CUSTOM_FAST")
-    store.change_published(
+    store.change_published_names(
         PublishedNames.of_mapping(
             {"provider": frozenset({name})}, frozenset({name}), {name: 5}
         )
     )
-    store.keep_recorded(
-        {PciAddress(0, 0x3C, 0, 0): str(uuid.uuid4())}, store.standing().store
+    store.record_helper_claims(
+        {PciAddress(0, 0x3C, 0, 0): str(uuid.uuid4())}, store.recorded_state().store
     )
     return lease
 
 
 def set_version(file: pathlib.Path, version: int) -> None:
-    """Make a store one of another version of the schema, with the same tables."""
+    """Record another version of the schema, with the same tables."""
     execute(
         file,
         f"PRAGMA user_version = {version}",
         f"UPDATE meta SET version = {version},"
-        f" digest = proof('meta', store, epoch, {version})",
+        f" digest = row_digest('meta', store, epoch, {version})",
     )
 
 
 def reopened(state_path: str) -> Store:
-    """The store as the next service has it."""
+    """Open a store again, as a restarted service does."""
     return Store.open(state_path, busy_timeout=30)

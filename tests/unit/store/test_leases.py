@@ -317,28 +317,34 @@ def test_what_is_added_and_deleted_leaves_nothing(store, make_lease, slots):
     assert store.damaged_claims() == ()
 
 
-def test_every_provider_that_was_offered_is_remembered(store, state_path):
-    store.remember_providers({"one": "FPGA"})
-    store.remember_providers({"one": "CUSTOM_FPGA", "two": "PGPU"})
-    known = {"one": "CUSTOM_FPGA", "two": "PGPU"}
-    assert store.providers() == known
-    assert Store.open(state_path, busy_timeout=30).providers() == known
+def test_every_offered_provider_is_recorded(store, state_path):
+    store.record_providers({"one": "FPGA"})
+    store.record_providers({"one": "CUSTOM_FPGA", "two": "PGPU"})
+    expected = {"one": "CUSTOM_FPGA", "two": "PGPU"}
+    assert store.providers() == expected
+    assert Store.open(state_path, busy_timeout=30).providers() == expected
 
 
-def test_what_providers_are_named_after_is_remembered(store, state_path):
+def test_the_origins_of_providers_are_recorded(store, state_path):
     here, there = (ProviderOrigin(PciAddress(0, bus, 0, 0), "a card") for bus in (1, 2))
-    store.remember_providers({}, {"one": here, "two": here})
-    store.remember_providers({}, {"two": there})
-    known = {"one": here, "two": there}
-    assert store.standing().places == known
-    assert Store.open(state_path, busy_timeout=30).standing().places == known
-    assert readonly.read(state_path, 1).standing.places == known
+    store.record_providers({}, {"one": here, "two": here})
+    store.record_providers({}, {"two": there})
+    expected = {"one": here, "two": there}
+    assert store.recorded_state().provider_origins == expected
+    assert (
+        Store.open(state_path, busy_timeout=30).recorded_state().provider_origins
+        == expected
+    )
+    assert readonly.read(state_path, 1).provider_origins == expected
 
 
-def test_who_offered_a_provider_last_is_remembered(store, state_path):
-    store.remember_providers({}, by={"one": "acme", "two": "acme"})
-    store.remember_providers({}, by={"two": "pci"})
-    known = {"one": "acme", "two": "pci"}
-    assert store.standing().plugins == known
-    assert Store.open(state_path, busy_timeout=30).standing().plugins == known
-    assert readonly.read(state_path, 1).standing.plugins == known
+def test_the_last_plugin_of_a_provider_is_recorded(store, state_path):
+    store.record_providers({}, plugins={"one": "acme", "two": "acme"})
+    store.record_providers({}, plugins={"two": "pci"})
+    expected = {"one": "acme", "two": "pci"}
+    assert store.recorded_state().provider_plugins == expected
+    assert (
+        Store.open(state_path, busy_timeout=30).recorded_state().provider_plugins
+        == expected
+    )
+    assert readonly.read(state_path, 1).provider_plugins == expected

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Placement was told, on record."""
+"""The record of names published in Placement."""
 
 from __future__ import annotations
 
-from os_acc.objects.published import NOTHING, NameKind, PlacementName, PublishedNames
+from os_acc.objects.published import NO_NAMES, NameKind, PlacementName, PublishedNames
 from os_acc.store import readonly
 from tests.unit.store.store_files import execute, reopened
 
@@ -17,52 +17,52 @@ ALL = PublishedNames(
 )
 
 
-def test_nothing_was_told_at_first(store):
-    assert store.told() == NOTHING
-    assert not store.told()
+def test_a_new_store_has_no_published_names(store):
+    assert store.published_names() == NO_NAMES
+    assert not store.published_names()
 
 
-def test_what_was_told_is_known_to_the_next_service(store, state_path):
-    store.change_published(ALL)
-    store.change_published(ALL)
-    assert reopened(state_path).told() == ALL
-    assert readonly.read(state_path, 1).told == ALL
+def test_published_names_survive_a_restart(store, state_path):
+    store.change_published_names(ALL)
+    store.change_published_names(ALL)
+    assert reopened(state_path).published_names() == ALL
+    assert readonly.read(state_path, 1).published_names == ALL
 
 
-def test_a_class_and_a_trait_of_one_name_are_two(store):
-    store.change_published(ALL)
-    store.change_published(NOTHING, PublishedNames({"one": frozenset({CARD})}))
-    assert store.told().of("one") == {FAST, SLOW}
+def test_a_class_and_a_trait_of_one_name_are_distinct(store):
+    store.change_published_names(ALL)
+    store.change_published_names(NO_NAMES, PublishedNames({"one": frozenset({CARD})}))
+    assert store.published_names().of("one") == {FAST, SLOW}
 
 
-def test_a_name_that_others_keep_is_known_with_the_time(store, state_path):
-    store.change_published(ALL)
+def test_the_last_refused_deletion_of_a_name_is_recorded(store, state_path):
+    store.change_published_names(ALL)
     for at in (5, 7):
-        store.change_published(PublishedNames(kept={FAST: at}))
-        assert store.told().kept == {FAST: at}
-    assert readonly.read(state_path, 1).told.kept == {FAST: 7}
-    store.change_published(NOTHING, PublishedNames(made=frozenset({FAST})))
-    assert store.told().kept == {}
+        store.change_published_names(PublishedNames(in_use_at={FAST: at}))
+        assert store.published_names().in_use_at == {FAST: at}
+    assert readonly.read(state_path, 1).published_names.in_use_at == {FAST: 7}
+    store.change_published_names(NO_NAMES, PublishedNames(created=frozenset({FAST})))
+    assert store.published_names().in_use_at == {}
 
 
-def test_a_name_that_is_not_of_our_making_is_kept_from_nothing(store):
-    store.change_published(PublishedNames(kept={FAST: 5}))
-    assert store.told() == NOTHING
+def test_no_refused_deletion_of_a_foreign_name_is_recorded(store):
+    store.change_published_names(PublishedNames(in_use_at={FAST: 5}))
+    assert store.published_names() == NO_NAMES
 
 
-def test_what_is_told_anew_while_it_goes_stays(store):
-    store.change_published(ALL)
-    store.change_published(PublishedNames({"two": frozenset({FAST})}), ALL)
-    assert store.told() == PublishedNames({"two": frozenset({FAST})})
+def test_a_name_that_is_removed_and_added_again_stays(store):
+    store.change_published_names(ALL)
+    store.change_published_names(PublishedNames({"two": frozenset({FAST})}), ALL)
+    assert store.published_names() == PublishedNames({"two": frozenset({FAST})})
 
 
-def test_what_can_be_read_of_a_damaged_store_stays_known(store, state_path, file):
-    store.change_published(ALL)
+def test_intact_names_of_a_damaged_store_are_recovered(store, state_path, file):
+    store.change_published_names(ALL)
     execute(
         file,
         "DROP TABLE events",
-        "INSERT INTO told VALUES ('one', 'no kind', 'CUSTOM_LOST', '')",
+        "INSERT INTO published_names VALUES ('one', 'no kind', 'CUSTOM_LOST', '')",
     )
     store = reopened(state_path)
     assert len(store.damaged) == 1
-    assert store.told() == ALL
+    assert store.published_names() == ALL

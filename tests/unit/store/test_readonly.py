@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reading the store without leaving a trace."""
+"""Read a snapshot of the store without side effects."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def store(bench: TestHost) -> Path:
     return Path(bench.state_path) / "os_acc.sqlite"
 
 
-def test_it_says_what_the_store_says(store: Path, bench: TestHost) -> None:
+def test_a_snapshot_equals_the_store(store: Path, bench: TestHost) -> None:
     found = readonly.read(bench.state_path, 1.0)
     assert found.leases == bench.manager.store.leases()
     assert found.damaged_claims == ()
 
 
-def test_where_there_is_no_store_there_is_nothing(tmp_path: Path) -> None:
+def test_the_snapshot_of_a_missing_store_is_empty(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert readonly.read(str(missing), 1.0) == readonly.StoreSnapshot()
     assert not missing.exists()
 
 
-def test_a_transaction_whose_process_was_killed_is_not_seen(
+def test_a_transaction_of_a_killed_process_is_not_read(
     store: Path, bench: TestHost
 ) -> None:
     expected = bench.manager.store.leases()
@@ -67,7 +67,7 @@ def test_a_transaction_whose_process_was_killed_is_not_seen(
     assert (store.read_bytes(), journal.read_bytes()) == before
 
 
-def test_what_cannot_be_read_keeps_its_device_claimed(
+def test_an_unreadable_lease_keeps_its_device_claimed(
     store: Path, bench: TestHost
 ) -> None:
     bench.plug(2, "0000:5e:00.0")
@@ -99,7 +99,7 @@ def test_a_store_of_a_newer_os_acc_is_not_read(store: Path, bench: TestHost) -> 
         readonly.read(bench.state_path, 1.0)
 
 
-def test_who_writes_is_waited_for_no_longer_than_told(
+def test_a_snapshot_waits_for_a_writer_until_its_timeout(
     store: Path, bench: TestHost
 ) -> None:
     with sqlite3.connect(store, isolation_level=None) as writer:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every row of plain columns proves itself, or is damage."""
+"""A row of plain columns whose digest does not match is damage."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ CHANGES = (
     "UPDATE claims SET lease = 'another'",
     "UPDATE providers SET resource_class = CAST(resource_class AS BLOB)",
     "UPDATE providers SET uuid = 'another'",
-    "UPDATE places SET key = CAST(key AS BLOB)",
-    "UPDATE places SET address = CAST(address AS BLOB)",
-    "UPDATE places SET address = '0000:3b:1f.0'",
-    "UPDATE places SET provider = 'another'",
-    "UPDATE offered_by SET plugin = 7",
-    "UPDATE told SET name = 'CUSTOM_ANOTHER'",
-    "UPDATE told SET kind = x'ff'",
-    "UPDATE made_names SET kept = 'soon'",
-    "UPDATE made_names SET name = 'CUSTOM_ANOTHER'",
+    "UPDATE provider_origins SET key = CAST(key AS BLOB)",
+    "UPDATE provider_origins SET address = CAST(address AS BLOB)",
+    "UPDATE provider_origins SET address = '0000:3b:1f.0'",
+    "UPDATE provider_origins SET provider = 'another'",
+    "UPDATE provider_plugins SET plugin = 7",
+    "UPDATE published_names SET name = 'CUSTOM_ANOTHER'",
+    "UPDATE published_names SET kind = x'ff'",
+    "UPDATE created_names SET in_use_at = 'soon'",
+    "UPDATE created_names SET name = 'CUSTOM_ANOTHER'",
 )
 
 
@@ -50,9 +50,9 @@ def test_a_changed_row_is_damage_when_the_store_is_opened(
 
 READS = (
     Store.next_epoch,
-    Store.standing,
+    Store.recorded_state,
     Store.providers,
-    Store.told,
+    Store.published_names,
     lambda store: store.lease_of(PciAddress(0, 0x3B, 1, 0)),
 )
 
@@ -67,21 +67,21 @@ def test_a_changed_row_is_damage_when_it_is_read(store, file, make_lease, change
             read(store)
         except StoreDamaged as error:
             refusals.append(error)
-    # Of a claim at another address nothing is read before the next start.
+    # No read selects a claim at another address before the next start.
     assert len(refusals) == ("claims SET address" not in change)
     assert store.leases() == (lease,)
 
 
-def test_a_changed_row_is_damage_to_a_reader(store, state_path, file, make_lease):
+def test_a_changed_row_is_damage_to_a_snapshot(store, state_path, file, make_lease):
     fill(store, make_lease)
-    execute(file, "UPDATE places SET key = CAST(key AS BLOB)")
+    execute(file, "UPDATE provider_origins SET key = CAST(key AS BLOB)")
     before = file.read_bytes()
-    with pytest.raises(StoreDamaged, match="a row of places"):
+    with pytest.raises(StoreDamaged, match="a row of provider_origins"):
         readonly.read(state_path, 1)
     assert file.read_bytes() == before
 
 
-def test_a_changed_claim_still_keeps_the_device_of_a_damaged_lease(
+def test_a_changed_claim_of_a_damaged_lease_keeps_its_device(
     store, state_path, file, make_lease
 ):
     (lease,) = store.add([make_lease(1)])

@@ -14,7 +14,8 @@ from os_acc.objects.numa import Affinity
 from os_acc.objects.pci import PciAddress, PciIdentity
 from os_acc.objects.region import Programming, Region
 from os_acc.objects.request import AttachTarget
-from os_acc.store import codec
+from os_acc.store import records
+from os_acc.store.schema import Damaged
 
 _16_BITS = st.integers(0, 0xFFFF)
 ADDRESSES = st.builds(
@@ -91,17 +92,17 @@ LEASES = st.builds(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(LEASES)
 def test_every_field_comes_back_as_it_was(lease):
-    assert codec.decode(codec.encode(lease)) == lease
+    assert records.decode(records.encode(lease)) == lease
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(LEASES, LEASES)
 def test_equal_payloads_are_equal_leases(one, other):
-    assert (codec.encode(one) == codec.encode(other)) == (one == other)
+    assert (records.encode(one) == records.encode(other)) == (one == other)
 
 
 def test_no_field_is_left_out(make_lease):
-    payload = json.loads(codec.encode(make_lease(1)))
+    payload = json.loads(records.encode(make_lease(1)))
     assert payload.keys() >= {field.name for field in dataclasses.fields(Lease)}
     (prior,) = payload["prior"]
     assert prior.keys() == {field.name for field in dataclasses.fields(PriorBinding)}
@@ -109,17 +110,17 @@ def test_no_field_is_left_out(make_lease):
 
 
 def test_the_payload_says_its_version(make_lease):
-    assert json.loads(codec.encode(make_lease(1)))["version"] == codec.VERSION
+    assert json.loads(records.encode(make_lease(1)))["version"] == records.VERSION
 
 
 def test_what_a_newer_version_added_is_kept(make_lease):
-    newer = json.loads(codec.encode(make_lease(1))) | {"version": 2, "colour": "red"}
-    payload = codec.encode(
+    newer = json.loads(records.encode(make_lease(1))) | {"version": 2, "colour": "red"}
+    payload = records.encode(
         make_lease(1, state=LeaseState.HELD), previous=json.dumps(newer)
     )
     assert json.loads(payload)["colour"] == "red"
     assert json.loads(payload)["version"] == 2
-    assert codec.decode(payload).state is LeaseState.HELD
+    assert records.decode(payload).state is LeaseState.HELD
 
 
 @pytest.mark.parametrize(
@@ -134,12 +135,12 @@ def test_what_a_newer_version_added_is_kept(make_lease):
     ],
 )
 def test_what_is_no_lease_is_unreadable(make_lease, change):
-    payload = json.dumps(json.loads(codec.encode(make_lease(1))) | change)
-    with pytest.raises(codec.DecodeError):
-        codec.decode(payload)
+    payload = json.dumps(json.loads(records.encode(make_lease(1))) | change)
+    with pytest.raises(Damaged):
+        records.decode(payload)
 
 
 @given(st.text())
 def test_text_that_is_no_record_is_unreadable(text):
-    with pytest.raises(codec.DecodeError):
-        codec.decode(text)
+    with pytest.raises(Damaged):
+        records.decode(text)
