@@ -22,6 +22,7 @@ from __future__ import annotations
 import _thread
 import collections
 import contextlib
+import fcntl
 import functools
 import sys
 import threading
@@ -42,6 +43,9 @@ GRACE = 10.0
 #: time ends at the deadline, so that "stuck" can still be reported.
 ANSWER = 5.0
 
+#: Seconds between two attempts to lock a file.
+_POLL_INTERVAL = 0.005
+
 
 def left(deadline: float) -> float:
     """Return the seconds in which a step may start.
@@ -55,6 +59,21 @@ def left(deadline: float) -> float:
             hint="the operation's own timeout has passed",
         )
     return seconds
+
+
+def lock_file(fd: int, operation: int, deadline: float) -> bool:
+    """Lock an open file (flock(2)); return False if the deadline passes before.
+
+    :param operation: ``LOCK_SH`` or ``LOCK_EX`` of :mod:`fcntl`.
+    """
+    while True:
+        try:
+            fcntl.flock(fd, operation | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_INTERVAL)
 
 
 @contextlib.contextmanager

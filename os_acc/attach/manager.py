@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -45,16 +43,6 @@ from os_acc.store.locks import consumer_lock
 
 LOG = log.getLogger(__name__)
 
-_managers: weakref.WeakSet[Manager] = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    for each in _managers:
-        each.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
-
 
 class Manager:
     """Serves the public API once everything under it is ready.
@@ -87,13 +75,6 @@ class Manager:
         self.profiles = profiles
         self.publisher = to
         self.retrier = retrier
-        _managers.add(self)
-
-    def forget_parent(self) -> None:
-        """In a forked child: wait for none of the parent's threads."""
-        self.catalog.forget_parent()
-        self.publisher.forget()
-        self.retrier.forget_parent()
 
     # -- what Nova calls ---------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from oslo_log import log
 
-from os_acc import deadlines, exception
+from os_acc import deadlines, exception, forks
 from os_acc.attach import lifecycle
 from os_acc.inventory.catalog import Catalog
 
@@ -52,6 +52,7 @@ class Retrier:
         self._seconds = seconds
         self._is_wanted = False
         self.forget_parent()
+        forks.track(self)
 
     def forget_parent(self) -> None:
         """In a forked child: know of no thread. The next plug begins one."""

@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from os_acc import deadlines, exception
 from os_acc.objects.digest import Digest
 
-# An eviction holds its lock for a moment only.
-_POLL_INTERVAL = 0.005
 _PIECE = 1 << 20
 # No file; a link; a pipe or a socket; another user's file.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES)
@@ -100,17 +98,13 @@ def pin(path: str, deadline: float) -> io.FileIO | None:
             return None
         file = io.FileIO(fd, "r")
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if not deadlines.lock_file(fd, fcntl.LOCK_SH, deadline):
+                raise exception.LockTimeout(
+                    f"{path} was being removed, and is still there"
+                )
             # With no link left, it was removed before it was locked.
             if os.fstat(fd).st_nlink:
                 return file
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                file.close()
-                raise exception.LockTimeout(
-                    f"{path} was being removed, and is still there"
-                ) from error
-            time.sleep(_POLL_INTERVAL)
         except BaseException:
             file.close()
             raise
@@ -208,11 +202,7 @@ def _unused(path: str) -> Iterator[bool | None]:
         yield None
         return
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
+        yield deadlines.lock_file(fd, fcntl.LOCK_EX, time.monotonic())
     finally:
         os.close(fd)
 

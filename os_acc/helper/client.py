@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from os_acc import deadlines, exception, privsep
+from os_acc import deadlines, exception, forks, privsep
 from os_acc.bitstreams import policy
 from os_acc.helper import connection, errors
 from os_acc.helper.errors import DeviceClaimed as DeviceClaimed
@@ -33,19 +32,6 @@ _CONTEXTS = (privsep.base, privsep.inspect, privsep.image)
 _AT_ONCE = (privsep.base, privsep.inspect)
 
 
-_helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    # A thread that does not exist in the child may have been about to begin a
-    # start for which the child would wait.
-    for each in _helpers:
-        each.forget_starts()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
-
-
 class Helper:
     """Privileged steps as typed calls.
 
@@ -58,11 +44,11 @@ class Helper:
     ) -> None:
         self.write_timeout = write_timeout
         self._start_timeout = start_timeout
-        self.forget_starts()
-        _helpers.add(self)
+        self.forget_parent()
+        forks.track(self)
 
-    def forget_starts(self) -> None:
-        """Forget all starts of helpers: in a forked child there was none."""
+    def forget_parent(self) -> None:
+        """Forget all starts of helpers: a forked child would wait for them forever."""
         self._links = {
             context: connection.Connection(context, self._start_timeout)
             for context in _CONTEXTS

@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any, ParamSpec, TypeVar
 
-from os_acc import deadlines, exception
+from os_acc import deadlines, exception, forks
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,19 +33,6 @@ def run(
         raise failure from error
 
 
-_each_calls: weakref.WeakSet[PluginCalls] = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    # The child has none of the parent's threads: none returns there, or releases
-    # a guard.
-    for each in _each_calls:
-        each.forget()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
-
-
 @dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
 class PluginCalls:
     """The calls of one plugin, each with a deadline.
@@ -61,9 +46,9 @@ class PluginCalls:
     _guard: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        _each_calls.add(self)
+        forks.track(self)
 
-    def forget(self) -> None:
+    def forget_parent(self) -> None:
         """Forget all hanging calls."""
         self._hanging = set()
         self._guard = threading.Lock()

@@ -12,24 +12,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Iterable
 
 from oslo_config import cfg
 from oslo_privsep import capabilities, comm, daemon, priv_context
 
+from os_acc import forks
 from os_acc.privsep import confinement
 
 _THREADS = 64
-_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    for context in _contexts:
-        context.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
 
 
 class Context(priv_context.PrivContext):
@@ -66,7 +57,7 @@ class Context(priv_context.PrivContext):
         cfg.CONF.set_default("thread_pool_size", _THREADS, group=cfg_section)
         #: Guards replacement of the channel.
         self.guard = threading.Lock()
-        _contexts.add(self)
+        forks.track(self)
 
     def forget_parent(self) -> None:
         """Drop the parent's helper in a forked child."""

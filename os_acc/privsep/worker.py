@@ -33,6 +33,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 
+from os_acc import deadlines
 from os_acc.objects import epoch as epochs
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import kernel
@@ -42,7 +43,6 @@ from os_acc.privsep.outcome import CallResult, Outcome
 LOCKS = "run/os_acc"
 #: Upper limit of the argument; the check under the lock is stricter.
 EPOCH_LIMIT = epochs.LIMIT
-_POLL_SECONDS = 0.005
 # Two live callers never use one device at the same time: the holder of the
 # lock is a child whose caller is gone, or it is stuck.
 _LOCK_SECONDS = 2.0
@@ -140,14 +140,9 @@ def _lock(address: PciAddress, deadline: float, locks: list[int]) -> CallResult 
     except OSError as error:
         return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "lock")
     locks.append(fd)
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return None
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return CallResult(Outcome.BUSY, errno.EBUSY, "lock")
-            time.sleep(_POLL_SECONDS)
+    if deadlines.lock_file(fd, fcntl.LOCK_EX, deadline):
+        return None
+    return CallResult(Outcome.BUSY, errno.EBUSY, "lock")
 
 
 def _enter(epoch: int, locks: Sequence[int]) -> CallResult | None:

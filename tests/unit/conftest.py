@@ -12,9 +12,9 @@ import pytest
 from acme_accelerator import hardware
 from stevedore import ExtensionManager
 
-from os_acc import plugins, service
-from os_acc.attach import manager as manager_module
+from os_acc import forks, plugins, service
 from os_acc.attach.manager import Manager
+from os_acc.attach.release_retries import Retrier
 from os_acc.objects.pci import PciAddress
 from os_acc.privsep import rootconf, worker
 from os_acc.privsep.outcome import CallResult, Outcome
@@ -43,8 +43,9 @@ def _no_round_of_retries_is_left() -> Iterator[None]:
     They would go on in later tests, and log in the middle of their output.
     """
     yield
-    for each in list(manager_module._managers):
-        assert each.retrier.stop(60)
+    for each in forks.tracked():
+        if isinstance(each, Retrier):
+            assert each.stop(60)
 
 
 @pytest.fixture
