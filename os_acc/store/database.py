@@ -216,7 +216,7 @@ class Database:
             )
         try:
             fresh, _ = self._build(
-                deadline, recovery.SalvagedContents(regions_are_complete=not lost)
+                deadline, recovery.ReadableContents(regions_are_complete=not lost)
             )
             os.replace(fresh, self.path)
             _sync(self._directory)
@@ -239,7 +239,7 @@ class Database:
     def _replace(self, why: str, deadline: float) -> StoreDamaged:
         """Set the file aside and atomically put a new store in its place."""
         try:
-            fresh, saved = self._build(deadline, self._salvage(deadline))
+            fresh, result = self._build(deadline, self._readable(deadline))
             aside = self._aside()
             os.link(self.path, aside)
             self._move_companions(aside)
@@ -252,15 +252,15 @@ class Database:
         self._identity = None
         damage = StoreDamaged(
             f"{self.path} was damaged ({why}) and is now {aside};"
-            f" {saved.kept} leases were saved from it,"
-            f" {saved.damaged} could not be read",
+            f" {result.recovered} leases were recovered,"
+            f" {result.unreadable} could not be read",
             path=aside,
         )
         LOG.error("%s", damage)
         return damage
 
     def _build(
-        self, deadline: float, salvaged: recovery.SalvagedContents
+        self, deadline: float, contents: recovery.ReadableContents
     ) -> tuple[str, recovery.RecoveryResult]:
         """Build a complete store under another name, to be renamed atomically."""
         fresh = f"{self.path}.new"
@@ -270,11 +270,11 @@ class Database:
             schema.upgrade(connection)
             connection.execute("BEGIN IMMEDIATE")
             with connection:
-                saved = recovery.write(connection, salvaged)
+                result = recovery.write(connection, contents)
         _remove(fresh, *_COMPANIONS)
-        return fresh, saved
+        return fresh, result
 
-    def _salvage(self, deadline: float) -> recovery.SalvagedContents:
+    def _readable(self, deadline: float) -> recovery.ReadableContents:
         try:
             with _connect(self.path, deadline, trusting=False) as connection:
                 return recovery.read(connection)
@@ -283,7 +283,7 @@ class Database:
                 raise
         except UnicodeDecodeError:
             LOG.debug("The table names of the damaged store are unreadable.")
-        return recovery.SalvagedContents()
+        return recovery.ReadableContents()
 
     def _aside(self) -> str:
         now = datetime.datetime.now(datetime.UTC)

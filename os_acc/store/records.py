@@ -114,8 +114,8 @@ def next_epoch(
     last = schema.read_meta(connection).epoch
     own = min(max(last + 1, now), epoch.LIMIT)
     chosen = accepted.nearest(own) if accepted else own
-    kept = chosen if chosen <= epoch.AcceptedEpochs.at(last, now).limit else own
-    schema.set_epoch(connection, kept)
+    counter = chosen if chosen <= epoch.AcceptedEpochs.at(last, now).limit else own
+    schema.set_epoch(connection, counter)
     return chosen
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Salvage the readable part of a damaged store into a new one."""
+"""Copy the readable part of a damaged store into a new one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COPIED = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SalvagedContents:
+class ReadableContents:
     """The readable contents of a damaged store.
 
     :ivar claims: all claims, also those whose digest does not match.
@@ -55,18 +55,18 @@ class SalvagedContents:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """Numbers of leases: kept ones, and unreadable ones."""
+    """Numbers of leases: recovered, and unreadable."""
 
-    kept: int = 0
-    damaged: int = 0
+    recovered: int = 0
+    unreadable: int = 0
 
 
-def read(connection: sqlite3.Connection) -> SalvagedContents:
+def read(connection: sqlite3.Connection) -> ReadableContents:
     """Read a damaged store as far as possible.
 
     :raises sqlite3.Error: the store cannot be read now; the error is transient.
     """
-    return SalvagedContents(
+    return ReadableContents(
         leases=tuple(
             records.LeaseRow(*row)
             for row in _scan(connection, "leases", records.COLUMNS)
@@ -86,7 +86,7 @@ def read(connection: sqlite3.Connection) -> SalvagedContents:
     )
 
 
-def write(connection: sqlite3.Connection, salvaged: SalvagedContents) -> RecoveryResult:
+def write(connection: sqlite3.Connection, contents: ReadableContents) -> RecoveryResult:
     """Copy every intact lease and every remaining claim.
 
     A claim without an intact lease keeps its device out of use, even if the
@@ -94,33 +94,33 @@ def write(connection: sqlite3.Connection, salvaged: SalvagedContents) -> Recover
 
     :param connection: connection to a new store, in a transaction.
     """
-    kept: set[str] = set()
-    damaged, last = 0, salvaged.epoch
-    for row in salvaged.leases:
+    recovered: set[str] = set()
+    unreadable, last = 0, contents.epoch
+    for row in contents.leases:
         try:
             lease = records.lease_of(row)
         except schema.Damaged as error:
-            damaged += 1
+            unreadable += 1
             connection.execute(
                 "INSERT INTO damaged_leases VALUES (?, ?, ?, ?, ?, ?)",
                 (*row[1:], str(error)),
             )
             continue
-        if lease.uuid not in kept:
-            kept.add(lease.uuid)
+        if lease.uuid not in recovered:
+            recovered.add(lease.uuid)
             last = max(last, lease.epoch)
             records.insert(connection, lease)
             records.restore_claims(connection, lease)
-    lost = [claim for claim in salvaged.claims if claim[1] not in kept]
+    lost = [claim for claim in contents.claims if claim[1] not in recovered]
     CLAIMS.put(connection, lost, keep=True)
-    for table, found in salvaged.tables.items():
+    for table, found in contents.tables.items():
         table.put(connection, found, keep=True)
-    requests.copy(connection, salvaged.requests)
+    requests.copy(connection, contents.requests)
     region_rows.copy(
-        connection, salvaged.regions, complete=salvaged.regions_are_complete
+        connection, contents.regions, complete=contents.regions_are_complete
     )
     schema.set_epoch(connection, last)
-    return RecoveryResult(len(kept), damaged)
+    return RecoveryResult(len(recovered), unreadable)
 
 
 def _are_regions_complete(connection: sqlite3.Connection) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two ways to tell Placement in one process: what one strikes out, both forget."""
+"""Both ways of publishing in one process share the record of published names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.placement.nova_side import Nova
 FAST = "CUSTOM_FAST"
 
 
-def test_a_trait_that_was_struck_out_is_somebody_elses_when_it_is_back():
+def test_a_removed_trait_that_comes_back_is_foreign():
     nova, ledger, memory = Nova(), Ledger(), PublishedCache(NO_NAMES)
     writer = TreeWriter(nova.name, memory)
     before = capacity_examples.provider(1, capacity_examples.handle(1))

@@ -21,7 +21,7 @@ from tests.unit.placement.placement_double import NODE
 from tests.unit.placement.publishing import ONE, TWO, Service, capacity
 
 
-def test_it_is_on_record_before_it_is_told(double, service):
+def test_a_name_is_recorded_before_it_is_published(double, service):
     seen = []
     keep = service.ledger.change_published_names
 
@@ -37,7 +37,7 @@ def test_it_is_on_record_before_it_is_told(double, service):
     assert trait in service.ledger.published_names().created
 
 
-def test_what_has_gone_is_struck_out(double, service):
+def test_a_withdrawn_name_is_removed_from_the_record(double, service):
     service.sync(ONE, TWO)
     service.sync(capacity(1, traits=()))
     assert service.ledger.published_names() == PublishedNames(

@@ -35,7 +35,7 @@ def test_what_is_no_database_is_set_aside(store, state_path, file, content):
     assert store.leases() == ()
 
 
-def test_a_database_of_somebody_else_is_set_aside(store, state_path, file):
+def test_a_foreign_database_is_set_aside(store, state_path, file):
     file.unlink()
     execute(file, "CREATE TABLE leases (song TEXT)")
     store = reopened(state_path)
@@ -43,7 +43,7 @@ def test_a_database_of_somebody_else_is_set_aside(store, state_path, file):
     assert store.leases() == ()
 
 
-def test_a_truncated_store_is_set_aside_and_the_loss_told(
+def test_a_truncated_store_is_set_aside_and_the_loss_reported(
     store, state_path, file, make_lease, caplog
 ):
     store.add([make_lease(1)])
@@ -177,7 +177,7 @@ def test_a_journal_without_its_store_is_not_played_into_a_new_one(
     assert store.leases() == ()
 
 
-def test_what_is_left_of_an_unfinished_store_is_in_nobodys_way(state_path, make_lease):
+def test_remains_of_an_unfinished_store_are_replaced(state_path, make_lease):
     os.makedirs(state_path)
     for suffix in ("", "-journal"):
         pathlib.Path(state_path, f"os_acc.sqlite.new{suffix}").write_bytes(b"half")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the host refuses is told before anything is changed."""
+"""Errors of the host are reported, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def test_a_directory_without_permission_is_reported(tmp_path, in_child):
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
 
-    def open_as_somebody() -> None:
+    def open_as_another_user() -> None:
         if not os.geteuid():
             os.setuid(NOBODY)
         Store.open(str(locked / "state"), busy_timeout=30)
 
-    assert in_child(open_as_somebody) == "StateUnavailable"
+    assert in_child(open_as_another_user) == "StateUnavailable"
 
 
 def test_a_path_below_a_file_is_reported(tmp_path):
@@ -108,7 +108,7 @@ def test_a_path_with_odd_characters_works(tmp_path, make_lease):
     assert len(Store.open(state_path, busy_timeout=30).damaged) == 1
 
 
-def test_the_owner_of_the_state_is_told(store, state_path):
+def test_the_owner_of_the_state_directory_is_returned(store, state_path):
     assert owner_of(state_path) == (os.geteuid(), os.getegid())
 
 

@@ -118,7 +118,7 @@ def test_leases_may_swap_their_functions(store, make_lease):
     assert store.lease_of(one.address) == swapped[1]
 
 
-def test_replacing_cannot_take_what_somebody_else_holds(store, make_lease):
+def test_replace_cannot_take_a_function_of_another_lease(store, make_lease):
     one, two = store.add([make_lease(1), make_lease(2)])
     with pytest.raises(AlreadyLeased):
         store.replace([changed(one, address=two.address)])
@@ -160,7 +160,7 @@ def test_leases_are_parked_at_a_migration_and_come_back(store, make_lease):
     ]
 
 
-def test_nobody_is_given_leases_beside_those_they_have(store, make_lease):
+def test_rekey_refuses_a_consumer_with_leases(store, make_lease):
     store.add([make_lease(1), make_lease(2, MIGRATION)])
     with pytest.raises(
         exception.Conflict, check=has(reason=exception.ConflictReason.CONSUMER)

@@ -154,7 +154,7 @@ def test_threads_leave_no_queues_behind(locks):
     assert not locks_module._process.files
 
 
-def test_a_removed_lock_file_lets_nobody_in_twice(locks, tmp_path, in_child):
+def test_a_removed_lock_file_is_acquired_once(locks, tmp_path, in_child):
     """Several threads of several processes count, one step at a time."""
     counter = tmp_path / "counter"
     counter.write_text("0")

@@ -45,7 +45,7 @@ def test_a_child_uses_the_store_that_it_inherited(store, make_lease, in_child):
     assert [lease.address.slot for lease in store.leases()] == [1, 2, 3]
 
 
-def test_a_fork_amid_the_work_of_other_threads_harms_nobody(
+def test_a_fork_during_the_work_of_other_threads_is_harmless(
     store, make_lease, in_child
 ):
     ended = threading.Event()
