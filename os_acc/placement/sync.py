@@ -175,6 +175,12 @@ class Publisher:
     def _rounds(
         self, wanted: Sequence[Capacity], ledger: PublishedRecord, deadline: float
     ) -> SyncResult:
+        """Repeat steps 1 to 5 until no change has to be planned again.
+
+        1. read the present state (:meth:`_plan`), 2. plan the changes, 3. record the
+        names to be published (:meth:`_apply`), 4. make the changes, 5. update the
+        record of what is confirmed.
+        """
         done: list[Step] = []
         recognized: Mapping[str, str] = {}
         refused: dict[str, RefusedChange] = {}
@@ -206,37 +212,6 @@ class Publisher:
             LOG.warning("cannot publish in Placement: %s", each)
         return SyncResult(tuple(done), tuple(refused.values()), recognized=recognized)
 
-    def _apply(
-        self,
-        goal: DesiredState,
-        tree: ActualState,
-        plan: ChangePlan,
-        ledger: PublishedRecord,
-        deadline: float,
-        skipped: frozenset[str],
-    ) -> ApplyResult:
-        # Recorded first, so that a crash neither loses our names nor claims others'.
-        more = goal.assigned - goal.published_names
-        if more or plan.gone:
-            ledger.change_published_names(more, plan.gone)
-        applied = ApplyResult(self._client, goal, tree, ledger, deadline)
-        try:
-            applied.apply(plan, skipped)
-        finally:
-            self._confirmed |= applied.contents
-            self._known -= applied.gone.created
-            self._known |= applied.created
-            if applied.gone or applied.in_use:
-                in_use = PublishedNames(
-                    in_use_at=dict.fromkeys(applied.in_use, int(_now()))
-                )
-                ledger.change_published_names(in_use, applied.gone)
-        if applied.again:
-            # The error may have been about a name that has been deleted since.
-            self._known.clear()
-            self._unknown.clear()
-        return applied
-
     # -- current state --------------------------------------------------------------
 
     def _plan(
@@ -246,6 +221,7 @@ class Publisher:
 
         :param thorough: also search other trees for providers with our names.
         """
+        # 1. Read the present state.
         tree = self._tree(goal, deadline)
         asked = diff.questions(goal, tree)
         allocated = {
@@ -264,6 +240,7 @@ class Publisher:
             if thorough
             else MappingProxyType({}),
         )
+        # 2. Plan the changes.
         plan = diff.plan(goal, tree, answers, _recent(goal.published_names.in_use_at))
         return tree, plan
 
@@ -355,6 +332,41 @@ class Publisher:
                     found[value] = node
                 break
         return MappingProxyType(found)
+
+    # -- changes --------------------------------------------------------------------
+
+    def _apply(
+        self,
+        goal: DesiredState,
+        tree: ActualState,
+        plan: ChangePlan,
+        ledger: PublishedRecord,
+        deadline: float,
+        skipped: frozenset[str],
+    ) -> ApplyResult:
+        # 3. Record the names first: a crash neither loses our names nor claims others'.
+        more = goal.assigned - goal.published_names
+        if more or plan.gone:
+            ledger.change_published_names(more, plan.gone)
+        # 4. Make the changes.
+        applied = ApplyResult(self._client, goal, tree, ledger, deadline)
+        try:
+            applied.apply(plan, skipped)
+        finally:
+            # 5. Keep the confirmed contents; drop the names that are gone.
+            self._confirmed |= applied.contents
+            self._known -= applied.gone.created
+            self._known |= applied.created
+            if applied.gone or applied.in_use:
+                in_use = PublishedNames(
+                    in_use_at=dict.fromkeys(applied.in_use, int(_now()))
+                )
+                ledger.change_published_names(in_use, applied.gone)
+        if applied.again:
+            # The error may have been about a name that has been deleted since.
+            self._known.clear()
+            self._unknown.clear()
+        return applied
 
     def _alone(self, deadline: float) -> contextlib.AbstractContextManager[None]:
         busy = exception.LockTimeout("another thread is still publishing")
