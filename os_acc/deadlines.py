@@ -56,7 +56,7 @@ def left(deadline: float) -> float:
     if seconds <= 0:
         raise exception.DeviceStuck(
             "no time is left for the next step",
-            hint="the operation's own timeout has passed",
+            hint="retry; if it recurs, raise the timeout of the operation",
         )
     return seconds
 
@@ -114,8 +114,8 @@ def for_record(deadline: float, most: float) -> float:
 START_SECONDS: Final = 10.0
 #: Seconds between checks whether threads with unfinished work still run.
 _LOOK: Final = 1.0
-_LIMITS: Final = "look at the limits of the service's threads (TasksMax, ulimit -u)"
-_MEMORY: Final = "look at the memory of the service (MemoryMax, ulimit -v)"
+_LIMITS: Final = "raise the service's limit of threads (TasksMax, ulimit -u)"
+_MEMORY: Final = "raise the service's limit of memory (MemoryMax, ulimit -v)"
 
 
 def start(run: Callable[[], object], over: threading.Lock | None = None) -> None:
@@ -244,7 +244,7 @@ def _wait(
             if not answer.done():
                 answer.set_exception(
                     exception.DeviceStuck(
-                        "a thread ended in the middle of its work", hint=_MEMORY
+                        "a thread ended before its work was finished", hint=_MEMORY
                     )
                 )
 

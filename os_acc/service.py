@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The one manager of a process, and how it is made ready."""
+"""Creation of the one manager of a process."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from os_acc.store.locks import Locks
 
 LOG = log.getLogger(__name__)
 
-#: Seconds that one transaction waits for those of other processes.
+#: Seconds that a transaction waits for other processes.
 STORE_SECONDS = 10.0
 
-#: What of the time that is left goes to what a crash has left, and of the rest
-#: to VFs: a device that is stuck must not keep the others from being offered.
+#: The share of the remaining time for the replay of unfinished leases, and of the rest
+#: for VFs: a stuck device must not prevent others from being offered.
 _REPLAY_SHARE = 0.5
 _VFS_SHARE = 0.75
 
 _lock = threading.Lock()
 _manager: manager.Manager | None = None
 _monitor: monitor.HostMonitor | None = None
-# The kernel says it once: a reset must not forget it.
+# The kernel reports a fault once; reset=True must not forget it.
 _health = monitor.FaultTracker()
-#: What the log has been told, also by managers before a ``reset=True``.
-_told = discovery.RejectionLog()
+#: The rejections in the log, also by managers before a ``reset=True``.
+_rejections = discovery.RejectionLog()
 
 
 def _forget_parent() -> None:
     global _lock, _monitor
     _lock = threading.Lock()
-    # A thread is not inherited.
+    # Threads are not inherited.
     _monitor = None
 
 
@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 
 def get() -> manager.Manager:
-    """The manager.
+    """Return the manager.
 
     :raises NotInitialized: initialize() has not succeeded yet.
     """
@@ -74,10 +74,10 @@ def initialize(
     root: str = "/",
     owner: Owner = Owner.NOVA,
 ) -> manager.Manager:
-    """Make the manager, once; see :func:`os_acc.initialize`.
+    """Create the manager, once; see :func:`os_acc.initialize`.
 
     :param config: the service's configuration; default the global one.
-    :param root: where ``/sys`` and ``/proc`` are found; ``/`` but in tests.
+    :param root: the directory with ``sys`` and ``proc``; ``/`` except in tests.
     """
     global _manager, _monitor
     if type(reset) is not bool:
@@ -108,7 +108,7 @@ def initialize(
 def _watch(of: manager.Manager) -> monitor.HostMonitor | None:
     """Keep the published inventory current; see :mod:`os_acc.inventory.monitor`."""
     if of.root != "/":
-        # The kernel speaks of its own devices only.
+        # The kernel reports events of the real devices only.
         return None
     watcher = monitor.HostMonitor(_health, of.refresh, snapshots.MAX_AGE)
     watcher.start()
@@ -116,7 +116,7 @@ def _watch(of: manager.Manager) -> monitor.HostMonitor | None:
 
 
 def build(config: cfg.ConfigOpts, root: str, owner: Owner) -> manager.Manager:
-    """A manager of one's own; see :func:`initialize`."""
+    """Create a separate manager; see :func:`initialize`."""
     settings = conf.Settings.load(config)
     deadline = time.monotonic() + settings.initialize_timeout
     with _in_time(settings):
@@ -129,7 +129,8 @@ def _in_time(settings: conf.Settings) -> Iterator[None]:
         yield
     except exception.DeviceStuck as error:
         raise exception.InitializeTimeout(
-            f"not ready in {settings.initialize_timeout:.0f} s: {error.message}"
+            f"initialization took longer than {settings.initialize_timeout:.0f} s: "
+            f"{error.message}"
         ) from error
 
 
@@ -141,11 +142,11 @@ def _build(
     deadline: float,
     health: monitor.FaultTracker,
 ) -> manager.Manager:
-    """Everything that initialize() does, in its order.
+    """Create a manager: the steps of :func:`initialize` in their order.
 
-    1. options, 2. plugins, 3. store, 4. helper, 5. what a crash has left,
-    6. virtual functions, 7. a first look at the devices. :func:`initialize`,
-    which makes the manager of a service, then starts its threads.
+    1. read the options, 2. load plugins, 3. open the store, 4. start the helper,
+    5. settle leases that a crash left unfinished, 6. create VFs, 7. scan the host.
+    :func:`initialize` then starts the threads of a service.
     """
     rules = _rules(settings)
     loaded = plugins.load(config, root, settings.enabled_plugins, deadline)
@@ -159,11 +160,11 @@ def _build(
     life = lifecycle.Lifecycle(services, programmer)
     life.replay(_part(deadline, _REPLAY_SHARE))
     reconciler = reconciliation.Reconciler(helper)
-    # Before VFs are made: a PF may be with a guest whose lease is lost.
+    # Before VFs are created: a guest may have a PF whose lease is lost.
     reconciler.recorded_state(store.until(deadline), deadline)
     sriov.make(root, rules, store, locks, helper, _part(deadline, _VFS_SHARE))
     offered = catalog.Catalog(
-        root, settings.node_name, rules, loaded, store, _told, health, reconciler
+        root, settings.node_name, rules, loaded, store, _rejections, health, reconciler
     )
     ready = manager.Manager(
         services,
@@ -181,15 +182,15 @@ def _build(
     ready.discover(deadline)
     if loaded.loaded and len(loaded.hanging()) == len(loaded.loaded):
         raise exception.InitializeTimeout(
-            f"no plugin has answered: {', '.join(loaded.hanging())}"
+            f"no plugin has answered in time: {', '.join(loaded.hanging())}"
         )
     return ready
 
 
 def new_publisher(config: cfg.ConfigOpts, settings: conf.Settings) -> sync.Publisher:
-    """Who tells Placement; nothing is asked of it yet.
+    """Return the publisher; it sends no request to Placement yet.
 
-    :raises InvalidConfiguration: an entry cannot be read.
+    :raises InvalidConfiguration: an entry of ``device_spec`` is invalid.
     """
     named = device_spec.parse(settings.device_spec).resource_classes
     return sync.Publisher(config, settings.node_name, named=named)
@@ -202,7 +203,7 @@ def _part(deadline: float, share: float) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostInspection:
-    """What is there at one moment, for somebody who changes nothing."""
+    """The inventory, the store and the plugins, read without any change."""
 
     stock: discovery.Inventory
     recorded: readonly.StoreSnapshot
@@ -210,9 +211,9 @@ class HostInspection:
 
 
 def look(config: cfg.ConfigOpts, root: str) -> HostInspection:
-    """See what is there: no helper, no replay, no file and no VF is made.
+    """Inspect the host without a helper, a replay, or the creation of files or VFs.
 
-    :raises OsAccError: options, store or host cannot be read.
+    :raises OsAccError: the options, the store or the host cannot be read.
     """
     settings = conf.Settings.load(config)
     recorded = readonly.read(settings.state_path, STORE_SECONDS)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What happens to leases: made ready, given back, settled after a crash.
+"""State transitions of leases: prepare, release, settle after a crash.
 
-The journal is the lease itself. It says, before anything is touched, what
-each function was bound to; going back means restoring just that, which can
-be repeated. Whoever changes a lease's devices holds its consumer's lock.
+The lease is its own journal. Before a device is touched, the lease records the
+prior binding of each function. A rollback restores what is recorded and does not
+undo steps one by one, so it can be interrupted and repeated at any point. The
+caller of each method that changes leases holds the consumer's lock.
 """
 
 from __future__ import annotations
@@ -42,26 +43,28 @@ _WAITS = (
     exception.StateUnavailable,
     client.EpochRefused,
 )
-#: These can pass where something has run out for the moment, and only there.
+#: Causes that can pass only if their ``retryable`` says that a resource ran out.
 _MAY_PASS = (exception.HostStepFailed, exception.PluginFailed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """The leases of a release that ended, and those that are left.
+    """The result of a release.
 
-    :ivar failed: with the cause, and as they are recorded now.
+    :ivar done: the leases that were released.
+    :ivar failed: the other leases, as recorded now, each with its error.
     """
 
     done: tuple[Lease, ...]
     failed: tuple[tuple[Lease, exception.OsAccError], ...]
 
     def failure(self) -> exception.DevicesUnreleased:
-        """That some were not; its cause is why the first of them was not."""
-        whose = " and ".join(sorted({lease.consumer for lease, _ in self.failed}))
+        """Return the error for the failed leases; its cause is the first error."""
+        consumers = " and ".join(sorted({lease.consumer for lease, _ in self.failed}))
         reasons = "; ".join(str(error) for _, error in self.failed)
         error = exception.DevicesUnreleased(
-            f"{len(self.failed)} accelerator(s) of {whose} are not released: {reasons}",
+            f"cannot release {len(self.failed)} accelerator(s) of {consumers}: "
+            f"{reasons}",
             released=[str(lease.address) for lease in self.done],
             unreleased=[(str(lease.address), why) for lease, why in self.failed],
             hint=self._hint(),
@@ -74,7 +77,7 @@ class ReleaseResult:
             lease for lease, _ in self.failed if lease.state is LeaseState.QUARANTINED
         ]
         if not quarantined:
-            return "the service retries this by itself; or unplug again"
+            return "the service retries the release; unplug again to retry now"
         ways = "; ".join(
             f"os-acc device release {lease.address}" for lease in quarantined
         )
@@ -82,7 +85,7 @@ class ReleaseResult:
 
 
 class Lifecycle:
-    """Moves leases from one state to the next, on disk and on the host."""
+    """Change the state of leases, on disk and on the host."""
 
     def __init__(self, services: Services, programmer: programming.Programmer) -> None:
         self._root = services.root
@@ -92,174 +95,47 @@ class Lifecycle:
         self._plugins = services.plugins
         self._programmer = programmer
 
-    # -- making ready ------------------------------------------------------
+    # -- preparing: a new request ------------------------------------------
 
     def establish(
         self,
         leases: Sequence[Lease],
         deadline: float,
         jobs: Sequence[region_requirements.ProgrammingJob] = (),
-        seen: str = "",
+        store_id: str = "",
     ) -> tuple[Lease, ...]:
-        """Take the devices of new leases to vfio-pci; all, or none.
+        """Prepare the devices of new leases: all of them, or none.
 
-        1. intent on disk, 2. program, 3. nobody holds them, 4. the plugin's
-        own step, 5. bind, 6. prove, 7. commit. Going back is :meth:`release`;
-        a region stays as it is programmed.
-
-        :param jobs: regions to be programmed; whoever calls has their cards.
-        :param seen: the store by whose leases the devices were chosen.
-        :raises StoreReplaced: there is another one by now.
-        :raises OsAccError: as the step that failed; the host is as it was, or
-            the error's notes say what is not.
+        :param jobs: regions to program; the caller holds the locks of their cards.
+        :param store_id: the store whose leases the selection of devices considered.
+        :raises StoreReplaced: the store has been replaced since.
+        :raises OsAccError: the error of the step that failed. The host is as it
+            was before; notes of the error name the exceptions.
         """
         store = self._store.until(deadline)
-        intents = store.add(leases, seen)
+        # 1. Record the intent. Undo: delete it. No device is touched yet, and the
+        #    prior bindings of a device that has changed must not be restored.
+        intents = store.add(leases, store_id)
         try:
             verification.check_unchanged(self._root, intents, deadline)
         except BaseException:
-            # Nothing has been touched yet; and what these say of the devices
-            # is not what to restore.
             store.delete(intents)
             raise
         try:
+            # 2. Program the regions. Undo: none; a region keeps its contents.
             programmed = self._programmed(intents, jobs, deadline)
+            # 3. to 6. Prepare each device. Undo: _give_back().
             ready = deadlines.side_by_side(
                 programmed, lambda each: self._prepare(each, deadline), _WORKERS
             )
+            # 7. Commit.
             return store.replace(
                 [dataclasses.replace(each, state=LeaseState.HELD) for each in ready]
             )
         except BaseException as error:
-            # A person's Ctrl-C, too, leaves no device half-way.
-            self._go_back(intents, error, deadline)
+            # BaseException: Ctrl-C must not leave a device half prepared either.
+            self._roll_back(intents, error, deadline)
             raise
-
-    def reestablish(
-        self, leases: Sequence[Lease], deadline: float
-    ) -> tuple[Lease, ...]:
-        """Make devices of held leases ready again, where they are not.
-
-        After a host reboot what is recorded about bindings is void: it is
-        read and recorded anew before anything is touched. A device of which the
-        host has made sure at boot that it is on vfio-pci is taken back, where it
-        has to hold what somebody has asked for: nobody else can read that.
-
-        :raises OsAccError: as the step that failed; the leases stay.
-        """
-        broken = [each for each in leases if not verification.holds(self._root, each)]
-        if not broken:
-            return tuple(leases)
-        fresh = self._store.until(deadline).replace(
-            [verification.refreshed(self._root, each, deadline) for each in broken]
-        )
-        # A guest that the host itself has started may be using it by now.
-        idle = [
-            each
-            for each in fresh
-            if not each.is_the_guests or not verification.holds(self._root, each)
-        ]
-        verification.check_unused(
-            self._root, [each for each in idle if each.is_the_guests]
-        )
-        # A process that was killed half-way has left those with a region without
-        # the driver that shows it.
-        idle = [
-            self._sent(self._restore, lease, deadline)
-            if lease.programming is not None
-            and (lease.is_the_guests or not verification.moved(self._root, lease))
-            else lease
-            for lease in idle
-        ]
-        with self._programmer.restored(idle, deadline) as plan:
-            programmed = self._programmed(plan.leases, plan.jobs, deadline)
-            ready = deadlines.side_by_side(
-                programmed, lambda each: self._prepare(each, deadline), _WORKERS
-            )
-            ready = self._proved(ready, deadline)
-        renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
-        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
-
-    # -- giving back -------------------------------------------------------
-
-    def release(self, leases: Sequence[Lease], deadline: float) -> ReleaseResult:
-        """Give devices back to what they were bound to, and forget them.
-
-        A lease whose release fails for a cause that can pass stays
-        ``releasing``, with that cause as its reason. Any other cause
-        quarantines it.
-        """
-        store = self._store.until(deadline)
-        # A reason from an earlier attempt stays: the unit is reserved meanwhile.
-        begun = store.replace([_begun(lease) for lease in leases])
-        ended = deadlines.side_by_side(
-            begun, lambda each: self._try_give_back(each, deadline), _WORKERS
-        )
-        done = tuple(lease for lease, error in ended if error is None)
-        failed = tuple((lease, error) for lease, error in ended if error is not None)
-        if done:
-            store.delete(done)
-        return ReleaseResult(done, self._recorded_failures(failed, store))
-
-    def settle(
-        self, consumer: str, deadline: float, failed: Sequence[Lease] = ()
-    ) -> ReleaseResult:
-        """Finish what a dead process, or an earlier failure, left of a consumer.
-
-        An uncommitted plug goes back; a begun unplug goes on. The caller
-        holds the consumer's lock.
-
-        :param failed: leases of a plug that failed: they go back in any state.
-            A commit may have happened although the disk then refused.
-        """
-        void = {lease.uuid for lease in failed}
-        left = [
-            lease
-            for lease in self._store.until(deadline).leases(consumer)
-            if lease.is_unfinished or lease.uuid in void
-        ]
-        if not left:
-            return ReleaseResult((), ())
-        # A retry repeats what the log has already.
-        is_new = not all(lease.has_failed_release for lease in left)
-        LOG.log(
-            logging.WARNING if is_new else logging.DEBUG,
-            "settling %d unfinished lease(s) of consumer %s",
-            len(left),
-            consumer,
-        )
-        return self.release(left, deadline)
-
-    def replay(self, deadline: float) -> None:
-        """Settle every consumer whose owner is gone; leave the others alone."""
-
-        def settle(consumer: str) -> None:
-            for lease, error in self.settle_if_free(consumer, deadline).failed:
-                LOG.error("%s stays leased: %s", lease.address, error)
-
-        deadlines.side_by_side(self.unfinished(deadline), settle, _WORKERS)
-
-    def unfinished(self, deadline: float) -> list[str]:
-        """The consumers of leases on which an operation has begun and not ended."""
-        leases = self._store.until(deadline).leases()
-        return sorted({lease.consumer for lease in leases if lease.is_unfinished})
-
-    def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
-        """Settle a consumer, unless an operation on it is under way.
-
-        An error is logged: one record never stops the rest (CVE-2022-37394's
-        lesson).
-        """
-        try:
-            with self._locks.try_hold([consumer_lock(consumer)]) as mine:
-                if mine:
-                    return self.settle(consumer, deadline)
-                LOG.debug("an operation on consumer %s is under way", consumer)
-        except exception.OsAccError as error:
-            LOG.error("consumer %s is left unsettled: %s", consumer, error)
-        return ReleaseResult((), ())
-
-    # -- one lease ---------------------------------------------------------
 
     def _programmed(
         self,
@@ -267,52 +143,150 @@ class Lifecycle:
         jobs: Sequence[region_requirements.ProgrammingJob],
         deadline: float,
     ) -> tuple[Lease, ...]:
-        """Step 2, for all of them; each card may refuse an epoch once."""
+        """Program all regions; each card may refuse an epoch once."""
         for _ in {job.region.card for job in jobs}:
             try:
                 return self._programmer.program(leases, jobs, deadline)
             except client.EpochRefused as error:
-                leases = self._caught_up(leases, error, deadline)
+                leases = self._with_accepted_epoch(leases, error, deadline)
         return self._programmer.program(leases, jobs, deadline)
 
     def _prepare(self, lease: Lease, deadline: float) -> Lease:
-        """Steps 3 to 6 for one accelerator; a host's has none but the proof."""
+        """Prepare one device: steps 3 to 6; :meth:`_give_back` undoes them."""
         if not lease.is_the_guests:
-            lease = self._sent(self._helper.reserve, lease, deadline)
+            lease = self._with_epoch(self._helper.reserve, lease, deadline)
             if lease.attach_target is AttachTarget.HOST:
-                verification.prove_driven(self._root, lease)
+                verification.check_driven(self._root, lease)
             return lease
+        # 3. Check that no process holds the device.
         self._helper.check_free(lease.members, deadline)
+        # 4. Call the plugin. Undo: its ``release``.
         self._plugin_step(lease, lambda plugin: plugin.prepare, deadline)
         if (region := lease.guest_writable) is not None:
-            # Whoever has died after this has not died before the guest had it.
+            # Recorded before the guest can write: a crash may follow at any time.
             self._store.until(deadline).mark_region_guest_writable(region.key)
-        lease = self._sent(self._helper.take, lease, deadline)
-        verification.prove(self._root, lease)
+        # 5. Bind to vfio-pci. Undo: restore the recorded binding.
+        lease = self._with_epoch(self._helper.take, lease, deadline)
+        # 6. Verify the IOMMU group.
+        verification.check_viable(self._root, lease)
         return lease
 
-    def _sent(
-        self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
-    ) -> Lease:
-        """Take a privileged step, once more with an epoch that is accepted."""
+    def _roll_back(
+        self, intents: Sequence[Lease], cause: BaseException, deadline: float
+    ) -> None:
+        """Release the leases of a failed plug; add failures to its error as notes."""
+        # A rollback needs time of its own: the plug may have used up its time.
+        deadline = max(deadline, time.monotonic() + self._helper.write_timeout)
         try:
-            step(lease, deadline)
-        except client.EpochRefused as error:
-            (lease,) = self._caught_up([lease], error, deadline)
-            step(lease, deadline)
-        return lease
+            self._record_again(intents, deadline)
+            failed = self.settle(intents[0].consumer, deadline, intents).failed
+        except exception.OsAccError as error:
+            if not _is_refused_by_store(error):
+                cause.add_note(f"cannot roll back: {error}")
+                return
+            # Either the disk is full: the recorded intent still says what to restore.
+            # Or another plug leased the device in a new store: the helper decides.
+            cause.add_note(f"cannot record the rollback: {error}")
+            ended = deadlines.side_by_side(
+                intents, lambda each: self._try_give_back(each, deadline), _WORKERS
+            )
+            failed = tuple((each, why) for each, why in ended if why is not None)
+        for lease, why in failed:
+            cause.add_note(f"cannot give {lease.address} back: {why}")
 
-    def _proved(self, ready: Sequence[Lease], deadline: float) -> list[Lease]:
-        """Record of those with regions that these are right in this boot."""
-        proved = {
-            lease.uuid: verification.proved(lease)
+    def _record_again(self, intents: Sequence[Lease], deadline: float) -> None:
+        """Record intents that the store has lost meanwhile, for a crash to come."""
+        store = self._store.until(deadline)
+        recorded = {lease.uuid for lease in store.leases(intents[0].consumer)}
+        lost = [lease for lease in intents if lease.uuid not in recorded]
+        if lost:
+            store.add(lost)
+
+    # -- preparing again: held leases --------------------------------------
+
+    def reestablish(
+        self, leases: Sequence[Lease], deadline: float
+    ) -> tuple[Lease, ...]:
+        """Prepare the devices of held leases again if necessary.
+
+        A reboot invalidates the recorded bindings. A device that the host bound to
+        vfio-pci at boot is returned to its driver if a requested function has to be
+        read from its region.
+
+        :raises OsAccError: the error of the step that failed; the leases stay.
+        """
+        broken = [each for each in leases if not verification.holds(self._root, each)]
+        if not broken:
+            return tuple(leases)
+        # 1. Record the present bindings.
+        fresh = self._store.until(deadline).replace(
+            [verification.refreshed(self._root, each, deadline) for each in broken]
+        )
+        # A guest that the host itself has started may use its device already.
+        idle = [
+            each
+            for each in fresh
+            if not each.is_the_guests or not verification.holds(self._root, each)
+        ]
+        # 2. Check that the host does not use the devices.
+        verification.check_unused(
+            self._root, [each for each in idle if each.is_the_guests]
+        )
+        # 3. Restore drivers that read regions. A process killed in an earlier
+        #    attempt may have left a function without its driver.
+        idle = [
+            self._with_epoch(self._restore, lease, deadline)
+            if lease.programming is not None
+            and (lease.is_the_guests or not verification.moved(self._root, lease))
+            else lease
+            for lease in idle
+        ]
+        with self._programmer.plan_again(idle, deadline) as plan:
+            # 4. Program regions that have lost their contents.
+            programmed = self._programmed(plan.leases, plan.jobs, deadline)
+            # 5. Prepare each device, as for a new request.
+            ready = deadlines.side_by_side(
+                programmed, lambda each: self._prepare(each, deadline), _WORKERS
+            )
+            # 6. Record that the regions are right in this boot.
+            ready = self._record_verified(ready, deadline)
+        renewed = {lease.uuid: lease for lease in (*fresh, *ready)}
+        return tuple(renewed.get(lease.uuid, lease) for lease in leases)
+
+    def _record_verified(self, ready: Sequence[Lease], deadline: float) -> list[Lease]:
+        """Record for leases with regions that these are right in this boot."""
+        verified = {
+            lease.uuid: verification.verified(lease)
             for lease in ready
             if lease.programming
         }
-        if proved:
+        if verified:
             store = self._store.until(deadline)
-            proved = {lease.uuid: lease for lease in store.replace(proved.values())}
-        return [proved.get(lease.uuid, lease) for lease in ready]
+            verified = {lease.uuid: lease for lease in store.replace(verified.values())}
+        return [verified.get(lease.uuid, lease) for lease in ready]
+
+    # -- giving back -------------------------------------------------------
+
+    def release(self, leases: Sequence[Lease], deadline: float) -> ReleaseResult:
+        """Restore the prior bindings of devices, and delete their leases.
+
+        An interrupted release is repeated from step 1 (:meth:`settle`).
+        """
+        store = self._store.until(deadline)
+        # 1. Record the begin. The reason of an earlier attempt stays: it reserves
+        #    the unit.
+        begun = store.replace([_begun(lease) for lease in leases])
+        # 2. Give each device back.
+        ended = deadlines.side_by_side(
+            begun, lambda each: self._try_give_back(each, deadline), _WORKERS
+        )
+        done = tuple(lease for lease, error in ended if error is None)
+        failed = tuple((lease, error) for lease, error in ended if error is not None)
+        # 3. Delete the leases of devices that were given back.
+        if done:
+            store.delete(done)
+        # 4. Record why the others were not.
+        return ReleaseResult(done, self._record_failures(failed, store))
 
     def _try_give_back(
         self, lease: Lease, deadline: float
@@ -321,13 +295,14 @@ class Lifecycle:
             try:
                 self._give_back(lease, deadline)
             except client.EpochRefused as error:
-                (lease,) = self._caught_up([lease], error, deadline)
+                (lease,) = self._with_accepted_epoch([lease], error, deadline)
                 self._give_back(lease, deadline)
         except exception.OsAccError as error:
             return lease, error
         return lease, None
 
     def _give_back(self, lease: Lease, deadline: float) -> None:
+        """Undo :meth:`_prepare`; a device that stays with the host is not rebound."""
         if not lease.is_the_guests and not self._is_rebound(lease, deadline):
             self._helper.forget(lease.uuid, lease.members, lease.epoch, deadline)
             return
@@ -337,17 +312,17 @@ class Lifecycle:
             self._plugin_step(lease, lambda plugin: plugin.release, deadline)
 
     def _is_rebound(self, lease: Lease, deadline: float) -> bool:
-        """Whether a programming may have left a host's card between two drivers."""
+        """Return whether programming may have left a host's card between drivers."""
         if lease.programming is None or lease.is_half_programmed:
             return lease.is_half_programmed
-        doubts = self._store.until(deadline).recorded_state().unverified_regions
-        return lease.programming.region in doubts and not verification.moved(
+        unverified = self._store.until(deadline).recorded_state().unverified_regions
+        return lease.programming.region in unverified and not verification.moved(
             self._root, lease
         )
 
     def _restore(self, lease: Lease, deadline: float) -> None:
-        """Give back the functions that are still there, and still the same."""
-        for others in reversed(range(len(lease.prior) + 1)):
+        """Restore the functions that are present and have not been exchanged."""
+        for remaining_attempts in reversed(range(len(lease.prior) + 1)):
             rest = verification.remaining(self._root, lease)
             gone = set(lease.members).difference(rest.members)
             try:
@@ -357,18 +332,113 @@ class Lifecycle:
                     self._helper.give_back(rest, deadline)
                 return
             except (exception.DeviceGone, exception.DeviceChanged) as error:
-                # Pulled out at this moment: the others have yet to go back.
-                if not others:
+                # A function was removed just now; restore the others.
+                if not remaining_attempts:
                     raise
-                LOG.warning("%s; nothing of it is restored", error)
+                LOG.warning("skipping the restore of a removed function: %s", error)
 
-    def _caught_up(
+    @staticmethod
+    def _record_failures(
+        failed: Sequence[tuple[Lease, exception.OsAccError]], store: Store
+    ) -> tuple[tuple[Lease, exception.OsAccError], ...]:
+        """Record and log new causes; a lasting cause quarantines the lease.
+
+        If the cause can pass, the lease stays ``releasing`` and is retried.
+        """
+        judged = [(_judged(lease, error), error) for lease, error in failed]
+        news = [
+            new for (new, _), (old, _) in zip(judged, failed, strict=True) if new != old
+        ]
+        for lease in news:
+            if lease.state is LeaseState.QUARANTINED:
+                LOG.error("%s is quarantined: %s", lease.address, lease.reason)
+            else:
+                LOG.info("cannot release %s yet: %s", lease.address, lease.reason)
+        written = {lease.uuid: lease for lease in store.replace(news)} if news else {}
+        return tuple((written.get(each.uuid, each), error) for each, error in judged)
+
+    # -- settling ----------------------------------------------------------
+
+    def settle(
+        self, consumer: str, deadline: float, failed: Sequence[Lease] = ()
+    ) -> ReleaseResult:
+        """Release a consumer's leases that a crash or a failure left unfinished.
+
+        An uncommitted plug is rolled back; an unplug that has begun continues. The
+        caller holds the consumer's lock.
+
+        :param failed: leases of a failed plug, released in any state: the commit
+            may have succeeded although the disk reported an error.
+        """
+        void = {lease.uuid for lease in failed}
+        unfinished = [
+            lease
+            for lease in self._store.until(deadline).leases(consumer)
+            if lease.is_unfinished or lease.uuid in void
+        ]
+        if not unfinished:
+            return ReleaseResult((), ())
+        # The log already has the failure that a retry repeats.
+        is_new = not all(lease.has_failed_release for lease in unfinished)
+        LOG.log(
+            logging.WARNING if is_new else logging.DEBUG,
+            "settling %d unfinished lease(s) of consumer %s",
+            len(unfinished),
+            consumer,
+        )
+        return self.release(unfinished, deadline)
+
+    def replay(self, deadline: float) -> None:
+        """Settle each consumer with unfinished leases, unless its lock is held."""
+
+        def settle(consumer: str) -> None:
+            for lease, error in self.settle_if_free(consumer, deadline).failed:
+                LOG.error(
+                    "cannot release %s, it stays leased: %s", lease.address, error
+                )
+
+        deadlines.side_by_side(self.unfinished(deadline), settle, _WORKERS)
+
+    def unfinished(self, deadline: float) -> list[str]:
+        """Return the consumers with unfinished leases, sorted."""
+        leases = self._store.until(deadline).leases()
+        return sorted({lease.consumer for lease in leases if lease.is_unfinished})
+
+    def settle_if_free(self, consumer: str, deadline: float) -> ReleaseResult:
+        """Settle a consumer, unless an operation on it is in progress.
+
+        Errors are logged, so that one bad record does not stop the others
+        (compare CVE-2022-37394).
+        """
+        try:
+            with self._locks.try_hold([consumer_lock(consumer)]) as is_held:
+                if is_held:
+                    return self.settle(consumer, deadline)
+                LOG.debug("an operation on consumer %s is in progress", consumer)
+        except exception.OsAccError as error:
+            LOG.error("cannot settle consumer %s: %s", consumer, error)
+        return ReleaseResult((), ())
+
+    # -- steps of both directions ------------------------------------------
+
+    def _with_epoch(
+        self, step: Callable[[Lease, float], None], lease: Lease, deadline: float
+    ) -> Lease:
+        """Run a privileged step; repeat it once if its epoch is refused."""
+        try:
+            step(lease, deadline)
+        except client.EpochRefused as error:
+            (lease,) = self._with_accepted_epoch([lease], error, deadline)
+            step(lease, deadline)
+        return lease
+
+    def _with_accepted_epoch(
         self, leases: Sequence[Lease], error: client.EpochRefused, deadline: float
     ) -> tuple[Lease, ...]:
-        """The leases, those of the device that refused with an accepted epoch.
+        """Return the leases, those of the refusing device with an accepted epoch.
 
-        A store that was lost has to count on from where it had been. One that
-        has counted far ahead, while the clock was wrong, has to come back.
+        After the loss of a store, epochs continue above those that the helper has
+        seen; epochs issued while the clock was ahead come back to the present.
         """
         refused = [each for each in leases if _is_about(each, error.address)]
         store = self._store.until(deadline)
@@ -388,66 +458,9 @@ class Lifecycle:
             seconds = deadlines.patience(deadline, math.inf)
             self._plugins.call(plugin, seconds, step(plugin), _handle(lease))
 
-    # -- several -----------------------------------------------------------
-
-    def _go_back(
-        self, intents: Sequence[Lease], cause: BaseException, deadline: float
-    ) -> None:
-        """Undo a plug; what cannot be undone now is told with the cause."""
-        # Going back has to have time, also where the plug ran out of it.
-        deadline = max(deadline, time.monotonic() + self._helper.write_timeout)
-        try:
-            self._recall(intents, deadline)
-            failed = self.settle(intents[0].consumer, deadline, intents).failed
-        except exception.OsAccError as error:
-            if not _is_refused_by_store(error):
-                cause.add_note(f"going back failed as well: {error}")
-                return
-            # No space, say: but the intent is there and says what to restore, to
-            # the next start as well. Or another plug has a lease of it in a new
-            # store: the helper knows which of the two has taken it.
-            cause.add_note(f"that it went back could not be recorded: {error}")
-            ended = deadlines.side_by_side(
-                intents, lambda each: self._try_give_back(each, deadline), _WORKERS
-            )
-            failed = tuple((each, why) for each, why in ended if why is not None)
-        for lease, why in failed:
-            cause.add_note(f"{lease.address} could not be given back: {why}")
-
-    def _recall(self, intents: Sequence[Lease], deadline: float) -> None:
-        """Record intents again that the store has lost meanwhile.
-
-        Without them nobody would know any more what to restore.
-        """
-        store = self._store.until(deadline)
-        known = {lease.uuid for lease in store.leases(intents[0].consumer)}
-        lost = [lease for lease in intents if lease.uuid not in known]
-        if lost:
-            store.add(lost)
-
-    @staticmethod
-    def _recorded_failures(
-        failed: Sequence[tuple[Lease, exception.OsAccError]], store: Store
-    ) -> tuple[tuple[Lease, exception.OsAccError], ...]:
-        """Record why leases are not released; those that have to wait for a person.
-
-        A cause that is on record already is neither written nor logged again.
-        """
-        judged = [(_judged(lease, error), error) for lease, error in failed]
-        news = [
-            new for (new, _), (old, _) in zip(judged, failed, strict=True) if new != old
-        ]
-        for lease in news:
-            if lease.state is LeaseState.QUARANTINED:
-                LOG.error("%s is quarantined: %s", lease.address, lease.reason)
-            else:
-                LOG.info("%s is not released yet: %s", lease.address, lease.reason)
-        written = {lease.uuid: lease for lease in store.replace(news)} if news else {}
-        return tuple((written.get(each.uuid, each), error) for each, error in judged)
-
 
 def is_transient(error: exception.OsAccError) -> bool:
-    """Whether a release that failed for this cause is retried."""
+    """Return whether a release that failed for this cause is retried."""
     return isinstance(error, _WAITS) or (
         isinstance(error, _MAY_PASS) and error.retryable
     )
@@ -465,17 +478,17 @@ def _judged(lease: Lease, error: exception.OsAccError) -> Lease:
 
 
 def _begun(lease: Lease) -> Lease:
-    """The lease as its release begins.
+    """Return the lease in the state in which its release begins.
 
-    A plug that programs a card for the host stays ``preparing``: after a crash
-    that tells it from a device that the host has used, and moved, since.
+    A plug that programs a card for the host stays ``preparing``: the state separates
+    it from a device that the host has used, and moved, since.
     """
     state = LeaseState.PREPARING if lease.is_half_programmed else LeaseState.RELEASING
     return dataclasses.replace(lease, state=state)
 
 
 def _is_about(lease: Lease, address: str) -> bool:
-    """Whether a function is one of a lease, or the card of its region."""
+    """Return whether an address is a function of a lease, or its region's card."""
     addresses = {*map(str, lease.members)}
     if lease.programming is not None:
         addresses.add(str(lease.programming.region.card))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One plug and one unplug, from start to end."""
+"""Plug, unplug, and the other functions of the public API."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ LOG = log.getLogger(__name__)
 
 
 class Manager:
-    """Serves the public API once everything under it is ready.
+    """Implement the public API; :mod:`os_acc.service` creates it.
 
-    Made by :mod:`os_acc.service`. Thread-safe: what changes is in the store,
-    and who changes a consumer's leases holds the consumer's lock.
+    Thread-safe: the mutable state is in the store, and every change of a
+    consumer's leases happens under the consumer's lock.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Manager:
         owner: Owner,
         catalog: Catalog,
         profiles: ProfileLookup,
-        to: sync.Publisher,
+        publisher: sync.Publisher,
         retrier: release_retries.Retrier,
     ) -> None:
         self.root = services.root
@@ -73,7 +73,7 @@ class Manager:
         self._owner = owner
         self.catalog = catalog
         self.profiles = profiles
-        self.publisher = to
+        self.publisher = publisher
         self.retrier = retrier
 
     # -- what Nova calls ---------------------------------------------------
@@ -86,7 +86,7 @@ class Manager:
         instance = InstanceInfo.from_api(instance_info)
         selection = selected_rp.parse(selected)
         if selection is None:
-            # Whoever has the profile may not be there yet, after a power cut.
+            # After a power cut the source of profiles may not be available yet.
             request = extra_specs.parse(expansion.of_its_own(flavor_extra_specs))
         else:
             request = self._request(flavor_extra_specs, deadline)
@@ -100,9 +100,11 @@ class Manager:
         instance = InstanceInfo.from_api(instance_info)
         with self.locks.hold([consumer_lock(instance.uuid)], deadline):
             leases = self.store.until(deadline).leases(instance.uuid)
-            left = [each for each in leases if each.state is LeaseState.QUARANTINED]
-            for lease in left:
-                # No error: it would keep Nova from deleting the server for ever.
+            quarantined = [
+                each for each in leases if each.state is LeaseState.QUARANTINED
+            ]
+            for lease in quarantined:
+                # An error would prevent Nova from ever deleting the server.
                 LOG.warning(
                     "unplug leaves %s of instance %s in quarantine: %s (run "
                     "'os-acc device release %s')",
@@ -111,13 +113,15 @@ class Manager:
                     lease.reason,
                     lease.address,
                 )
-            ready = [each for each in leases if each not in left]
-            return self.give_back(ready, deadline) if ready else 0
+            others = [each for each in leases if each not in quarantined]
+            return self.give_back(others, deadline) if others else 0
 
     def give_back(self, leases: Sequence[Lease], deadline: float) -> int:
-        """Release leases, of which the caller has the consumers' locks.
+        """Release leases and update the snapshot; return the number of leases.
 
-        :raises DevicesUnreleased: some could not be given back.
+        The caller holds the consumers' locks.
+
+        :raises DevicesUnreleased: some devices could not be given back.
         """
         released = self.life.release(leases, deadline)
         failed = bool(released.failed)
@@ -125,12 +129,12 @@ class Manager:
         if failed:
             failure = released.failure()
             if why is not None:
-                failure.add_note(f"nor can the leases be counted: {why}")
+                failure.add_note(f"cannot count the leases: {why}")
             raise failure
         return len(released.done)
 
     def renew(self, consumer: str, deadline: float) -> None:
-        """Make ready again what a consumer has; the caller has its lock."""
+        """Confirm the leases of a consumer; the caller holds its lock."""
         held = self._settled(consumer, deadline)
         self._recorded(InstanceInfo(consumer), held, deadline)
 
@@ -142,19 +146,19 @@ class Manager:
         named: Mapping[str, Sequence[str]],
         deadline: float,
     ) -> None:
-        """Plug accelerator requests; the caller has the consumer's lock.
+        """Plug accelerator requests; the caller holds the consumer's lock.
 
-        :param named: the uuids of the requests of each group, by its suffix.
-        :raises ProviderNotFound: a provider is not this host's.
+        :param named: the UUIDs of the requests of each group, by its suffix.
+        :raises ProviderNotFound: a provider does not belong to this host.
         :raises Conflict: the consumer has other accelerators.
         """
         instance = InstanceInfo(consumer)
-        if near := [each.suffix for each in request.groups if each.numa_policy]:
-            # A request is bound before its guest is fitted to a host's cells.
+        if suffixes := [each.suffix for each in request.groups if each.numa_policy]:
+            # Nova binds requests before it fits the guest to the host's cells.
             LOG.warning(
-                "the NUMA policy of %s of instance %s is not kept to: nobody says in "
-                "which cells the guest will be",
-                ", ".join(map(title, near)),
+                "ignoring the NUMA policy of %s of instance %s: the guest's host "
+                "cells are unknown when its requests are bound",
+                ", ".join(map(title, suffixes)),
                 consumer,
             )
         self.catalog.check_ours(
@@ -177,14 +181,14 @@ class Manager:
                 self._settled(each, deadline)
             return len(self.store.until(deadline).rekey(old, new))
 
-    # -- what is there -----------------------------------------------------
+    # -- inventory and leases ----------------------------------------------
 
     def requests_accelerators(self, flavor_extra_specs: object) -> bool:
         """See :func:`os_acc.requests_accelerators`."""
         deadline = time.monotonic() + self.settings.plug_timeout
         request = self._request(flavor_extra_specs, deadline)
         self.discover()
-        # Whoever asks for what has vanished has to be told by plug().
+        # A request for a vanished device counts, so that plug() reports it.
         return extra_specs.requests_accelerators(
             request, set(self.catalog.ours.values())
         )
@@ -200,7 +204,7 @@ class Manager:
         return found
 
     def discover(self, deadline: float = math.inf) -> discovery.Inventory:
-        """What the host offers at this moment."""
+        """Scan the host; return the devices that it offers now."""
         return self.catalog.look(deadline)
 
     def refresh(self) -> None:
@@ -236,11 +240,11 @@ class Manager:
     # -- parts of a plug ---------------------------------------------------
 
     def _request(self, flavor_extra_specs: object, deadline: float) -> FlavorRequest:
-        """What a flavor asks for, with the device profile that it names."""
-        whole = self.profiles.expanded(flavor_extra_specs, deadline)
-        request = extra_specs.parse(whole.specs)
+        """Return a flavor's request, with the groups of its device profile."""
+        expanded = self.profiles.expanded(flavor_extra_specs, deadline)
+        request = extra_specs.parse(expanded.specs)
         return dataclasses.replace(
-            request, profile=whole.profile, unread_profile=whole.unread
+            request, profile=expanded.profile, unread_profile=expanded.unread
         )
 
     def _attach(
@@ -254,34 +258,34 @@ class Manager:
         """Serve a request, or confirm the leases that serve it already.
 
         1. settle unfinished leases of the consumer, 2. confirm its leases without
-        a look at the host, 3. look at the host, 4. match groups to providers,
-        5. plan leases and make their devices ready (:meth:`_attach_new`). The
-        caller holds the consumer's lock.
+        a scan of the host, 3. scan the host, 4. match groups to providers, 5. plan
+        leases and prepare their devices (:meth:`_attach_new`). The caller holds
+        the consumer's lock.
 
-        :param selection: None: only confirm what is recorded.
-        :param named: the uuids for the leases of each group, by its suffix.
+        :param selection: None: only confirm the recorded leases.
+        :param named: the UUIDs for the leases of each group, by its suffix.
         """
-        # Its threads run beside this plug.
+        # Retries run in threads of their own; this plug does not wait for them.
         self.retrier.kick()
         with self.catalog.recounting(deadline):
-            # An invalid policy is an error also where leases are confirmed.
+            # An invalid policy is an error even if leases are only confirmed.
             policies = Policies.of(instance, request.pci_numa_policy)
             held = self._settled(instance.uuid, deadline)
             if selection is None:
                 return self._recorded(instance, held, deadline)
             if held and self._confirms(held, request, selection):
                 return self._confirm(held, deadline)
-            # A provider that is new to this process may be of this host, too.
+            # Another process may have recorded providers since the last scan.
             inventory = self.catalog.look(deadline)
             confirmed = bool(held) and self._confirms(held, request, selection)
             if not confirmed:
-                # A held lease may be of the profile, which cannot be read here.
+                # Held leases may serve a profile that cannot be read at present.
                 matching.check_promise(request, selection, self.catalog.ours)
-            wanted = matching.match_groups(
+            allocations = matching.match_groups(
                 request,
                 selection,
                 self.catalog.ours,
-                self.catalog.known(
+                self.catalog.trait_view(
                     inventory, request, selection, self.publisher, deadline
                 ),
             )
@@ -293,18 +297,18 @@ class Manager:
                     "request",
                     reason=exception.ConflictReason.CONSUMER,
                 )
-            policies.check({each.group_suffix for each in wanted})
+            policies.check({each.group_suffix for each in allocations})
             planner = planning.LeasePlanner(
                 self.root,
                 self._owner,
                 instance,
-                wanted,
-                fingerprint(wanted, found=selection.is_unmapped),
+                allocations,
+                fingerprint(allocations, found=selection.is_unmapped),
                 planning.selector(self.root, instance, policies),
                 named,
                 profile=request.profile,
             )
-            return self._attach_new(planner, inventory, deadline) if wanted else ()
+            return self._attach_new(planner, inventory, deadline) if allocations else ()
 
     def _attach_new(
         self,
@@ -312,40 +316,42 @@ class Manager:
         inventory: discovery.Inventory,
         deadline: float,
     ) -> tuple[Lease, ...]:
-        """Make the devices of a new request ready, on devices that are free.
+        """Serve a new request with free devices.
 
-        1. choose devices and plan their leases, 2. fetch and verify bitstreams,
-        3. the steps of :meth:`.Lifecycle.establish`. A device that another plug
-        has taken meanwhile is refused by the store or by the helper; the next
-        round chooses again.
+        1. select devices and plan their leases, 2. fetch and verify bitstreams,
+        3. prepare the devices (:meth:`.Lifecycle.establish`). The store or the
+        helper refuses a device that another plug has taken meanwhile; the next
+        round selects again.
         """
-        wanted, instance = planner.wanted, planner.instance
-        if any(each.attach_target is AttachTarget.VM for each in wanted):
+        allocations, instance = planner.allocations, planner.instance
+        if any(each.attach_target is AttachTarget.VM for each in allocations):
             vfio.vfio_ready(self.root)
         while True:
-            seen = inventory.recorded_state.store
+            store_id = inventory.recorded_state.store
             try:
-                planned = planner.planned(inventory, deadline)
-                with self._programmer.planned(
+                planned = planner.plan(inventory, deadline)
+                with self._programmer.plan(
                     planned, instance.image_id, deadline
                 ) as plan:
-                    leases = self.life.establish(plan.leases, deadline, plan.jobs, seen)
+                    leases = self.life.establish(
+                        plan.leases, deadline, plan.jobs, store_id
+                    )
                 break
             except (AlreadyLeased, StoreReplaced) as error:
                 # Another plug was faster; in each round one of them succeeds.
-                LOG.debug("%s chooses again: %s", instance.uuid, error)
+                LOG.debug("instance %s: selecting again: %s", instance.uuid, error)
                 if time.monotonic() >= deadline:
                     raise
                 inventory = self.catalog.look(deadline)
             except (exception.DeviceChanged, client.DeviceClaimed) as error:
                 if error.reason is exception.ChangeReason.REPLACED:
                     raise
-                # The host still sets up a new device, or the device is taken for
-                # a lease that the store has lost.
-                LOG.debug("%s looks again: %s", instance.uuid, error)
-                self.catalog.reconciler.doubt()
+                # The host still sets up a new device, or the helper has taken the
+                # device for a lease that the store has lost.
+                LOG.debug("instance %s: scanning again: %s", instance.uuid, error)
+                self.catalog.reconciler.invalidate()
                 inventory = self.catalog.look(deadline)
-                gone = {each.provider_uuid for each in wanted} - set(
+                gone = {each.provider_uuid for each in allocations} - set(
                     inventory.providers
                 )
                 if gone or time.monotonic() >= deadline:
@@ -358,25 +364,29 @@ class Manager:
     def _confirms(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
     ) -> bool:
-        """Whether leases answer a request, as far as this is known by now."""
+        """Return whether leases serve a request; False if that needs a scan."""
         try:
-            wanted = self._as_recorded(held, request, selection)
-            if answers(held, fingerprint(wanted), fingerprint(wanted, found=True)):
+            allocations = self._as_recorded(held, request, selection)
+            if answers(
+                held,
+                fingerprint(allocations),
+                fingerprint(allocations, found=True),
+            ):
                 return True
             if not isinstance(selection, Allocations) or selection.is_unmapped:
                 return False
-            # What was found without mappings stands: a guest may have it by now.
-            allocations = dataclasses.replace(selection, mappings=None)
-            wanted = self._as_recorded(held, request, allocations)
+            # An assignment without mappings stays: a guest may use it by now.
+            unmapped = dataclasses.replace(selection, mappings=None)
+            allocations = self._as_recorded(held, request, unmapped)
         except (exception.ProviderNotFound, exception.InvalidAllocation) as error:
-            LOG.debug("the host is looked at first: %s", error)
+            LOG.debug("cannot match leases before a scan of the host: %s", error)
             return False
-        return answers(held, fingerprint(wanted, found=True))
+        return answers(held, fingerprint(allocations, found=True))
 
     def _as_recorded(
         self, held: Sequence[Lease], request: FlavorRequest, selection: Selection
     ) -> tuple[GroupAllocation, ...]:
-        """What a request wants, given by whom it has been served before."""
+        """Match a request to the providers that its leases record."""
         recorded = {
             (lease.group, lease.resource_class): lease.provider
             for lease in held
@@ -387,15 +397,15 @@ class Manager:
         )
 
     def _settled(self, consumer: str, deadline: float) -> tuple[Lease, ...]:
-        """What a consumer holds, with nothing unfinished beside it.
+        """Settle a consumer's unfinished leases; return those that it holds.
 
-        :raises OsAccError: something unfinished cannot be finished now.
+        :raises OsAccError: an unfinished lease cannot be released now.
         """
         store = self.store.until(deadline)
         leases = store.leases(consumer)
         if any(lease.is_unfinished for lease in leases):
             released = self.life.settle(consumer, deadline)
-            # A plug that fails counts the leases anyway.
+            # A failed plug recounts the leases anyway.
             for _lease, error in released.failed:
                 raise error
             self.catalog.count_released(leases, failed=False, deadline=deadline)
@@ -405,7 +415,7 @@ class Manager:
     def _recorded(
         self, instance: InstanceInfo, held: Sequence[Lease], deadline: float
     ) -> tuple[Lease, ...]:
-        """Make ready again what is recorded, after a reboot for example."""
+        """Confirm the recorded leases, for example after a reboot."""
         if not held:
             for lease in self.store.until(deadline).leases(instance.uuid):
                 raise exception.DeviceQuarantined(
@@ -427,32 +437,32 @@ class Manager:
 
 
 def _log_remote(leases: Sequence[Lease], instance: InstanceInfo) -> None:
-    """Write to the log, once, which devices are not in the guest's own cells."""
-    far = [
+    """Log the devices that are outside the guest's NUMA cells."""
+    remote = [
         f"{lease.address} ({lease.affinity.value}, node {lease.numa_node})"
         for lease in leases
         if lease.affinity not in (None, Affinity.LOCAL)
     ]
-    if far:
+    if remote:
         LOG.warning(
-            "instance %s in NUMA cells %s has accelerators from elsewhere: %s",
+            "instance %s in NUMA cells %s has accelerators that are not local: %s",
             instance.uuid,
             ", ".join(map(str, instance.numa_cells)),
-            ", ".join(far),
+            ", ".join(remote),
         )
 
 
 def _check_complete(held: Sequence[Lease]) -> None:
-    """No guest starts with a part of its devices.
+    """Check that no lease of a request is missing.
 
-    :raises NotFound: the record of one of them is damaged, or released.
+    :raises NotFound: the record of one lease is damaged, or the lease released.
     """
     for lease in held:
         if lease.request_size not in (0, len(held)):
             raise exception.NotFound(
-                f"{len(held)} of {lease.request_size} accelerators of instance "
+                f"only {len(held)} of {lease.request_size} accelerators of instance "
                 f"{lease.consumer} are recorded",
-                hint="see 'os-acc device list' for the others: adopt them, or "
+                hint="find the others with 'os-acc device list' and adopt them, or "
                 "unplug the instance",
                 kind=exception.ObjectKind.LEASE,
             )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an operator does with single devices, past Nova.
+"""An operator's release and adoption of single devices, without Nova.
 
-Each of these acts on one device, says what it expects of it, and goes
-through the same intent, lock and read-back as a plug or an unplug.
+Each operation acts on one device, with the same intent, lock and read-back as a plug or
+an unplug.
 """
 
 from __future__ import annotations
@@ -51,35 +51,34 @@ def release_device(
 ) -> None:
     """Give a quarantined or an unknown device back to the host.
 
-    :param driver: the driver that an unknown device is to go to, '' for
-        none; only for a device without a lease and without a record of the
-        privileged helper.
-    :param siblings: the same for those functions of its IOMMU group that
-        are prepared for a guest as well.
-    :param force: forget a quarantined lease even where its device still
-        cannot be given back.
-    :raises NotFound: there is nothing to release at this address.
-    :raises OsAccError: as the host refused it; nothing is forgotten.
+    :param driver: the driver to restore for an unknown device, '' for none; only for
+        a device without a lease and without a record of the privileged helper.
+    :param siblings: the same for the functions of its IOMMU group that are also
+        prepared for a guest.
+    :param force: delete a quarantined lease even if its device still cannot be given
+        back.
+    :raises NotFound: there is no device to release at this address.
+    :raises OsAccError: the error of the host; no record is deleted.
     """
     _check_address(address)
     deadline = time.monotonic() + manager.settings.unplug_timeout
     store = manager.store.until(deadline)
     if address in store.damaged_claims():
         store.forget_damaged(address)
-        # From now on it is the helper's record alone that keeps it from others.
-        manager.catalog.reconciler.doubt()
+        # Only the helper's record protects the device now.
+        manager.catalog.reconciler.invalidate()
         manager.discover(deadline)
         return
     records = manager.catalog.reconciler.records(deadline)
     lease = store.lease_of(address)
     if lease is None:
-        stock = manager.discover(deadline)
-        if address in records and address not in stock.host.functions:
+        inventory = manager.discover(deadline)
+        if address in records and address not in inventory.host.functions:
             manager.catalog.reconciler.disclaim(
                 records[address].lease, [address], store, deadline
             )
             return
-        found = _Unknown(manager, stock, address, records, deadline)
+        found = _Unknown(manager, inventory, address, records, deadline)
         lease = found.lease(driver, siblings)
         if found.recorded is not None:
             lease = manager.catalog.reconciler.claim(
@@ -104,12 +103,12 @@ def _release(
     elif lease.uuid != seen.uuid or lease.state is LeaseState.HELD:
         raise exception.Conflict(
             f"{address} is leased to {lease.consumer}",
-            hint="unplug that instance instead: os-acc unplug <uuid>",
+            hint=f"unplug the instance: os-acc unplug {lease.consumer}",
             reason=exception.ConflictReason.CONSUMER,
         )
     for failed, error in manager.life.release([lease], deadline).failed:
         current = store.lease_of(failed.address)
-        # An unknown device that is in use was not touched: it stays unknown.
+        # An unknown device in use was not touched, and stays unknown.
         untouched = current is not None and not current.provider
         if current is not None and (
             force or (untouched and isinstance(error, exception.DeviceInUse))
@@ -121,13 +120,13 @@ def _release(
 
 
 def _forget_record(manager: Manager, lease: Lease, deadline: float) -> None:
-    """Let the helper forget as well what is on vfio-pci no more."""
+    """Remove the helper's record of functions that have left vfio-pci."""
     try:
         manager.catalog.reconciler.disclaim(
             lease.uuid, lease.members, manager.store.until(deadline), deadline
         )
     except exception.OsAccError as error:
-        LOG.warning("%s stays on the helper's record: %s", lease.address, error)
+        LOG.warning("cannot remove the helper's record of %s: %s", lease.address, error)
 
 
 def adopt_device(
@@ -138,59 +137,59 @@ def adopt_device(
     *,
     siblings: Mapping[PciAddress, str] = _NOTHING,
 ) -> Lease:
-    """Record who has a device that is prepared for a guest without a lease.
+    """Record a lease of a device that is prepared for a guest without a lease.
 
-    :param driver: the driver to which it goes back one day, '' for none.
-    :param siblings: the same for those functions of its IOMMU group that
-        are prepared for a guest as well.
-    :raises NotFound: it is not on vfio-pci, or not named for os_acc.
-    :raises AlreadyLeased: a lease has it.
-    :raises Conflict: the consumer has something unfinished.
+    :param driver: the driver to restore later, '' for none.
+    :param siblings: the same for the functions of its IOMMU group that are also
+        prepared for a guest.
+    :raises NotFound: the device is not on vfio-pci, or not in ``device_spec``.
+    :raises AlreadyLeased: the device has a lease.
+    :raises Conflict: the consumer has a lease that is not ``held``.
     """
     _check_address(address)
     consumer = consumer_uuid(consumer)
     deadline = time.monotonic() + manager.settings.plug_timeout
     store = manager.store.until(deadline)
     records = manager.catalog.reconciler.records(deadline)
-    stock = manager.discover(deadline)
-    found = _Unknown(manager, stock, address, records, deadline)
-    draft = dataclasses.replace(found.lease(driver, siblings), consumer=consumer)
+    inventory = manager.discover(deadline)
+    found = _Unknown(manager, inventory, address, records, deadline)
+    planned = dataclasses.replace(found.lease(driver, siblings), consumer=consumer)
     with manager.locks.hold([consumer_lock(consumer)], deadline):
         held = store.leases(consumer)
         if any(each.state is not LeaseState.HELD for each in held):
             raise exception.Conflict(
-                f"consumer {consumer} has accelerators that are not ready",
-                hint="unplug it, or release those that are quarantined, first",
+                f"consumer {consumer} has unfinished or quarantined accelerators",
+                hint="unplug it, or release the quarantined accelerators, then retry",
                 reason=exception.ConflictReason.CONSUMER,
             )
         if held:
-            # One consumer has one request: it joins what is there.
-            draft = dataclasses.replace(draft, request=held[0].request)
+            # A consumer has one request: the device joins it.
+            planned = dataclasses.replace(planned, request=held[0].request)
         if store.lease_of(address) is None:
-            # First the helper's record: a lease that it does not know would be
-            # given back to nothing.
+            # The helper's record comes first: without it, a release of the lease
+            # would restore no driver.
             before = found.recorded.lease if found.recorded else ""
-            draft = manager.catalog.reconciler.claim(draft, before, store, deadline)
-        (lease,) = store.add([dataclasses.replace(draft, state=LeaseState.HELD)])
+            planned = manager.catalog.reconciler.claim(planned, before, store, deadline)
+        (lease,) = store.add([dataclasses.replace(planned, state=LeaseState.HELD)])
         return lease
 
 
 def _check_address(address: object) -> None:
     if not isinstance(address, PciAddress):
         raise exception.InvalidInput(
-            f"{exception.show(address)} is no PciAddress",
+            f"{exception.show(address)} is not a PciAddress",
             hint="a PCI address looks like 0000:3b:02.1",
         )
 
 
-def _is_ours(stock: Inventory, address: PciAddress) -> bool:
-    """Whether the operator gave it to os_acc, and to nobody else."""
-    for refused in stock.refused:
+def _is_ours(inventory: Inventory, address: PciAddress) -> bool:
+    """Return whether the operator assigned the device to os_acc, not to Nova."""
+    for refused in inventory.refused:
         if refused.address == address:
             return refused.reason is not RejectReason.NOVA_CLAIMS
     return any(
         address in handle.members
-        for provider in stock.providers.values()
+        for provider in inventory.providers.values()
         for handle in provider.device.handles
     )
 
@@ -198,8 +197,8 @@ def _is_ours(stock: Inventory, address: PciAddress) -> bool:
 def _driver(address: PciAddress, name: str | None) -> str:
     if name is None:
         raise exception.InvalidInput(
-            f"nothing is recorded of the driver that {address} had",
-            hint="name it: --driver NAME, or for another function of the group "
+            f"the prior driver of {address} is not recorded",
+            hint="pass --driver NAME, or for another function of the group "
             "--sibling ADDRESS=NAME; '' for none",
         )
     if not is_driver_name(name):
@@ -210,30 +209,30 @@ def _driver(address: PciAddress, name: str | None) -> str:
 
 
 class _Unknown:
-    """A device without a lease, as its group stands now.
+    """A device without a lease, and the present state of its IOMMU group.
 
-    :ivar recorded: what the privileged helper has on record of it, if it does.
-    :raises NotFound: there is nothing to give back or to adopt.
+    :ivar recorded: the privileged helper's record of the device, if any.
+    :raises NotFound: there is no device to give back or to adopt.
     """
 
     def __init__(
         self,
         manager: Manager,
-        stock: Inventory,
+        inventory: Inventory,
         address: PciAddress,
         records: Mapping[PciAddress, HelperRecord],
         deadline: float,
     ) -> None:
-        self._manager, self._host, self._deadline = manager, stock.host, deadline
+        self._manager, self._host, self._deadline = manager, inventory.host, deadline
         self._address, self._records = address, records
-        self._function = stock.host.function(address)
+        self._function = inventory.host.function(address)
         self.recorded = records.get(address)
-        # The configuration may have changed since the helper took it for us.
+        # The configuration may have changed since the helper took the device.
         if self.recorded is None:
-            self._check_prepared(stock)
+            self._check_prepared(inventory)
 
     def lease(self, driver: str | None, siblings: Mapping[PciAddress, str]) -> Lease:
-        """A lease that gives it back."""
+        """Return a lease whose release gives the device back."""
         address, members = self._address, self._members()
         return Lease(
             uuid=uuidutils.generate_uuid(),
@@ -258,16 +257,16 @@ class _Unknown:
             ),
         )
 
-    def _check_prepared(self, stock: Inventory) -> None:
-        if not _is_ours(stock, self._address):
+    def _check_prepared(self, inventory: Inventory) -> None:
+        if not _is_ours(inventory, self._address):
             raise exception.NotFound(
-                f"{self._address} is not for os_acc to touch",
-                hint="name it in [os_acc] device_spec, and not in Nova's own options",
+                f"{self._address} is not assigned to os_acc",
+                hint="name it in [os_acc] device_spec, and not in Nova's options",
                 kind=exception.ObjectKind.DEVICE,
             )
         if not vfio.is_vfio_driver(self._function.driver):
             raise exception.NotFound(
-                f"{self._address} is not prepared for a guest: it is with "
+                f"{self._address} is not prepared for a guest: it is bound to "
                 f"{self._function.driver or 'no driver'}",
                 kind=exception.ObjectKind.DEVICE,
             )
@@ -279,7 +278,7 @@ class _Unknown:
         return vfio.is_vfio_driver(self._function.driver)
 
     def _members(self) -> tuple[PciAddress, ...]:
-        """The functions of its group that are taken: they go together."""
+        """Return the prepared functions of the group, which are released together."""
         members = self._host.group_of(self._address).members
         return tuple(each for each in members if self._is_member(each))
 
@@ -287,33 +286,33 @@ class _Unknown:
         function = self._host.functions.get(address)
         if function is None:
             return False
-        there = self._records.get(address)
-        if there is not None and self.recorded is not None:
-            return there.lease == self.recorded.lease
+        entry = self._records.get(address)
+        if entry is not None and self.recorded is not None:
+            return entry.lease == self.recorded.lease
         return self._is_the_guests and vfio.is_vfio_driver(function.driver)
 
     def _prior(self, address: PciAddress, driver: str | None) -> PriorBinding:
         (now,) = verification.read_prior(self._manager.root, [address], self._deadline)
         if not self._is_the_guests:
             return now
-        there = self._records.get(address)
+        entry = self._records.get(address)
         if (
-            there is None
-            or _is_damaged(there)
-            or (vfio.is_vfio_driver(there.driver) and driver != there.driver)
+            entry is None
+            or _is_damaged(entry)
+            or (vfio.is_vfio_driver(entry.driver) and driver != entry.driver)
         ):
             name = _driver(address, driver) or None
             return dataclasses.replace(now, driver=name, driver_override=None)
-        if driver not in (None, there.driver or ""):
+        if driver not in (None, entry.driver or ""):
             raise exception.InvalidInput(
-                f"{address} goes back to {there.driver or 'no driver'}, says the "
-                "privileged helper's record",
-                hint="name no driver for it; give it to another one afterwards",
+                f"the privileged helper has recorded {entry.driver or 'no driver'} as "
+                f"the prior driver of {address}, not {driver or 'no driver'}",
+                hint="omit its driver; bind it to another one after the release",
             )
         return dataclasses.replace(
-            now, driver=there.driver, driver_override=there.driver_override
+            now, driver=entry.driver, driver_override=entry.driver_override
         )
 
 
-def _is_damaged(there: HelperRecord) -> bool:
-    return there.lease == record.UNREADABLE
+def _is_damaged(entry: HelperRecord) -> bool:
+    return entry.lease == record.UNREADABLE

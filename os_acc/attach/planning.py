@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Leases as they will be, on the devices that are free."""
+"""Planning of leases on free devices."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ LOG = log.getLogger(__name__)
 def selector(
     root: str, instance: InstanceInfo, policies: Policies
 ) -> device_selection.DeviceSelector:
-    """Who chooses devices for an instance, by where it is and what it asks for.
+    """Return the device selector for an instance, its NUMA cells and policies.
 
-    :raises InvalidInput: the host has no such NUMA cell.
+    :raises InvalidInput: the host does not have one of the instance's NUMA cells.
     :raises HostStepFailed: the host's NUMA topology cannot be read.
     """
     if not instance.numa_cells:
         return device_selection.DeviceSelector(policies=policies)
     topology = numa.read_topology(root)
-    there = [cell.id for cell in topology.cells]
+    cells = [cell.id for cell in topology.cells]
     for cell in instance.numa_cells:
-        if cell not in there:
+        if cell not in cells:
             raise exception.InvalidInput(
                 f"instance_info['numa_cells'] has {cell}, but the NUMA cells of this "
-                f"host are {', '.join(map(str, there)) or 'unknown'}",
-                hint="pass the ids of host cells, not those of the guest's own",
+                f"host are {', '.join(map(str, cells)) or 'unknown'}",
+                hint="pass the ids of host cells, not of guest cells",
             )
     return device_selection.DeviceSelector(
         GuestCells(topology, instance.numa_cells), policies
@@ -53,20 +53,20 @@ def selector(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeasePlanner:
-    """Makes the leases of one request.
+    """Plan the leases of one request.
 
-    :ivar root: where ``/sys`` is found.
-    :ivar digest: of the request.
-    :ivar selector: for the guest that the instance is.
-    :ivar named: the uuids that the leases of a group are to have, by its
-        suffix; the others get new ones.
-    :ivar profile: the name of the device profile that groups are of, or ''.
+    :ivar root: the directory with ``sys`` and ``proc``.
+    :ivar digest: the fingerprint of the request.
+    :ivar selector: the device selector of the instance.
+    :ivar named: the UUIDs for the leases of each group, by its suffix; the other
+        leases get new UUIDs.
+    :ivar profile: the name of the device profile, or ''.
     """
 
     root: str
     owner: Owner
     instance: InstanceInfo
-    wanted: Sequence[GroupAllocation]
+    allocations: Sequence[GroupAllocation]
     digest: str
     selector: device_selection.DeviceSelector
     named: Mapping[str, Sequence[str]] = dataclasses.field(
@@ -74,19 +74,21 @@ class LeasePlanner:
     )
     profile: str = ""
 
-    def planned(
-        self, stock: discovery.Inventory, deadline: float
+    def plan(
+        self, inventory: discovery.Inventory, deadline: float
     ) -> list[programming.PlannedLease]:
-        """Leases on free devices, past those of which the kernel says nothing.
+        """Plan leases on free devices; skip devices that the kernel cannot read.
 
-        :raises DeviceStuck: there are too few others.
-        :raises DeviceChanged: one has changed since the host was judged.
+        :raises DeviceStuck: too few devices are left.
+        :raises DeviceChanged: a device has changed since the scan of the host.
         """
-        taken = stock.recorded_state.taken
+        taken = inventory.recorded_state.taken
         stuck: exception.DeviceStuck | None = None
         while True:
             try:
-                chosen = self.selector.choose(self.wanted, stock.providers, taken)
+                selected = self.selector.choose(
+                    self.allocations, inventory.providers, taken
+                )
             except exception.NoDeviceAvailable as error:
                 if stuck is None:
                     raise
@@ -95,66 +97,71 @@ class LeasePlanner:
                 return [
                     programming.PlannedLease(
                         dataclasses.replace(
-                            self._lease(each, len(chosen), stock, deadline), uuid=uuid
+                            self._lease(each, len(selected), inventory, deadline),
+                            uuid=uuid,
                         ),
                         each.provider.device.region,
                         each.wanted.wish,
                         each.wanted.required,
                     )
-                    for each, uuid in zip(chosen, self._uuids(chosen), strict=True)
+                    for each, uuid in zip(selected, self._uuids(selected), strict=True)
                 ]
             except exception.DeviceStuck as error:
-                # Without an address it is the time that is over.
+                # Without an address, the deadline has passed.
                 if not error.address:
                     raise
-                LOG.warning("%s chooses another device: %s", self.instance.uuid, error)
+                LOG.warning(
+                    "instance %s: selecting another device: %s",
+                    self.instance.uuid,
+                    error,
+                )
                 taken, stuck = taken | {PciAddress.parse(error.address)}, error
 
-    def _uuids(self, chosen: Sequence[device_selection.SelectedDevice]) -> list[str]:
+    def _uuids(self, selected: Sequence[device_selection.SelectedDevice]) -> list[str]:
         named = {group: list(uuids) for group, uuids in self.named.items()}
         return [
             left.pop(0)
             if (left := named.get(each.wanted.group_suffix))
             else uuidutils.generate_uuid()
-            for each in chosen
+            for each in selected
         ]
 
     def _profile(self, suffix: str) -> str:
-        # The flavor may have groups of its own beside those of the profile.
+        # The flavor may have groups that are not part of the profile.
         return "" if index_of(suffix) is None else self.profile
 
     def _lease(
         self,
-        chosen: device_selection.SelectedDevice,
+        selected: device_selection.SelectedDevice,
         size: int,
-        stock: discovery.Inventory,
+        inventory: discovery.Inventory,
         deadline: float,
     ) -> Lease:
-        prior = verification.read_prior(self.root, chosen.handle.members, deadline)
-        verification.check_chosen(stock.host, prior)
-        verification.check_unbound(prior, stock.prebound)
+        prior = verification.read_prior(self.root, selected.handle.members, deadline)
+        verification.check_same(inventory.host, prior)
+        verification.check_unbound(prior, inventory.prebound)
         return Lease(
             uuid="",
             consumer=self.instance.uuid,
             owner=self.owner,
             state=LeaseState.PREPARING,
-            group=chosen.wanted.group_suffix,
-            provider=chosen.provider.uuid,
-            resource_class=chosen.wanted.resource_class,
-            address=chosen.handle.address,
-            iommu_group=chosen.handle.iommu_group,
-            numa_node=chosen.handle.numa_node,
+            group=selected.wanted.group_suffix,
+            provider=selected.provider.uuid,
+            resource_class=selected.wanted.resource_class,
+            address=selected.handle.address,
+            iommu_group=selected.handle.iommu_group,
+            numa_node=selected.handle.numa_node,
             prior=prior,
             request=self.digest,
             request_size=size,
             boot_id=attributes.boot_id(self.root),
-            plugin=chosen.provider.device.plugin,
+            plugin=selected.provider.device.plugin,
             instance_name=self.instance.name,
             project_id=self.instance.project_id,
-            attach_target=chosen.wanted.attach_target,
-            affinity=chosen.affinity,
+            attach_target=selected.wanted.attach_target,
+            affinity=selected.affinity,
             physfns=verification.physfns(
-                stock.host.function(each.address) for each in prior
+                inventory.host.function(each.address) for each in prior
             ),
-            profile=self._profile(chosen.wanted.group_suffix),
+            profile=self._profile(selected.wanted.group_suffix),
         )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What FPGA regions have to hold, and how they come to hold it.
+"""Planning and programming of FPGA regions.
 
-A region is believed only by what its hardware says at that moment, and only
-while no programming of it has begun without being proved: that is recorded
-before the hardware is touched, and struck out after the reading back.
+The contents of a region are what its hardware reports at that moment, unless the
+store records the region as unverified: that record is written before the hardware
+is touched, and removed once the region is read back.
 """
 
 from __future__ import annotations
@@ -44,27 +44,29 @@ _CARDS_AT_ONCE = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedLease:
-    """A lease that is about to be made, and what its group asks for.
+    """A lease that is not recorded yet, and the requirements of its group.
 
-    :ivar required: traits of its region, and of what that holds.
+    :ivar region: the region of its device; None: the device has none.
+    :ivar request: the bitstream that the group requests.
+    :ivar required: required traits of the region and of its contents.
     """
 
     lease: Lease
     region: Region | None
-    wish: BitstreamRequest | None
+    request: BitstreamRequest | None
     required: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgrammingPlan:
-    """Leases as they are to be recorded, and what has to be done for them."""
+    """Leases as they will be recorded, and the jobs that program their regions."""
 
     leases: tuple[Lease, ...]
     jobs: tuple[ProgrammingJob, ...] = ()
 
 
 class Programmer:
-    """Programs regions for leases; see the top of this module."""
+    """Plan the contents of regions, program them, and read them back."""
 
     def __init__(self, services: Services, images: Library) -> None:
         self._root = services.root
@@ -75,54 +77,52 @@ class Programmer:
         self._images = images
 
     @contextlib.contextmanager
-    def planned(
-        self, drafts: Sequence[PlannedLease], instance_image: str, deadline: float
+    def plan(
+        self, planned: Sequence[PlannedLease], instance_image: str, deadline: float
     ) -> Iterator[ProgrammingPlan]:
-        """Find, fetch and verify what the drafts ask for; nothing is touched.
+        """Fetch and verify the bitstreams of leases; the devices are not touched.
 
-        While this lasts the cards are nobody else's, and the files stay.
+        1. select the images, 2. fetch the files, 3. lock the cards, 4. read the
+        regions and compare them with the requirements. The locks and the files are
+        held until the context ends.
 
-        1. which image, 2. its file, 3. the cards' locks, 4. what the regions
-        hold now, and who has them.
-
-        :param instance_image: the id of what the guest boots from, or ''.
-        :raises BitstreamError: there is no such bitstream, or it is refused.
-        :raises RegionUnusable: a guest has the region, with something else.
+        :param instance_image: the id of the image that the guest boots, or ''.
+        :raises BitstreamError: a bitstream does not exist, or is rejected.
+        :raises RegionUnusable: a guest has the region, with other contents.
         """
-        if all(draft.region is None and draft.wish is None for draft in drafts):
-            yield ProgrammingPlan(tuple(draft.lease for draft in drafts))
+        if all(each.region is None and each.request is None for each in planned):
+            yield ProgrammingPlan(tuple(each.lease for each in planned))
             return
-        with contextlib.ExitStack() as kept:
-            asked: list[RegionRequirement] = []
-            for draft in drafts:
-                wish, booted = self._wish(draft, instance_image, deadline)
-                if draft.region is None:
+        with contextlib.ExitStack() as stack:
+            requirements: list[RegionRequirement] = []
+            for each in planned:
+                request, booted = self._request(each, instance_image, deadline)
+                if each.region is None:
                     continue
                 bitstream = None
-                if wish is not None and draft.region.interface_id is not None:
-                    image = self._images.image_for(wish, draft.region, deadline)
-                    bitstream = kept.enter_context(
-                        self._images.fetched(image, deadline, region=draft.region)
+                if request is not None and each.region.interface_id is not None:
+                    image = self._images.image_for(request, each.region, deadline)
+                    bitstream = stack.enter_context(
+                        self._images.fetched(image, deadline, region=each.region)
                     )
                     image_selection.check_agreement(booted, bitstream)
-                asked.append(
-                    reqs.of_wish(
-                        draft.lease, draft.region, wish, bitstream, draft.required
+                requirements.append(
+                    reqs.of_request(
+                        each.lease, each.region, request, bitstream, each.required
                     )
                 )
-            kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
-            yield self._decided(drafts, asked, deadline)
+            stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
+            yield self._plan_jobs(planned, requirements, deadline)
 
     def program(
         self, leases: Sequence[Lease], jobs: Sequence[ProgrammingJob], deadline: float
     ) -> tuple[Lease, ...]:
-        """Do what was planned; the leases say afterwards what is held.
+        """Run the jobs of a plan; return the leases with the new contents.
 
-        Several cards are programmed side by side, one region of a card after
-        the other.
+        Cards are programmed in parallel, the regions of a card one after the other.
 
-        :param leases: those of the plan, as they are recorded.
-        :raises ProgrammingFailed: the hardware has not taken a bitstream.
+        :param leases: the leases of the plan, as recorded.
+        :raises ProgrammingFailed: the hardware rejected a bitstream.
         :raises HostError: the host refused a step.
         """
         recorded = {lease.uuid: lease for lease in leases}
@@ -130,7 +130,7 @@ class Programmer:
         for job in jobs:
             cards.setdefault(job.region.card, []).append(_renewed(job, recorded))
         for lease in leases:
-            # To program a card may rebind it: the helper restores by its own record.
+            # Programming may rebind a card; the helper restores it by its own record.
             if not cards.keys().isdisjoint(lease.members):
                 self._helper.reserve(lease, deadline)
         ended = deadlines.side_by_side(
@@ -138,127 +138,131 @@ class Programmer:
             lambda each: [(job, self._program(job, deadline)) for job in each],
             _CARDS_AT_ONCE,
         )
-        for job, held in (each for card in ended for each in card):
+        for job, region in (each for card in ended for each in card):
             for lease in leases:
                 if lease.stands_on(job.region):
-                    recorded[lease.uuid] = _holding(recorded[lease.uuid], held)
+                    recorded[lease.uuid] = _with_region(recorded[lease.uuid], region)
         return tuple(recorded[lease.uuid] for lease in leases)
 
     @contextlib.contextmanager
-    def restored(
+    def plan_again(
         self, leases: Sequence[Lease], deadline: float
     ) -> Iterator[ProgrammingPlan]:
-        """As :meth:`planned`, for leases whose regions may have lost all.
+        """Plan as :meth:`plan` does, for held leases whose regions may be empty.
 
-        :raises ProgrammingFailed: a region holds something else than the guest
-            had, and nothing is recorded with which to program it.
+        :raises ProgrammingFailed: a region has lost its contents, and the lease
+            records no image for it.
         """
-        drafts = [
+        planned = [
             PlannedLease(
                 lease, lease.programming.region if lease.programming else None, None
             )
             for lease in leases
         ]
-        if all(draft.region is None for draft in drafts):
+        if all(each.region is None for each in planned):
             yield ProgrammingPlan(tuple(leases))
             return
-        with contextlib.ExitStack() as kept:
-            kept.enter_context(self._locks.hold(_locks_of(drafts), deadline))
-            lost = [each for each in leases if not self._is_held(each, deadline)]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._locks.hold(_locks_of(planned), deadline))
+            lost = [each for each in leases if not self._is_intact(each, deadline)]
             jobs: dict[str, ProgrammingJob] = {}
             for lease in lost:
-                job = self._again(lease, kept, deadline)
-                self._check_resting(job, leases, deadline)
+                job = self._job_again(lease, stack, deadline)
+                self._check_idle(job, leases, deadline)
                 jobs.setdefault(job.region.key, job)
             yield ProgrammingPlan(tuple(leases), tuple(jobs.values()))
 
-    # -- what is wanted ----------------------------------------------------
+    # -- planning ----------------------------------------------------------
 
-    def _wish(
-        self, draft: PlannedLease, instance_image: str, deadline: float
+    def _request(
+        self, planned: PlannedLease, instance_image: str, deadline: float
     ) -> tuple[BitstreamRequest | None, Image | None]:
-        """What is asked for, and the image of the guest if it was asked."""
-        if draft.region is None or draft.region.interface_id is None:
-            if draft.wish is None or reqs.is_fixed(draft.region, draft.wish):
-                return draft.wish, None
+        """Return the bitstream request, and the guest's image if it was read."""
+        if planned.region is None or planned.region.interface_id is None:
+            if planned.request is None or reqs.is_fixed(
+                planned.region, planned.request
+            ):
+                return planned.request, None
             raise exception.RegionUnusable(
-                f"{title(draft.lease.group)} asks for {draft.wish}, but "
-                f"{draft.lease.address} cannot be programmed",
-                hint="ask for a region with the trait CUSTOM_PROGRAMMABLE",
+                f"{title(planned.lease.group)} requests {planned.request}, but "
+                f"{planned.lease.address} cannot be programmed",
+                hint="require the trait CUSTOM_PROGRAMMABLE in the group",
                 reason=exception.RegionReason.NOT_PROGRAMMABLE,
             )
         if not instance_image:
-            return draft.wish, None
-        booted = self._images.booted(instance_image, draft.lease.consumer, deadline)
-        return image_selection.merged(draft.wish, booted), booted
+            return planned.request, None
+        booted = self._images.booted(instance_image, planned.lease.consumer, deadline)
+        return image_selection.merged(planned.request, booted), booted
 
-    def _decided(
+    def _plan_jobs(
         self,
-        drafts: Sequence[PlannedLease],
-        asked: Sequence[RegionRequirement],
+        planned: Sequence[PlannedLease],
+        requirements: Sequence[RegionRequirement],
         deadline: float,
     ) -> ProgrammingPlan:
-        recorded_state = self._store.until(deadline).recorded_state()
-        doubts = recorded_state.unverified_regions
+        recorded = self._store.until(deadline).recorded_state()
+        unverified = recorded.unverified_regions
         regions: dict[str, Region] = {}
         jobs: list[ProgrammingJob] = []
-        for need in asked:
-            if need.region.key in regions:
+        for first in requirements:
+            if first.region.key in regions:
                 continue
-            now = self._read(need.lease.plugin, need.region, deadline)
+            plugin = first.lease.plugin
+            now = self._read(plugin, first.region, deadline)
             regions[now.key] = now
-            if (
-                reqs.is_silent(now)
-                and self._plugin(need.lease.plugin).always_reports_function_id
-            ):
-                doubts = dataclasses.replace(doubts, keys=doubts.keys | {now.key})
-            all_of_it = [each for each in asked if each.region.key == now.key]
-            job = reqs.job(now, all_of_it, doubts)
+            if reqs.is_silent(now) and self._plugin(plugin).always_reports_function_id:
+                unverified = dataclasses.replace(
+                    unverified, keys=unverified.keys | {now.key}
+                )
+            on_region = [each for each in requirements if each.region.key == now.key]
+            job = reqs.job(now, on_region, unverified)
             if job is not None:
-                self._check_free(job, recorded_state)
+                self._check_free(job, recorded)
                 jobs.append(job)
-            elif any(each.bitstream for each in all_of_it):
-                LOG.info("%s holds already what is asked for", now)
-        leases = {draft.lease.uuid: draft.lease for draft in drafts}
-        for need in asked:
-            leases[need.lease.uuid] = dataclasses.replace(
-                need.lease, programming=need.asked(regions[need.region.key], doubts)
+            elif any(each.bitstream for each in on_region):
+                LOG.info("%s already holds the requested bitstream", now)
+        leases = {each.lease.uuid: each.lease for each in planned}
+        for each in requirements:
+            leases[each.lease.uuid] = dataclasses.replace(
+                each.lease,
+                programming=each.recorded(regions[each.region.key], unverified),
             )
         return ProgrammingPlan(tuple(leases.values()), tuple(jobs))
 
-    def _check_free(self, job: ProgrammingJob, recorded_state: RecordedState) -> None:
-        """No guest has a function of a region that is to hold something else.
+    def _check_free(self, job: ProgrammingJob, recorded: RecordedState) -> None:
+        """Check that no guest has a function of the region.
 
-        One of which no lease is known may be with a guest as well.
+        A function on vfio-pci may be in a guest also without a lease.
 
-        :raises RegionUnusable: one has, or may have.
+        :raises RegionUnusable: a guest has one, or may have one.
         """
-        refused = f"{job.region} is not programmed with {job.bitstream.image}"
-        for lease in recorded_state.leases:
+        refused = f"cannot program {job.region} with image {job.bitstream.image}"
+        for lease in recorded.leases:
             if lease.stands_on(job.region):
                 raise exception.RegionUnusable(
-                    f"{refused}: {lease.address} of it is leased to {lease.consumer}",
+                    f"{refused}: its function {lease.address} is leased to "
+                    f"{lease.consumer}",
                     reason=exception.RegionReason.IN_USE,
                 )
-        own = {each for need in job.needs for each in need.lease.members}
+        own = {address for each in job.requirements for address in each.lease.members}
         for address in sorted(set(job.region.pci_functions) - own):
             function = pci.read_function(self._root, address)
-            if address in recorded_state.taken or (
+            if address in recorded.taken or (
                 function is not None and vfio.is_vfio_driver(function.driver)
             ):
                 raise exception.RegionUnusable(
-                    f"{refused}: {address} of it may be in a guest's hands",
-                    hint="see 'os-acc device list' for who has it",
+                    f"{refused}: a guest may have its function {address}",
+                    hint="'os-acc device list' shows the function's state and consumer",
                     reason=exception.RegionReason.IN_USE,
                 )
 
-    def _check_resting(
+    def _check_idle(
         self, job: ProgrammingJob, leases: Sequence[Lease], deadline: float
     ) -> None:
-        """No other guest has begun to use a region since the host has booted.
+        """Check that no other guest has used the region since the host booted.
 
-        :raises RegionUnusable: one has been given a function of it.
-        :raises DeviceInUse: one has begun without being given it.
+        :raises RegionUnusable: another guest has a function of it in this boot.
+        :raises DeviceInUse: a process holds a function of another guest.
         """
         own = {lease.uuid for lease in leases}
         for other in self._store.until(deadline).leases():
@@ -266,13 +270,14 @@ class Programmer:
                 continue
             if other.programming and other.programming.boot_id == job.lease.boot_id:
                 raise exception.RegionUnusable(
-                    f"{job.region} does not hold image {job.bitstream.image} any "
-                    f"more: {other.address} of it is leased to {other.consumer}",
+                    f"{job.region} has lost image {job.bitstream.image}, and cannot be "
+                    f"programmed: its function {other.address} is leased to "
+                    f"{other.consumer}",
                     reason=exception.RegionReason.IN_USE,
                 )
             self._helper.check_free(other.members, deadline)
 
-    # -- what is there -----------------------------------------------------
+    # -- reading regions ---------------------------------------------------
 
     def _call(
         self,
@@ -286,7 +291,7 @@ class Programmer:
         try:
             return self._plugins.call(plugin, seconds, function, *args)
         except exception.PluginFailed as error:
-            # What the library's own steps raise is no fault of the plugin's.
+            # An error of the library's own steps is not the plugin's fault.
             if isinstance(error.__cause__, exception.OsAccError):
                 raise error.__cause__ from error.__cause__.__cause__
             raise
@@ -295,111 +300,120 @@ class Programmer:
         plugin = self._plugins.get(name)
         if plugin is None:
             raise exception.PluginFailed(
-                f"the plugin {name}, which knows the region, is not loaded",
-                hint="see [os_acc] enabled_plugins, and the log for its failure",
+                f"the plugin {name}, which reads the region, is not loaded",
+                hint="name it in [os_acc] enabled_plugins; if it is there, the log has "
+                "the reason",
             )
         return plugin
 
     def _read(self, name: str, region: Region, deadline: float) -> Region:
-        """The region by what its hardware says now.
+        """Return the region as its hardware reports it now.
 
-        :raises DeviceGone: it cannot be seen.
-        :raises DeviceChanged: it is another one, or takes other bitstreams.
+        :raises DeviceGone: the region's driver does not show it.
+        :raises DeviceChanged: the region or its interface was exchanged.
         """
         plugin = self._plugin(name)
         now = self._call(plugin, deadline, plugin.read_region, region)
         if now is None:
             raise exception.DeviceGone(
-                f"{region} cannot be seen: its driver is not there",
-                hint="see 'os-acc device list' for who has the card",
+                f"cannot read {region}: its card is without its driver",
+                hint="'os-acc device list' shows the driver and the consumer of the "
+                "card",
             )
         if now.key != region.key or not now.identity.may_be(region.identity):
-            raise exception.DeviceChanged(f"{region} is now that of {now.identity}")
+            raise exception.DeviceChanged(f"{region} is now a region of {now.identity}")
         if now.interface_id != region.interface_id:
-            # Somebody has put another shell into the card meanwhile.
+            # Another shell has been loaded into the card.
             raise exception.DeviceChanged(
-                f"{region} takes what is built for {now.interface_id} by now; it was "
+                f"{region} now accepts bitstreams for {now.interface_id}, it was "
                 f"{region.interface_id}",
-                hint="choose among the providers again",
+                hint="another shell was loaded: schedule the instance again",
             )
         return now
 
-    def _is_held(self, lease: Lease, deadline: float) -> bool:
+    def _is_intact(self, lease: Lease, deadline: float) -> bool:
+        """Return whether the lease's region still has its recorded contents."""
         before = lease.programming
         if before is None:
             return True
         now = self._read(lease.plugin, before.region, deadline)
-        doubts = self._store.until(deadline).recorded_state().unverified_regions
-        if now in doubts or before.function_id not in (None, now.function_id):
+        unverified = self._store.until(deadline).recorded_state().unverified_regions
+        if now in unverified or before.function_id not in (None, now.function_id):
             return False
-        # Whoever could program it meanwhile is the guest itself.
+        # If the region is guest-writable, this very guest has written to it.
         content = reqs.content(before, lease.boot_id)
-        return not before.is_exact or doubts.contents.get(now.key) == content
+        return not before.is_exact or unverified.contents.get(now.key) == content
 
     # -- programming -------------------------------------------------------
 
-    def _again(
-        self, lease: Lease, kept: contextlib.ExitStack, deadline: float
+    def _job_again(
+        self, lease: Lease, stack: contextlib.ExitStack, deadline: float
     ) -> ProgrammingJob:
-        """The job that gives a guest back what its region has lost."""
+        """Return the job that restores the lost contents of a guest's region."""
         before = lease.programming
         assert before is not None
         if not before.image_id:
             raise exception.ProgrammingFailed(
-                f"{before.region} does not hold {before.function_id or 'what it did'} "
-                f"any more, which instance {lease.consumer} had",
+                f"{before.region} has lost {before.function_id or 'its contents'}, "
+                f"which instance {lease.consumer} used",
                 address=str(lease.address),
-                hint="nothing was programmed for it: let the operator program it",
+                hint="os_acc has no image for it: program the region by other means",
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
-        bitstream = self._same_file(before, kept, deadline)
+        bitstream = self._same_file(before, stack, deadline)
         return ProgrammingJob(before.region, (reqs.of_lease(lease, bitstream),))
 
     def _same_file(
-        self, before: Programming, kept: contextlib.ExitStack, deadline: float
+        self, before: Programming, stack: contextlib.ExitStack, deadline: float
     ) -> Bitstream:
-        """The file with which a region was programmed, and no other.
+        """Return the very file with which a region was programmed.
 
-        After a power cut guests have to start before everything answers again.
+        The cache serves it if the image service does not answer: after a power cut
+        guests may start before that service.
         """
         try:
             image = self._images.about(before.image_id, deadline)
         except (exception.ImageNotFound, exception.ServiceUnavailable):
-            cached = self._images.kept(_recorded(before), before.region, deadline)
-            bitstream = kept.enter_context(cached)
+            cached = self._images.kept(_image_of(before), before.region, deadline)
+            bitstream = stack.enter_context(cached)
             if bitstream is None:
                 raise
             return bitstream
         if (image.hash_algo, image.hash_value) != (before.hash_algo, before.hash_value):
             raise exception.ImageUnusable(
-                f"image {image} is another file than {before.region} had",
-                hint="unplug the instance, and plug it anew",
+                f"image {image} has changed since it was programmed to {before.region}",
+                hint="unplug the instance, then plug it again",
                 reason=exception.ImageReason.INVALID,
             )
-        return kept.enter_context(
+        return stack.enter_context(
             self._images.fetched(image, deadline, region=before.region)
         )
 
     def _program(self, job: ProgrammingJob, deadline: float) -> Region:
-        """1. nothing is known, 2. program, 3. read back, 4. it is known."""
+        """Program one region; return it as read back."""
         store, image = self._store.until(deadline), job.bitstream.image
         LOG.info("programming %s with image %s", job.region, image)
+        # 1. Record the region as unverified. Undo: restore the record, but only
+        #    while the hardware is untouched.
         before = store.mark_region_unverified(job.region.key, image.id)
         try:
+            # 2. Program. Undo: none; the region stays unverified.
             self._write(job, deadline)
         except exception.OsAccError as error:
             if reqs.is_untouched(error):
                 store.restore_region(job.region.key, before)
             raise
+        # 3. Read the region back.
         now = self._read(job.lease.plugin, job.region, deadline)
-        if not all(need.is_served_by(now) for need in job.needs):
+        if not all(each.is_served_by(now) for each in job.requirements):
             functions = ", ".join(sorted(reqs.implemented(job.bitstream)))
             raise exception.ProgrammingFailed(
                 f"{job.region} holds {now.function_id} after it was programmed with "
-                f"image {image}, which is {functions}",
+                f"image {image}, which has {functions}",
                 address=str(job.region.card),
                 reason=exception.ProgrammingReason.WRONG_FUNCTION,
             )
+        # 4. Record the region as verified.
         store.mark_region_verified(job.region.key, job.content)
         return now
 
@@ -413,11 +427,13 @@ class Programmer:
         try:
             program(job.bitstream)
         except exception.ImageUnusable as error:
-            # The helper hashes it once more. It was sound when it was fetched.
+            # The helper hashes the file again: it has changed since the fetch.
             is_invalid = error.reason is exception.ImageReason.INVALID
             if not is_invalid or not self._images.forget(image, deadline):
                 raise
-            LOG.warning("the file of image %s was altered: it is fetched anew", image)
+            LOG.warning(
+                "the cached file of image %s was altered, fetching it again", image
+            )
             with self._images.fetched(image, deadline, region=job.region) as again:
                 program(again)
 
@@ -441,18 +457,18 @@ class _Steps:
 
 
 def _renewed(job: ProgrammingJob, recorded: Mapping[str, Lease]) -> ProgrammingJob:
-    """The job for its leases as they are recorded by now."""
+    """Return the job with its leases as recorded now."""
     return dataclasses.replace(
         job,
-        needs=tuple(
-            dataclasses.replace(need, lease=recorded[need.lease.uuid])
-            for need in job.needs
+        requirements=tuple(
+            dataclasses.replace(each, lease=recorded[each.lease.uuid])
+            for each in job.requirements
         ),
     )
 
 
-def _recorded(programming: Programming) -> Image:
-    """An image of which nothing is known but what a lease says."""
+def _image_of(programming: Programming) -> Image:
+    """Return an image with the fields that a lease records."""
     return Image(
         id=programming.image_id,
         name="",
@@ -470,14 +486,14 @@ def _recorded(programming: Programming) -> Image:
     )
 
 
-def _locks_of(drafts: Sequence[PlannedLease]) -> set[str]:
-    return {device_lock(draft.region.card) for draft in drafts if draft.region}
+def _locks_of(planned: Sequence[PlannedLease]) -> set[str]:
+    return {device_lock(each.region.card) for each in planned if each.region}
 
 
-def _holding(lease: Lease, region: Region) -> Lease:
+def _with_region(lease: Lease, region: Region) -> Lease:
     before = lease.programming
     assert before is not None
-    # Who took what was there is promised nothing more.
+    # A request that accepted the present contents has no claim on new ones.
     function = region.function_id if before.image_id else before.function_id
     programming = dataclasses.replace(before, region=region, function_id=function)
     return dataclasses.replace(lease, programming=programming)

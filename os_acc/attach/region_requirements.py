@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a lease needs its region to hold, held against what it does hold."""
+"""The contents that leases require of their regions, compared with the present ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from os_acc.objects.region import Programming, Region, UnverifiedRegions
 from os_acc.objects.request import title
 from os_acc.placement import region_traits
 
-#: After these the hardware still holds what it did. DeviceStuck is another
-#: thing: see :func:`is_untouched`.
+#: Errors after which the hardware is untouched. DeviceStuck depends on its address:
+#: see :func:`is_untouched`.
 _UNTOUCHED = (
     exception.BitstreamError,
     exception.DeviceInUse,
@@ -35,14 +35,16 @@ _UNTOUCHED = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegionRequirement:
-    """What one lease needs.
+    """The requirements of one lease on its region.
 
-    :ivar region: as it was when the lease was drafted.
-    :ivar bitstream: what it is to be programmed with; None: nothing.
-    :ivar function_id: canonical UUID of what was asked for by that; None: it
-        was not.
-    :ivar is_exact: whether no other bitstream with the same function will do.
-    :ivar required: traits of the region, and of what it holds.
+    :ivar region: the region as read when the lease was planned.
+    :ivar bitstream: the bitstream to program; None: the present contents are
+        accepted.
+    :ivar function_id: canonical UUID of the requested function; None: none was
+        requested by its UUID.
+    :ivar is_exact: whether only this bitstream is accepted, not another one with the
+        same function.
+    :ivar required: required traits of the region and of its contents.
     """
 
     lease: Lease
@@ -54,81 +56,85 @@ class RegionRequirement:
 
     @property
     def names_function(self) -> bool:
-        """Whether it says by a trait what the region has to hold."""
+        """Whether a trait requires a function of the region."""
         return any(map(bitstream_requests.names_function, self.required))
 
     @property
     def title(self) -> str:
-        """What the region holds once it is met."""
-        return str(self.bitstream.image) if self.bitstream else "what it does"
+        """The contents of the region once the requirement is met."""
+        if self.bitstream is None:
+            return "its present contents"
+        return f"image {self.bitstream.image}"
 
-    def check(self, now: Region, doubts: UnverifiedRegions) -> None:
-        """Refuse what no region can be, or this one cannot without programming.
+    def check(self, now: Region, unverified: UnverifiedRegions) -> None:
+        """Check that the region can meet the requirement.
 
-        :raises InvalidExtraSpec: a trait asks for another function than the
+        :raises InvalidExtraSpec: a trait requires another function than the
             bitstream has.
-        :raises RegionUnusable: no bitstream is requested and the contents are
-            unverified (UNKNOWN), or a required trait is missing (MISMATCH).
+        :raises RegionUnusable: the present contents are accepted, but unverified.
+        :raises RegionUnusable: the region lacks a trait that Placement has for it.
         """
         lacking = self._lacking(
             bitstream_requests.names_region, region_traits.interface_traits(now)
         )
         if lacking:
             raise exception.RegionUnusable(
-                f"{now} has not the trait {lacking}",
+                f"{now} does not have the trait {lacking}",
                 reason=exception.RegionReason.MISMATCH,
             )
         if self.bitstream is not None:
             functions = region_traits.function_traits(now, implemented(self.bitstream))
             if lacking := self._lacking(bitstream_requests.names_function, functions):
                 raise exception.InvalidExtraSpec(
-                    f"{title(self.lease.group)} has {lacking}, and is to be "
-                    f"programmed with image {self.bitstream.image}, of which nothing "
-                    "says that it is that",
-                    hint="ask for one function; see what the instance's image asks for",
+                    f"{title(self.lease.group)} requires {lacking}, but image "
+                    f"{self.bitstream.image}, which it selects, does not declare that "
+                    "function",
+                    hint="request one function; the instance's image may request "
+                    "another one than the flavor",
                 )
             return
-        if now in doubts:
+        if now in unverified:
             raise exception.RegionUnusable(
-                f"{now} holds nothing known: its last programming is unproved",
+                f"the contents of {now} are unverified: its last programming failed or "
+                "was interrupted",
                 reason=exception.RegionReason.UNKNOWN,
             )
         if not self.names_function and self.function_id is None:
             return
-        if not doubts.trusts(now):
+        if not unverified.trusts(now):
             raise exception.RegionUnusable(
-                f"what {now} holds is not proved: a guest could program it since",
+                f"the contents of {now} are unverified: a guest could program it",
                 reason=exception.RegionReason.MISMATCH,
             )
         if not self.is_served_by(now):
-            wanted = [*filter(bitstream_requests.names_function, self.required)]
+            required = [*filter(bitstream_requests.names_function, self.required)]
             if self.function_id is not None:
-                wanted.append(f"function_id {self.function_id}")
+                required.append(f"function_id {self.function_id}")
             raise exception.RegionUnusable(
-                f"{now} holds {now.function_id}, and not what the group requires by "
-                f"{', '.join(wanted)}",
+                f"{now} holds {now.function_id}, but {title(self.lease.group)} "
+                f"requires {', '.join(required)}",
                 reason=exception.RegionReason.MISMATCH,
             )
 
-    def is_met(self, now: Region, doubts: UnverifiedRegions) -> bool:
-        """Whether a region holds already what it has to; :meth:`check` has passed."""
+    def is_met(self, now: Region, unverified: UnverifiedRegions) -> bool:
+        """Return whether the present contents suffice; :meth:`check` has passed."""
         if self.bitstream is None:
             return True
         return (
-            doubts.trusts(now)
+            unverified.trusts(now)
             and self.is_served_by(now)
             and (
                 not self.is_exact
-                or doubts.contents.get(now.key)
+                or unverified.contents.get(now.key)
                 == content(self.bitstream.image, self.lease.boot_id)
             )
         )
 
     def is_served_by(self, now: Region) -> bool:
-        """Whether a region that holds this has what is needed.
+        """Return whether a region with these contents has the required functions.
 
-        Hardware names one function. Where a region is reached by several PCI
-        functions, the others of the same bitstream are there as well.
+        Hardware reports one function. If several PCI functions reach the region, the
+        other functions of the same bitstream are present as well.
         """
         found = {now.function_id} - {None}
         if self.bitstream is not None:
@@ -142,14 +148,14 @@ class RegionRequirement:
         held = region_traits.function_traits(now, filter(None, found))
         return not self._lacking(bitstream_requests.names_function, held)
 
-    def asked(self, now: Region, doubts: UnverifiedRegions) -> Programming:
-        """What is recorded of it before anything is programmed."""
+    def recorded(self, now: Region, unverified: UnverifiedRegions) -> Programming:
+        """Return the part of the lease that is recorded before programming."""
         if self.bitstream is None:
             is_named = self.names_function or self.function_id is not None
             function = now.function_id if is_named else None
             return Programming(now, function, boot_id=self.lease.boot_id)
         functions = implemented(self.bitstream)
-        if self.is_met(now, doubts):
+        if self.is_met(now, unverified):
             function = now.function_id
         else:
             function = next(iter(functions)) if len(functions) == 1 else None
@@ -171,72 +177,74 @@ class RegionRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgrammingJob:
-    """One region to be programmed.
+    """A region to program.
 
-    :ivar region: with what it holds.
-    :ivar needs: all that there are of it; each is of the same bitstream.
+    :ivar region: the region with its present contents.
+    :ivar requirements: all requirements on it; each has the same bitstream.
     """
 
     region: Region
-    needs: tuple[RegionRequirement, ...]
+    requirements: tuple[RegionRequirement, ...]
 
     @property
     def lease(self) -> Lease:
-        """One of those for which it is programmed."""
-        return self.needs[0].lease
+        """One of the leases for which the region is programmed."""
+        return self.requirements[0].lease
 
     @property
     def bitstream(self) -> Bitstream:
-        """What it is programmed with."""
-        bitstream = self.needs[0].bitstream
+        """The bitstream to program."""
+        bitstream = self.requirements[0].bitstream
         assert bitstream is not None
         return bitstream
 
     @property
     def content(self) -> str:
-        """What is recorded once it is proved."""
+        """The contents to record once they are verified."""
         return content(self.bitstream.image, self.lease.boot_id)
 
 
-def is_fixed(region: Region | None, wish: BitstreamRequest) -> bool:
-    """Whether a region that cannot be programmed is what is asked for already."""
-    asked = canonical_uuid(wish.function_id)
-    return region is not None and asked is not None and region.function_id == asked
+def is_fixed(region: Region | None, request: BitstreamRequest) -> bool:
+    """Return whether a region that cannot be programmed has the requested function."""
+    function = canonical_uuid(request.function_id)
+    if region is None or function is None:
+        return False
+    return region.function_id == function
 
 
 def is_silent(region: Region) -> bool:
-    """Whether a region that can be programmed names nothing that it holds."""
+    """Return whether a programmable region reports no function."""
     return region.function_id is None and region.interface_id is not None
 
 
-def of_wish(
+def of_request(
     lease: Lease,
     region: Region,
-    wish: BitstreamRequest | None,
+    request: BitstreamRequest | None,
     bitstream: Bitstream | None,
     required: Sequence[str],
 ) -> RegionRequirement:
-    """What a group, and the image of its guest, ask for."""
-    if wish is None:
+    """Return the requirement of a request group and the image of its guest."""
+    if request is None:
         return RegionRequirement(lease, region, required=tuple(required))
     if bitstream is None:
-        function = canonical_uuid(wish.function_id)
+        function = canonical_uuid(request.function_id)
         return RegionRequirement(
             lease, region, function_id=function, required=tuple(required)
         )
-    names_image = bool(wish.bitstream_id or wish.bitstream_name)
+    names_image = bool(request.bitstream_id or request.bitstream_name)
     return RegionRequirement(
         lease,
         region,
         bitstream,
-        canonical_uuid(wish.function_id),
+        canonical_uuid(request.function_id),
         names_image or len(implemented(bitstream)) != 1,
         tuple(required),
     )
 
 
 def of_lease(lease: Lease, bitstream: Bitstream) -> RegionRequirement:
-    """What a guest had, and is to have again."""
+    """Return the requirement to restore the recorded contents for a guest."""
     before = lease.programming
     assert before is not None
     return RegionRequirement(
@@ -245,51 +253,52 @@ def of_lease(lease: Lease, bitstream: Bitstream) -> RegionRequirement:
 
 
 def job(
-    now: Region, needs: Sequence[RegionRequirement], doubts: UnverifiedRegions
+    now: Region,
+    requirements: Sequence[RegionRequirement],
+    unverified: UnverifiedRegions,
 ) -> ProgrammingJob | None:
-    """How a region comes to hold what it has to; None: it does already.
+    """Return the job that makes a region meet its requirements; None: it does.
 
-    :param needs: all that there are of this region.
-    :raises RegionUnusable: no one bitstream is all that is needed.
-    :raises OsAccError: as :meth:`Need.check`.
+    :param requirements: all requirements on this region.
+    :raises RegionUnusable: no single bitstream meets all requirements.
+    :raises OsAccError: see :meth:`RegionRequirement.check`.
     """
-    for need in needs:
-        need.check(now, doubts)
-    unmet = [need for need in needs if not need.is_met(now, doubts)]
+    for each in requirements:
+        each.check(now, unverified)
+    unmet = [each for each in requirements if not each.is_met(now, unverified)]
     if not unmet:
         return None
-    wanted = unmet[0].title
-    for need in needs:
-        if need.title != wanted:
+    contents = unmet[0].title
+    for each in requirements:
+        if each.title != contents:
             raise exception.RegionUnusable(
-                f"{now} cannot hold {wanted} and {need.title}",
-                hint="ask for two regions, with group_policy=isolate",
+                f"{now} cannot hold both {contents} and {each.title}",
+                hint="request two regions, with group_policy=isolate",
                 reason=exception.RegionReason.IN_USE,
             )
-    return ProgrammingJob(now, tuple(needs))
+    return ProgrammingJob(now, tuple(requirements))
 
 
 def implemented(bitstream: Bitstream) -> frozenset[str]:
-    """What a bitstream has, as canonical UUIDs; nothing where nobody says."""
+    """Return the declared functions of a bitstream, as canonical UUIDs."""
     if bitstream.header.function_ids:
         return frozenset(bitstream.header.function_ids)
-    # Hardware tells nothing but a UUID; any other name cannot be compared.
-    told = map(canonical_uuid, properties.function_ids(bitstream.image))
-    return frozenset(each for each in told if each)
+    # Hardware reports UUIDs only; any other name cannot be compared.
+    declared = map(canonical_uuid, properties.function_ids(bitstream.image))
+    return frozenset(each for each in declared if each)
 
 
-def content(made_of: Image | Programming, boot_id: str) -> str:
-    """What is recorded of a region that was proved to hold an image.
+def content(image: Image | Programming, boot_id: str) -> str:
+    """Return the record of a region that was verified to hold an image.
 
-    It may have lost that by the next boot, and hold another bitstream with the
-    same function.
+    By the next boot the region may hold another bitstream with the same function.
     """
-    return f"{made_of.hash_algo} {made_of.hash_value} in boot {boot_id}"
+    return f"{image.hash_algo} {image.hash_value} in boot {boot_id}"
 
 
 def is_untouched(error: exception.OsAccError) -> bool:
-    """Whether a programming has ended before the hardware was touched."""
+    """Return whether programming failed before it touched the hardware."""
     if isinstance(error, exception.DeviceStuck):
-        # Without an address it is the time that was over before a step began.
+        # Without an address, the deadline passed before a step began.
         return not error.address
     return isinstance(error, _UNTOUCHED)

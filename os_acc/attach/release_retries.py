@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Retries releases that failed, in threads for which no operation waits.
+"""Retries of failed releases, in threads for which no operation waits.
 
-A lease stays ``releasing`` after a failure that can pass. Each attempt takes
-the consumer's lock only if it is free, and each consumer has a thread of its
-own: a device that is stuck delays no other. A retry never takes a device from
-a process that holds it; it is the same release that an unplug does.
+A lease stays ``releasing`` after a failure that can pass. Each attempt takes the
+consumer's lock only if it is free, and each consumer has a thread of its own: a stuck
+device delays no other. A retry runs the same release as an unplug; it never takes a
+device from a process that holds it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from os_acc.inventory.catalog import Catalog
 
 LOG = log.getLogger(__name__)
 
-#: The most attempts at one time: half of the threads of a helper, so that plugs
-#: always find one.
+#: Maximum number of concurrent attempts: half of the helper's threads, so that plugs
+#: always find a free one.
 _MOST: Final = 32
 
 
 class Retrier:
-    """Settles what is unfinished: at intervals, and when a plug asks for it.
+    """Settle unfinished leases, at intervals and on request of a plug.
 
-    It also settles what another process, a command that was killed for example,
-    has left. Nothing is retried before :meth:`start`.
+    Leases that another process left unfinished are settled as well, for example
+    those of a killed command. Nothing is retried before :meth:`start`.
 
     :param interval: seconds between two rounds.
-    :param seconds: the time of one attempt; an unplug of the same consumer
-        waits for it.
+    :param seconds: time limit of one attempt; an unplug of the same consumer waits
+        for the attempt.
     """
 
     def __init__(
@@ -50,88 +50,84 @@ class Retrier:
         self._catalog = catalog
         self._interval = interval
         self._seconds = seconds
-        self._is_wanted = False
+        self._is_started = False
         self.forget_parent()
         forks.track(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: know of no thread. The next plug begins one."""
+        """In a forked child, forget the threads; the next plug starts one."""
         self._asked = threading.Event()
         self._guard = threading.Lock()
         self._thread: futures.Future[None] | None = None
-        self._under_way: dict[str, futures.Future[None]] = {}
-        self._last_begun = ""
+        self._attempts: dict[str, futures.Future[None]] = {}
+        self._last_consumer = ""
 
     def start(self) -> None:
-        """Begin the rounds.
-
-        Without a thread there is a line in the log, and the next plug tries again.
-        """
-        self._is_wanted = True
+        """Start the thread; if that fails, log it, and the next plug tries again."""
+        self._is_started = True
         with self._guard:
             if self._thread is not None:
                 return
             try:
                 self._thread = deadlines.begin(self._run)
             except exception.DeviceStuck as error:
-                LOG.warning("failed releases are not retried yet: %s", error)
+                LOG.warning("cannot start the retries of releases yet: %s", error)
 
     def stop(self, seconds: float = 0.0) -> bool:
-        """Let the thread end; whether it has in so many seconds."""
-        self._is_wanted = False
+        """Ask the thread to end; return whether it ends in this many seconds."""
+        self._is_started = False
         self._asked.set()
         return self._thread is None or bool(futures.wait([self._thread], seconds).done)
 
     def kick(self) -> None:
-        """Begin a round now, without waiting for it; nothing before :meth:`start`."""
-        if not self._is_wanted:
+        """Request a round now, without waiting for it; no-op before :meth:`start`."""
+        if not self._is_started:
             return
         if self._thread is None:
             self.start()
         self._asked.set()
 
     def retry(self) -> list[futures.Future[None]]:
-        """Begin an attempt for each unfinished consumer; return those under way.
+        """Start an attempt for each unfinished consumer; return the running ones.
 
-        A consumer whose last attempt has not ended gets no second one. Where there
-        are too many consumers for one round, the next round continues after the
-        last one that was begun.
+        A consumer has at most one attempt at a time. If there are too many consumers
+        for one round, the next round continues after the last one started.
         """
         try:
             due = self._life.unfinished(time.monotonic() + self._seconds)
         except exception.OsAccError as error:
-            LOG.warning("failed releases are retried later: %s", error)
+            LOG.warning("cannot retry releases now, will retry: %s", error)
             due = []
         with self._guard:
-            under_way = {k: v for k, v in self._under_way.items() if not v.done()}
-            # ``False`` sorts first: the consumers after the last one begun.
+            attempts = {k: v for k, v in self._attempts.items() if not v.done()}
+            # ``False`` sorts first: the consumers after the last one started.
             for consumer in sorted(
-                due, key=lambda each: (each <= self._last_begun, each)
+                due, key=lambda each: (each <= self._last_consumer, each)
             ):
-                if consumer in under_way:
+                if consumer in attempts:
                     continue
-                if sum(not each.done() for each in under_way.values()) >= _MOST:
+                if sum(not each.done() for each in attempts.values()) >= _MOST:
                     break
                 try:
-                    under_way[consumer] = deadlines.begin(self._settle, consumer)
+                    attempts[consumer] = deadlines.begin(self._settle, consumer)
                 except exception.DeviceStuck as error:
-                    LOG.warning("failed releases are retried later: %s", error)
+                    LOG.warning("cannot retry releases now, will retry: %s", error)
                     break
-                self._last_begun = consumer
-            self._under_way = under_way
-            return list(under_way.values())
+                self._last_consumer = consumer
+            self._attempts = attempts
+            return list(attempts.values())
 
     def _run(self) -> None:
-        while self._is_wanted:
+        while self._is_started:
             if self._asked.wait(self._interval):
                 self._asked.clear()
-            if not self._is_wanted:
+            if not self._is_started:
                 return
             try:
                 self.retry()
             except Exception:
-                # Nothing reads what would end this thread.
-                LOG.exception("failed releases are retried later")
+                # An error must not end the thread, and no caller would see it.
+                LOG.exception("cannot retry releases now, will retry")
 
     def _settle(self, consumer: str) -> None:
         deadline = time.monotonic() + self._seconds
@@ -140,8 +136,8 @@ class Retrier:
             if not released.done and not released.failed:
                 return
             for lease in released.done:
-                LOG.info("%s is released by a retry", lease.address)
+                LOG.info("a retry has released %s", lease.address)
             self._catalog.count_released(released.done, bool(released.failed), deadline)
         except Exception:
-            # Nothing reads what would end this thread.
-            LOG.exception("the retry for consumer %s failed", consumer)
+            # An error must not end the thread, and no caller would see it.
+            LOG.exception("cannot retry the releases of consumer %s", consumer)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Accelerator requests: made of a device profile, bound, unbound, deleted.
+"""Accelerator requests: create from a device profile, bind, unbind, delete.
 
-What Cyborg's API does for Nova with ``/v2/accelerator_requests``, on the
-compute node. A request that is bound is a lease with the same uuid: there is
-one record of who has what, and plug and unplug use it as well. What is
-recorded besides is what a request asks for, and how it ended where it has no
-lease.
+The equivalent of Cyborg's ``/v2/accelerator_requests`` on the compute node. A bound
+request is a lease with the same UUID, so that requests, plug and unplug share one
+record of the devices. The store also records the properties of each request, and the
+failure of a request without a lease.
 
 Specification: Cyborg, "Nova-Cyborg interaction"; the states are those of
 ``cyborg/common/constants.py``.
@@ -19,7 +18,7 @@ import dataclasses
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from oslo_utils import uuidutils
 
@@ -46,17 +45,11 @@ from os_acc.profiles.options import ProfileSource
 from os_acc.store.leases import Store
 from os_acc.store.locks import consumer_lock
 
-_DONE: Final = {
-    RequestAction.BIND: "bound",
-    RequestAction.UNBIND: "unbound",
-    RequestAction.DELETE: "deleted",
-}
-
 
 class Requests:
-    """Accelerator requests, by a manager.
+    """Create, find, bind, unbind and delete accelerator requests.
 
-    :param profiles: where device profiles are.
+    :param profiles: the source of device profiles.
     """
 
     def __init__(self, manager: Manager, profiles: ProfileSource) -> None:
@@ -64,18 +57,18 @@ class Requests:
         self._profiles = profiles
 
     def create(self, profile: object) -> tuple[AcceleratorRequest, ...]:
-        """Make the requests of a profile: N groups of M accelerators, N*M of them.
+        """Create the requests of a profile: one for each accelerator of each group.
 
-        They are in the order of the groups; each knows the index of its own.
+        They are in the order of the groups; each has the index of its group.
 
-        :raises InvalidInput: that is no name.
-        :raises NotFound: there is none of that name.
-        :raises InvalidProfile: nobody can be served by it.
+        :raises InvalidInput: the profile's name is not a string.
+        :raises NotFound: there is no profile of that name.
+        :raises InvalidProfile: the profile is invalid.
         """
         deadline = self._deadline(self._manager.settings.plug_timeout)
         if not isinstance(profile, str):
             raise exception.InvalidInput(
-                f"{exception.show(profile)} is no profile's name"
+                f"{exception.show(profile)} is not the name of a device profile"
             )
         found = self._profiles.profile(profile, deadline)
         made = tuple(
@@ -94,19 +87,18 @@ class Requests:
     def find(
         self, instance: object = None, bind_state: object = None
     ) -> tuple[AcceleratorRequest, ...]:
-        """Requests in the order in which they were made; then what was plugged.
+        """Return requests in the order of their creation, then plugged accelerators.
 
-        :param instance: only what is, or was last, bound to this one.
-        :param bind_state: ``resolved``: only those to which nothing more
-            happens by itself.
-        :raises InvalidInput: that is no uuid, or no such word.
+        :param instance: only those that are, or were last, bound to this instance.
+        :param bind_state: ``resolved``: only those that are bound or have failed.
+        :raises InvalidInput: invalid UUID or state.
         """
         if bind_state is not None and not (
             isinstance(bind_state, str) and bind_state == "resolved"
         ):
             raise exception.InvalidInput(
                 f"bind_state is {exception.show(bind_state)}",
-                hint="it is 'resolved', or left out",
+                hint="pass 'resolved', or omit it",
             )
         uuid = None if instance is None else consumer_uuid(instance)
         return tuple(
@@ -121,59 +113,61 @@ class Requests:
         return with_plugged(store.requests(), store.leases(), host)
 
     def bind(self, bindings: object) -> tuple[AcceleratorRequest, ...]:
-        """Bind requests: each to a host, a provider and an instance.
+        """Bind each request to a host, a provider and an instance.
 
-        Those of one instance succeed together, or none of them does. The same
-        again confirms.
+        The requests of one instance are bound together, or none of them. A repeated
+        call confirms the bindings.
 
-        :param bindings: for each request's uuid ``hostname``,
-            ``device_rp_uuid`` and ``instance_uuid``.
-        :returns: the requests, all of them bound.
-        :raises InvalidInput: that is not what they are.
-        :raises NotFound: one of them does not exist.
-        :raises Conflict: one of them cannot be bound now.
-        :raises OsAccError: as :func:`os_acc.plug`; the requests have failed.
+        :param bindings: ``hostname``, ``device_rp_uuid`` and ``instance_uuid`` for
+            the UUID of each request.
+        :returns: the bound requests.
+        :raises InvalidInput: the bindings are malformed or inconsistent.
+        :raises NotFound: a request does not exist.
+        :raises Conflict: a request is in a state that does not allow it.
+        :raises OsAccError: as :func:`os_acc.plug`; the requests are marked as failed.
         """
         deadline = self._deadline(self._manager.settings.plug_timeout)
-        asked = self._asked(bindings)
-        # None is bound if one of them does not exist.
+        asked = self._parsed(bindings)
+        # If one request does not exist, none is bound.
         self._manager.store.until(deadline).requests(asked)
         bound: list[AcceleratorRequest] = []
-        for uuid, theirs in _by_instance(asked):
-            with self._manager.locks.hold(_locks(uuid, theirs), deadline):
-                self._bind(uuid, theirs, deadline)
-                bound += self._manager.store.until(deadline).requests(theirs)
+        for uuid, together in _by_instance(asked):
+            with self._manager.locks.hold(_locks(uuid, together), deadline):
+                self._bind(uuid, together, deadline)
+                bound += self._manager.store.until(deadline).requests(together)
         return tuple(bound)
 
     def unbind(self, uuids: object) -> int:
-        """Give back what requests have; how many of them had something.
+        """Release the accelerators of requests; return their number.
 
-        One that has nothing is unbound as well, and may be bound again.
+        A request without an accelerator becomes unbound as well, and may be bound
+        again.
 
-        :raises InvalidInput: that is no list of uuids.
-        :raises NotFound: one of them does not exist.
-        :raises DevicesUnreleased: some could not be given back.
+        :raises InvalidInput: not a list of UUIDs.
+        :raises NotFound: a request does not exist.
+        :raises DevicesUnreleased: some devices could not be given back.
         """
         deadline = self._deadline(self._manager.settings.unplug_timeout)
-        wanted = uuids_from_api(uuids)
-        with self._held(lambda store: store.requests(wanted), deadline) as found:
+        requested = uuids_from_api(uuids)
+        with self._locked(lambda store: store.requests(requested), deadline) as found:
             return self._unbind(found, deadline)
 
     def delete_of(self, instance: object) -> int:
-        """Unbind and forget all requests of an instance; how many there were.
+        """Unbind and delete all requests of an instance; return their number.
 
-        What a plug has given it is unbound and forgotten as well.
+        Accelerators of a plug count as requests.
 
-        :raises InvalidInput: that is no uuid.
-        :raises DevicesUnreleased: some could not be given back: they stay.
+        :raises InvalidInput: not a UUID.
+        :raises DevicesUnreleased: some devices could not be given back; all requests
+            stay.
         """
         deadline = self._deadline(self._manager.settings.unplug_timeout)
         uuid = consumer_uuid(instance)
 
-        def theirs(store: Store) -> tuple[AcceleratorRequest, ...]:
+        def of_instance(store: Store) -> tuple[AcceleratorRequest, ...]:
             return tuple(each for each in self._all(store) if each.instance == uuid)
 
-        with self._held(theirs, deadline, uuid) as found:
+        with self._locked(of_instance, deadline, uuid) as found:
             self._unbind(found, deadline)
             self._manager.store.until(deadline).delete_requests(
                 each.uuid for each in found
@@ -181,21 +175,21 @@ class Requests:
         return len(found)
 
     @contextlib.contextmanager
-    def _held(
+    def _locked(
         self,
         which: Callable[[Store], tuple[AcceleratorRequest, ...]],
         deadline: float,
         *consumers: str,
     ) -> Iterator[tuple[AcceleratorRequest, ...]]:
-        """Requests, with their locks and those of all who have something of them."""
+        """Yield requests, with the locks of the requests and their consumers held."""
         store = self._manager.store.until(deadline)
         found = which(store)
         while True:
-            names = {consumer_lock(each) for each in (*consumers, *_concerned(found))}
+            names = {consumer_lock(each) for each in (*consumers, *_lock_owners(found))}
             with self._manager.locks.hold(names, deadline):
                 found = which(store)
-                # Somebody else may have bound one of them meanwhile.
-                if all(consumer_lock(each) in names for each in _concerned(found)):
+                # Another process may have bound one of them meanwhile.
+                if all(consumer_lock(each) in names for each in _lock_owners(found)):
                     yield found
                     return
 
@@ -211,65 +205,65 @@ class Requests:
         return count
 
     def delete(self, uuids: object = None, instance: object = None) -> int:
-        """Forget requests; how many there were.
+        """Delete requests; return their number.
 
-        :param uuids: of requests that have nothing.
-        :param instance: instead of them; see :meth:`delete_of`.
-        :raises InvalidInput: neither, or both; or they are no uuids.
-        :raises NotFound: one of them does not exist.
-        :raises Conflict: one of them has something: unbind it first.
-        :raises DevicesUnreleased: some could not be given back: they stay.
+        :param uuids: the UUIDs of requests without accelerators.
+        :param instance: instead of UUIDs; see :meth:`delete_of`.
+        :raises InvalidInput: neither or both are given, or not UUIDs.
+        :raises NotFound: a request does not exist.
+        :raises Conflict: a request has an accelerator.
+        :raises DevicesUnreleased: some devices could not be given back; all requests
+            stay.
         """
         if (uuids is None) == (instance is None):
             raise exception.InvalidInput("pass either uuids or an instance")
         if instance is not None:
             return self.delete_of(instance)
         deadline = self._deadline(self._manager.settings.unplug_timeout)
-        wanted = uuids_from_api(uuids)
-        locks = sorted(consumer_lock(each) for each in wanted)
+        requested = uuids_from_api(uuids)
+        locks = sorted(consumer_lock(each) for each in requested)
         with self._manager.locks.hold(locks, deadline):
             store = self._manager.store.until(deadline)
-            for each in store.requests(wanted):
+            for each in store.requests(requested):
                 _check(each, RequestAction.DELETE)
-            store.delete_requests(wanted)
-        return len(wanted)
+            store.delete_requests(requested)
+        return len(requested)
 
     def events(self, uuids: object) -> ExternalEvents:
         """See :func:`os_acc.attach.serialize.events`.
 
-        :raises InvalidInput: that is no list of uuids.
-        :raises NotFound: one of them does not exist.
+        :raises InvalidInput: not a list of UUIDs.
+        :raises NotFound: a request does not exist.
         """
-        made = self._manager.store.requests(uuids_from_api(uuids))
-        return serialize.events(made)
+        return serialize.events(self._manager.store.requests(uuids_from_api(uuids)))
 
     # -- binding -----------------------------------------------------------
 
-    def _asked(self, bindings: object) -> dict[str, RequestBinding]:
+    def _parsed(self, bindings: object) -> dict[str, RequestBinding]:
         if not isinstance(bindings, Mapping) or not bindings:
             raise exception.InvalidInput(
-                f"bindings are {exception.show(bindings)}",
-                hint=f"pass {', '.join(BINDING)} for the uuid of each request",
+                f"bindings is {exception.show(bindings)}, not a mapping of requests",
+                hint=f"pass {', '.join(BINDING)} for the UUID of each request",
             )
         asked = {
             uuid_from_api(uuid): RequestBinding.from_api(uuid, each)
             for uuid, each in bindings.items()
         }
         if len(asked) < len(bindings):
-            raise exception.InvalidInput("bindings name a request twice")
+            raise exception.InvalidInput("bindings has the same request twice")
         for uuid, each in asked.items():
             self._check_host(uuid, each.hostname)
         return asked
 
     def _check_host(self, uuid: str, hostname: str) -> None:
-        # Nova calls the host by its full name, or by the short one.
-        mine = self._manager.settings.node_name
-        if hostname not in (mine, mine.partition(".")[0]) and (
-            hostname.partition(".")[0] != mine
+        # Nova names the host by its full or by its short name.
+        node_name = self._manager.settings.node_name
+        if hostname not in (node_name, node_name.partition(".")[0]) and (
+            hostname.partition(".")[0] != node_name
         ):
             raise exception.InvalidInput(
-                f"request {uuid} is to be bound to {exception.show(hostname)}, but "
-                f"this is {mine}"
+                f"cannot bind request {uuid} to host {exception.show(hostname)}: this "
+                f"host is {node_name}"
             )
 
     def _bind(
@@ -310,12 +304,12 @@ class Requests:
             _with(each, recorded=RequestState.BIND_FAILED, reason=str(error))
             for each in bound
         ]
-        # The time for the plug may be what has run out.
+        # The deadline of the plug may have passed.
         deadline = self._deadline(self._manager.settings.unplug_timeout)
         try:
             self._manager.store.until(deadline).change_requests(failed)
         except exception.OsAccError as why:
-            error.add_note(f"that the requests failed could not be recorded: {why}")
+            error.add_note(f"cannot record that the requests failed: {why}")
 
     def _plug(
         self, uuid: str, bound: Iterable[AcceleratorRequest], deadline: float
@@ -355,12 +349,12 @@ class Requests:
 def with_plugged(
     made: tuple[AcceleratorRequest, ...], leases: Iterable[Lease], host: str
 ) -> tuple[AcceleratorRequest, ...]:
-    """Requests that were made, and then what leases are that were not.
+    """Return the recorded requests, then one for each other lease.
 
-    What a plug has given is listed as Bound all the same, with its profile where
-    the flavor has named one.
+    The accelerators of a plug are listed as Bound, with the device profile of their
+    flavor, if any.
     """
-    known = {each.uuid for each in made}
+    recorded = {each.uuid for each in made}
     plugged = (
         AcceleratorRequest(
             uuid=lease.uuid,
@@ -370,7 +364,7 @@ def with_plugged(
             lease=lease,
         )
         for lease in leases
-        if lease.uuid not in known
+        if lease.uuid not in recorded
     )
     return (*made, *plugged)
 
@@ -378,7 +372,7 @@ def with_plugged(
 def _groups(
     bound: Iterable[AcceleratorRequest],
 ) -> tuple[tuple[ProfileGroup, tuple[AcceleratorRequest, ...]], ...]:
-    """Each group with its requests, sorted by the suffix that Nova gives it."""
+    """Return each group with its requests, sorted by the suffix that Nova uses."""
     found: defaultdict[tuple[str, int], list[AcceleratorRequest]] = defaultdict(list)
     for each in bound:
         if each.group is not None:
@@ -391,36 +385,37 @@ def _groups(
 
 
 def _check_whole(bound: Collection[AcceleratorRequest]) -> None:
-    """Make sure that these are what one instance can be bound at once.
+    """Check that the requests can be bound to one instance together.
 
-    :raises InvalidInput: they are of several profiles, or of several versions of
-        one, or a part of a group.
+    :raises InvalidInput: they are of several profiles, or of several versions of one
+        profile, or of a group of which requests are missing.
     """
     profiles = sorted({each.profile for each in bound})
     if len(profiles) > 1:
         raise exception.InvalidInput(
-            f"the requests of one instance are of the profiles {', '.join(profiles)}",
-            hint="there is one device profile in a request",
+            f"cannot bind requests of several profiles to one instance: "
+            f"{', '.join(profiles)}",
+            hint="bind the requests of one device profile",
         )
     for group, requests in _groups(bound):
         if len(requests) != group.accelerators:
             raise exception.InvalidInput(
-                f"group {group.index} of {profiles[0]} asks for {group.accelerators} "
-                f"accelerators, but {len(requests)} of its requests are to be bound",
+                f"group {group.index} of {profiles[0]} has {group.accelerators} "
+                f"accelerators, but bindings has {len(requests)} of its requests",
                 hint="bind all requests of a group together",
             )
         if any(each.properties != requests[0].properties for each in requests):
             raise exception.InvalidInput(
-                f"the requests of group {group.index} of {profiles[0]} ask for "
-                "different things: the profile was changed between them",
-                hint="bind those together that were made together",
+                f"the requests of group {group.index} of {profiles[0]} differ: the "
+                "profile was changed between their creation",
+                hint="bind the requests of one create call together",
             )
         providers = sorted({_binding_of(each).device_rp_uuid for each in requests})
         if len(providers) > 1:
             raise exception.InvalidInput(
-                f"group {group.index} of {profiles[0]} is to be bound to the "
-                f"providers {' and '.join(providers)}",
-                hint="one provider serves a group",
+                f"cannot bind group {group.index} of {profiles[0]} to several "
+                f"providers: {', '.join(providers)}",
+                hint="bind the requests of a group to one provider",
             )
 
 
@@ -433,8 +428,8 @@ def _by_instance(
     return sorted(found.items())
 
 
-def _concerned(found: Iterable[AcceleratorRequest]) -> Iterator[str]:
-    """Requests, and the consumers that have something of them."""
+def _lock_owners(found: Iterable[AcceleratorRequest]) -> Iterator[str]:
+    """Yield the UUIDs of requests, their instances and their leases' consumers."""
     for each in found:
         yield each.uuid
         if each.instance:
@@ -443,16 +438,16 @@ def _concerned(found: Iterable[AcceleratorRequest]) -> Iterator[str]:
             yield each.lease.consumer
 
 
-def _locks(instance: str, theirs: Iterable[str]) -> list[str]:
-    # A request has no other lock than that of a consumer with its uuid.
-    return [consumer_lock(each) for each in (instance, *theirs)]
+def _locks(instance: str, requests: Iterable[str]) -> list[str]:
+    # The lock of a request is that of a consumer with its UUID.
+    return [consumer_lock(each) for each in (instance, *requests)]
 
 
 def _check(request: AcceleratorRequest, action: RequestAction) -> None:
     if not request.allows(action):
         raise exception.Conflict(
-            f"accelerator request {request.uuid} is {request.state.value}: it cannot "
-            f"be {_DONE[action]}{_because(request)}",
+            f"cannot {action.value} accelerator request {request.uuid}: it is "
+            f"{request.state.value}{_because(request)}",
             hint="unbind it first",
             reason=exception.ConflictReason.REQUEST,
         )
@@ -468,5 +463,5 @@ def _with(request: AcceleratorRequest, **changes: Any) -> AcceleratorRequest:
 
 def _binding_of(request: AcceleratorRequest) -> RequestBinding:
     if request.binding is None:
-        raise ValueError(f"{request.uuid} was never bound")
+        raise ValueError(f"accelerator request {request.uuid} has no binding")
     return request.binding

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The services that the parts of a plug share."""
+"""Objects that the parts of a plug share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from os_acc.store.locks import Locks
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Services:
-    """Created once by :mod:`os_acc.service`, for the life of a manager.
+    """The shared objects of one manager; :mod:`os_acc.service` creates them.
 
     :ivar root: the directory with ``sys`` and ``proc``; ``/`` except in tests.
     :ivar store: the leases.

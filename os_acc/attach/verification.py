@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What leases say of the host, held against what the host shows."""
+"""Comparison of leases with the host."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _READ_SECONDS = 5.0
 def read_prior(
     root: str, members: Sequence[PciAddress], deadline: float = math.inf
 ) -> tuple[PriorBinding, ...]:
-    """What these functions are bound to now.
+    """Read the present bindings of functions.
 
-    :raises DeviceGone: one of them is not there any more.
-    :raises DeviceStuck: the kernel does not say it in time.
+    :raises DeviceGone: a function has vanished.
+    :raises DeviceStuck: the kernel does not return from a read in time.
     """
     return tuple(
         _prior(root, _function(root, address), deadline) for address in members
@@ -39,55 +39,56 @@ def read_prior(
 
 
 def physfns(functions: Iterable[PciFunction]) -> tuple[PciAddress, ...]:
-    """The PFs of those functions that are VFs, sorted."""
+    """Return the PFs of those functions that are VFs, sorted."""
     found = {each.physfn for each in functions if each.physfn is not None}
     return tuple(sorted(found))
 
 
 def check_unchanged(root: str, leases: Sequence[Lease], deadline: float) -> None:
-    """Make sure that leases still say what their devices are bound to.
+    """Check that devices are still bound as their leases record.
 
-    :raises DeviceChanged: a device changed while it was selected.
+    :raises DeviceChanged: a device was changed during its selection.
     """
     for lease in leases:
         if read_prior(root, lease.members, deadline) != lease.prior:
             raise exception.DeviceChanged(
-                f"{lease.address} changed while it was being chosen",
+                f"{lease.address} changed during its selection",
                 reason=exception.ChangeReason.UNSETTLED,
             )
 
 
 def check_unused(root: str, leases: Sequence[Lease]) -> None:
-    """Make sure that the host has not begun to use leased devices.
+    """Check that the host does not use leased devices.
 
-    After a reboot it may have mounted what a guest had written to its disk,
-    or put it under a volume or an array, before anybody asks for it again.
+    After a reboot the host may have mounted the disk of a guest, or made it part
+    of a volume or an array.
 
-    :raises DeviceInUse: it has.
+    :raises DeviceInUse: the host uses one.
     """
     if not leases:
         return
     uses = usage.read_usage(root, pci.scan(root))
     for lease in leases:
         for address in lease.members:
-            what = uses.of(address)
-            if what is not None:
+            use = uses.of(address)
+            if use is not None:
                 raise exception.DeviceInUse(
-                    f"{address} is used by the host: {what}",
+                    f"{address} is used by the host: {use}",
                     address=str(address),
-                    hint="let the host let go of it, then plug again",
+                    hint="release it on the host, then plug again",
                 )
 
 
-def prove(root: str, lease: Lease) -> None:
-    """Make sure that a guest can open the lease's IOMMU group.
+def check_viable(root: str, lease: Lease) -> None:
+    """Check that VFIO lets a guest open the lease's IOMMU group.
 
-    :raises HostStepFailed: there is no node, or a member is in the way.
+    :raises HostStepFailed: the group has no device node, or a member's driver
+        keeps it from being viable.
     """
     node = os.path.join(root, "dev/vfio", str(lease.iommu_group))
     if not os.path.exists(node):
         raise exception.HostStepFailed(
-            f"{lease.address} is bound to vfio-pci, but there is no {node}",
+            f"{lease.address} is bound to vfio-pci, but {node} does not exist",
             address=str(lease.address),
         )
     group = iommu.read_group(root, lease.iommu_group)
@@ -97,43 +98,43 @@ def prove(root: str, lease: Lease) -> None:
             continue
         if not vfio.leaves_group_viable(function):
             raise exception.HostStepFailed(
-                f"{address} with {function.driver} keeps IOMMU group "
-                f"{lease.iommu_group} from being given away",
+                f"IOMMU group {lease.iommu_group} cannot be assigned to a guest: "
+                f"{address} is bound to {function.driver}",
                 address=str(address),
             )
 
 
-def prove_driven(root: str, lease: Lease) -> None:
-    """Make sure that the host can use what is kept for it.
+def check_driven(root: str, lease: Lease) -> None:
+    """Check that a device that stays with the host has a driver of the host.
 
-    :raises HostStepFailed: it has no driver, or one that is for guests.
+    :raises HostStepFailed: the device has no driver, or a VFIO driver.
     """
     function = pci.read_function(root, lease.address)
     driver = function.driver if function else None
     if driver is None or vfio.is_vfio_driver(driver):
         raise exception.HostStepFailed(
-            f"{lease.address} is the host's by attach_target, but it has "
-            f"{driver or 'no driver'} there",
+            f"{lease.address} has attach_target=host, but it is bound to "
+            f"{driver or 'no driver'}",
             address=str(lease.address),
-            hint="load its driver, or ask for attach_target=none",
+            hint="load its driver, or request attach_target=none",
         )
 
 
 def holds(root: str, lease: Lease) -> bool:
-    """Whether a held lease's devices are as it says, in this boot.
+    """Return whether the devices of a held lease are as recorded, in this boot.
 
-    One that no guest has is wherever the host wants it. One whose region has
-    to hold what was asked for does so if that was read in this boot.
+    The host may bind a device that stays with it to any driver. A region with a
+    requested function counts as correct only if it was read in this boot.
 
-    :raises DeviceGone: one has vanished.
-    :raises DeviceChanged: another one sits in its place.
+    :raises DeviceGone: a function has vanished.
+    :raises DeviceChanged: a function was exchanged.
     """
     functions = _same_functions(root, lease)
     this_boot = attributes.boot_id(root)
-    promised = lease.programming
+    programming = lease.programming
     if lease.boot_id != this_boot:
         return False
-    if promised and promised.is_bound and promised.boot_id != this_boot:
+    if programming and programming.is_bound and programming.boot_id != this_boot:
         return False
     return not lease.is_the_guests or all(
         function.driver == VFIO_PCI and function.iommu_group == lease.iommu_group
@@ -141,8 +142,8 @@ def holds(root: str, lease: Lease) -> bool:
     )
 
 
-def proved(lease: Lease) -> Lease:
-    """The lease whose region was read, and found right, in its boot."""
+def verified(lease: Lease) -> Lease:
+    """Return the lease with its region recorded as correct in the lease's boot."""
     assert lease.programming is not None
     return dataclasses.replace(
         lease,
@@ -151,23 +152,23 @@ def proved(lease: Lease) -> Lease:
 
 
 def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
-    """The lease with what is true of its devices now.
+    """Return the lease with the present bindings, group, boot and PFs.
 
-    :raises DeviceGone: one has vanished.
-    :raises DeviceChanged: another one sits in its place.
-    :raises HostStepFailed: the device is in no IOMMU group any more.
+    :raises DeviceGone: a function has vanished.
+    :raises DeviceChanged: a function was exchanged.
+    :raises HostStepFailed: the device has no IOMMU group any more.
     """
     this_boot = attributes.boot_id(root)
     functions = _same_functions(root, lease)
     group = functions[0].iommu_group
     if group is None:
         raise exception.HostStepFailed(
-            f"{lease.address} is in no IOMMU group",
+            f"{lease.address} has no IOMMU group",
             address=str(lease.address),
             reason=exception.StepReason.IOMMU,
         )
-    # On vfio-pci it may be in a guest that the host itself has started: what
-    # it was bound to before is then only known from the record.
+    # On vfio-pci it may be in a guest that the host itself has started: then only
+    # the record has the prior binding.
     prior = tuple(
         old
         if function.driver == VFIO_PCI or lease.boot_id == this_boot
@@ -183,40 +184,39 @@ def refreshed(root: str, lease: Lease, deadline: float) -> Lease:
     )
 
 
-def check_chosen(host: Host, prior: Sequence[PriorBinding]) -> None:
-    """Make sure that these are the functions among which was chosen.
+def check_same(host: Host, prior: Sequence[PriorBinding]) -> None:
+    """Check that functions have not been exchanged since the scan of the host.
 
-    :raises DeviceChanged: another one has taken the place of one of them.
+    :raises DeviceChanged: a function was exchanged.
     """
     for each in prior:
         seen = host.function(each.address).identity
         if seen != each.identity:
             raise exception.DeviceChanged(
                 f"{each.address} is now {each.identity}, it was {seen}",
-                hint="the card was exchanged: choose among the providers again",
+                hint="the card was exchanged: schedule the instance again",
             )
 
 
 def check_unbound(
     prior: Sequence[PriorBinding], prebound: Collection[PciAddress]
 ) -> None:
-    """Make sure that a free device is not on vfio-pci, unless it always is.
+    """Check that a free device is not on vfio-pci, unless it is ``prebound``.
 
     :raises DeviceChanged: another program has bound it to vfio-pci meanwhile.
     """
     for each in prior:
         if vfio.is_vfio_driver(each.driver) and each.address not in prebound:
             raise exception.DeviceChanged(
-                f"{each.address} is with {each.driver} by now, for another guest",
+                f"{each.address} is now bound to {each.driver}, for another guest",
                 reason=exception.ChangeReason.UNSETTLED,
             )
 
 
 def remaining(root: str, lease: Lease) -> Lease:
-    """The lease with only those functions that it once took from the host.
+    """Return the lease without functions that have vanished or were exchanged.
 
-    They are in the group in which they are now: a boot, or a hot plug, may
-    have numbered the groups anew.
+    The group is the present one: a boot or a hot plug may renumber groups.
     """
     found = [(old, _same(root, old)) for old in lease.prior]
     groups = [now.iommu_group for _, now in found if now is not None]
@@ -230,7 +230,7 @@ def remaining(root: str, lease: Lease) -> Lease:
 
 
 def given_back_by_reboot(root: str, lease: Lease) -> bool:
-    """Whether a reboot has already undone all that the lease did."""
+    """Return whether a reboot has already undone all changes of the lease."""
     if lease.boot_id == attributes.boot_id(root):
         return False
     found = (pci.read_function(root, address) for address in lease.members)
@@ -238,7 +238,7 @@ def given_back_by_reboot(root: str, lease: Lease) -> bool:
 
 
 def moved(root: str, lease: Lease) -> bool:
-    """Whether a member of the lease is with a driver that it did not have before."""
+    """Return whether a function is bound to another driver than its prior one."""
     found = ((old, pci.read_function(root, old.address)) for old in lease.prior)
     return any(
         function is not None and function.driver not in (None, old.driver)
@@ -249,11 +249,11 @@ def moved(root: str, lease: Lease) -> bool:
 def _same(root: str, old: PriorBinding) -> PciFunction | None:
     now = pci.read_function(root, old.address)
     if now is None:
-        LOG.warning("%s has vanished; nothing of it is restored", old.address)
+        LOG.warning("not restoring %s: it has vanished", old.address)
         return None
     if not now.identity.may_be(old.identity):
         LOG.warning(
-            "%s is now %s, it was %s; nothing of it is restored",
+            "not restoring %s: it is now %s, it was %s",
             old.address,
             now.identity,
             old.identity,
@@ -276,18 +276,19 @@ def _prior(root: str, function: PciFunction, deadline: float) -> PriorBinding:
         binding = reading.result(deadlines.patience(deadline, _READ_SECONDS))
     except futures.TimeoutError as error:
         raise exception.DeviceStuck(
-            f"{function.address}: the kernel does not say which driver_override it has",
+            f"cannot read driver_override of {function.address}: the kernel does not "
+            "return",
             address=str(function.address),
         ) from error
     if binding is None:
         raise exception.DeviceGone(f"{function.address} has vanished from the host")
     for name in (binding.driver, binding.driver_override):
-        # What cannot be restored is not taken away.
+        # A binding that cannot be restored must not be removed.
         if not is_driver_name(name or ""):
             raise exception.HostStepFailed(
-                f"{function.address}: {name!r:.80} cannot be restored as a driver",
+                f"{function.address}: cannot restore {name!r:.80} as its driver",
                 address=str(function.address),
-                hint="clear its driver_override, or bind it to a driver by a name",
+                hint="clear its driver_override, or bind it to another driver",
             )
     return PriorBinding(
         address=function.address,

@@ -70,7 +70,7 @@ class Helper:
     def limits(self, deadline: float) -> tuple[LimitMode, str, str]:
         """Return how root's configuration limits the helper: mode, path, reason."""
         turn = self._turn(privsep.base, deadline)
-        mode, path, why = turn.ask(rootconf.standing)
+        mode, path, why = turn.ask(rootconf.limits)
         return LimitMode(mode), path, why
 
     def take(self, lease: Lease, deadline: float) -> None:
@@ -180,13 +180,14 @@ class Helper:
             return
         if number in exception.EXHAUSTED:
             raise exception.HostStepFailed(
-                f"cannot find out who holds {addresses[0]}: {os.strerror(number)}",
+                f"cannot determine which process holds {addresses[0]}: "
+                f"{os.strerror(number)}",
                 address=str(addresses[0]),
                 errno=number,
             )
         names = ", ".join(f"{command} (pid {pid})" for pid, command in found)
         raise exception.DeviceInUse(
-            f"{addresses[0]} is held by {names or 'somebody who cannot be named'}",
+            f"{addresses[0]} is held by {names or 'an unidentified process'}",
             address=str(addresses[0]),
             errno=number,
             holders=tuple((pid, command) for pid, command in found),
@@ -387,4 +388,4 @@ def _judge(addresses: Sequence[PciAddress], answers: Sequence[Sequence[Any]]) ->
             raise errors.of_answer(str(address), result)
     done = [result for result in results if result.outcome == Outcome.OK]
     if len(done) != len(addresses):
-        raise exception.HelperLost("the privileged helper answered something else")
+        raise exception.HelperLost("the privileged helper sent an unexpected answer")

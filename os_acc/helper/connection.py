@@ -123,14 +123,16 @@ class Connection:
             return entrypoint(*args)
         channel = self._context.channel
         if channel is None:
-            raise exception.HelperLost("the privileged helper was given up")
+            raise exception.HelperLost(
+                "the connection to the privileged helper was given up"
+            )
         try:
             return _answer(channel.send_recv(_call(entrypoint, args), seconds))
         except comm.PrivsepTimeout as error:
             self._retire(channel)
             raise exception.HelperLost(
                 "the privileged helper does not answer",
-                hint="what it was asked to do may still happen; try again",
+                hint="the requested step may still be carried out; retry",
             ) from error
         except OSError as error:
             # The stream is unusable after a partial message.
@@ -142,7 +144,7 @@ class Connection:
         except HelperRaised as error:
             raise exception.HelperLost(
                 f"the privileged helper failed: {str(error).splitlines()[-1]}",
-                hint="this is a fault of os_acc: report it",
+                hint="report this fault of os_acc",
             ) from error
         finally:
             if channel is not self._context.channel and not channel.outstanding_msgs:
@@ -158,7 +160,10 @@ class Connection:
         with self._context.guard:
             if self._context.channel is channel:
                 self._context.channel = None
-                LOG.warning("The next call starts another %s", self._context.pypath)
+                LOG.warning(
+                    "lost the helper %s: the next call starts another one",
+                    self._context.pypath,
+                )
 
     def _begin(self, start: PendingStart) -> None:
         try:
@@ -190,7 +195,7 @@ class Connection:
 
     def _fail(self, start: PendingStart, error: BaseException | None) -> None:
         failure = exception.HelperUnavailable(
-            f"the privileged helper {self._context.pypath} does not start: {error}"
+            f"cannot start the privileged helper {self._context.pypath}: {error}"
         )
         failure.__cause__ = error
         if exception.is_exhaustion(error) or isinstance(error, BlockingIOError):
@@ -231,7 +236,7 @@ def _answer(reply: tuple[Any, ...]) -> Any:
     if kind == comm.Message.ERR.value:
         arguments, traceback = (*rest, "", "")[:2]
         raise HelperRaised(f"{traceback}\n{value}{arguments}")
-    raise HelperRaised(f"an unknown answer: {kind}")
+    raise HelperRaised(f"unknown kind of answer: {kind}")
 
 
 def _limit_sending(channel: comm.ClientChannel) -> None:

@@ -38,7 +38,7 @@ def refusal(
     image = bitstream.image
     if result.outcome == Outcome.DENIED:
         return exception.RegionUnusable(
-            f"root's configuration does not let {region} be programmed",
+            f"root's configuration denies programming {region}",
             hint=DENIED_HINT,
             reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
@@ -47,40 +47,39 @@ def refusal(
     match result.step:
         case "digest":
             return exception.ImageUnusable(
-                f"the cached file of image {image} is not what was verified",
-                hint="something changes files below [os_acc] state_path: find out what",
+                f"the cached file of image {image} has changed since it was verified",
+                hint="find the process that changes files below [os_acc] state_path",
                 reason=exception.ImageReason.INVALID,
             )
         case "image":
             return exception.ImageUnusable(
-                f"the cached file of image {image} cannot be programmed: "
-                f"{reason(result)}",
-                hint="fetch it again; the helper has to read the same state_path as "
-                "the service: see [os_acc_image] helper_command",
+                f"cannot program the cached file of image {image}: {reason(result)}",
+                hint="fetch it again; helper and service must have the same "
+                "state_path: see [os_acc_image] helper_command",
                 reason=exception.ImageReason.INVALID,
             )
         case "signature":
             return exception.ImageRefused(
-                f"root does not let image {image} be programmed: {result.observed}",
+                f"root's configuration rejects image {image}: {result.observed}",
                 hint="see [os_acc_bitstreams] certificates in "
                 "/etc/os-acc/privileged.conf",
             )
         case "compat_id" | "interface_uuids" if result.outcome == Outcome.CHANGED:
             return exception.ImageUnusable(
-                f"{region} is of {result.observed}, not of {region.interface_id} as "
-                f"image {image} is meant for",
+                f"image {image} is built for the interface {region.interface_id}, but "
+                f"{region} has {result.observed}",
                 reason=exception.ImageReason.MISMATCH,
             )
         case "tool":
             return exception.HostStepFailed(
-                f"{result.observed} is not run as root: {reason(result)}",
+                f"cannot run {result.observed} as root: {reason(result)}",
                 address=str(region.card),
                 errno=result.errno,
-                hint="see [os_acc_xrt] tools; it has to belong to root alone",
+                hint="see [os_acc_xrt] tools; only root may have write access",
             )
         case "compat_id" | "fme" | "port" if result.errno in _NOT_THERE:
             return exception.RegionUnusable(
-                f"{region} has no {result.step}: it cannot be programmed",
+                f"cannot program {region}: it has no {result.step}",
                 reason=exception.RegionReason.NOT_PROGRAMMABLE,
             )
         case "programming":
@@ -96,9 +95,9 @@ def _programming_error(
     why = next(reported, exception.ProgrammingReason.FAILED)
     if result.errno == errno.ETIMEDOUT:
         why = exception.ProgrammingReason.TIMEOUT
-    told = ", ".join(errors) or reason(result)
+    detail = ", ".join(errors) or reason(result)
     return exception.ProgrammingFailed(
-        f"{region} has not taken image {image}: {told}",
+        f"cannot program {region} with image {image}: {detail}",
         address=str(region.card),
         errno=result.errno,
         reason=why,
@@ -137,8 +136,8 @@ class DeviceClaimed(exception.NoDeviceAvailable):
     """
 
     default_hint = (
-        "no lease is on record for it: the store was lost or replaced. Find out who "
-        "has it, then 'os-acc device adopt' or 'os-acc device release'"
+        "the store has no such lease: it was lost or replaced. Find the guest that has "
+        "the device, then run 'os-acc device adopt' or 'os-acc device release'"
     )
 
     def __init__(self, message: str, lease: str) -> None:
@@ -155,13 +154,13 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
         case Outcome.CHANGED:
             return exception.DeviceChanged(
                 f"{address}: {result.step} is now {result.observed}",
-                hint="another device sits there now; look at 'os-acc device list'",
+                hint="the device was exchanged: see 'os-acc device list'",
             )
         case Outcome.STALE | Outcome.AHEAD:
             why = (
                 "a later operation came first"
                 if result.outcome == Outcome.STALE
-                else "the number of this operation is far ahead of the host's clock"
+                else "the epoch of this operation is far ahead of the host's clock"
             )
             seen, limit = map(int, result.observed.split())
             return EpochRefused(
@@ -169,8 +168,8 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
             )
         case Outcome.CLAIMED:
             return DeviceClaimed(
-                f"{result.step} is taken for lease {result.observed}, says the "
-                "privileged helper's record",
+                f"the privileged helper has recorded {result.step} for lease "
+                f"{result.observed}",
                 result.observed,
             )
         case Outcome.DENIED:
@@ -207,13 +206,14 @@ def of_answer(address: str, result: CallResult) -> exception.OsAccError:
             return exception.HostStepFailed(
                 f"{address}: the privileged helper's worker raised {result.observed}",
                 address=address,
-                hint="this is a fault of os_acc: report it",
+                hint="report this fault of os_acc",
             )
         case Outcome.NO_EFFECT if result.step == "driver":
             return exception.HostStepFailed(
-                f"{address} is with {result.observed or 'no driver'} after the probe",
+                f"{address} is bound to {result.observed or 'no driver'} after the "
+                "probe",
                 address=address,
-                hint="the driver did not take the device; the kernel's log says why",
+                hint="the driver rejected the device; the kernel's log has the reason",
                 reason=exception.StepReason.BIND,
             )
     error = exception.HostStepFailed(

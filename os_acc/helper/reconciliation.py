@@ -28,14 +28,14 @@ class Reconciler:
     """Compares the helper's records with the store when necessary; thread-safe.
 
     The helper is queried if the store is new to this process, if its records
-    disagreed with the store the last time, and after :meth:`doubt`.
+    disagreed with the store the last time, and after :meth:`invalidate`.
     """
 
     def __init__(self, helper: client.Helper) -> None:
         self._helper = helper
         self._agreed = ""
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Query the helper the next time, because its records may have changed."""
         self._agreed = ""
 
@@ -91,8 +91,8 @@ class Reconciler:
         if claimed != found.helper_claims:
             for address, lease in sorted(claimed.items()):
                 LOG.error(
-                    "%s is claimed for lease %s, which is lost; it is not offered "
-                    "until an operator adopts or releases it",
+                    "%s is claimed for the lost lease %s, so it is not offered: run "
+                    "'os-acc device adopt' or 'os-acc device release'",
                     address,
                     lease,
                 )
@@ -103,9 +103,9 @@ class Reconciler:
 
 
 def _without_lease(
-    records: tuple[HelperRecord, ...], recorded_state: RecordedState
+    records: tuple[HelperRecord, ...], recorded: RecordedState
 ) -> dict[PciAddress, str]:
-    leased = recorded_state.leased.union(recorded_state.damaged_claims)
+    leased = recorded.leased.union(recorded.damaged_claims)
     return {each.address: each.lease for each in records if each.address not in leased}
 
 

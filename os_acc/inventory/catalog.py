@@ -45,7 +45,7 @@ class Catalog:
         rules: discovery.OperatorRules,
         loaded: plugins.Plugins,
         store: Store,
-        told: discovery.RejectionLog,
+        rejections: discovery.RejectionLog,
         health: monitor.FaultTracker,
         reconciler: reconciliation.Reconciler,
     ) -> None:
@@ -54,7 +54,7 @@ class Catalog:
         self._rules = rules
         self._plugins = loaded
         self._store = store
-        self._told = told
+        self._rejections = rejections
         self.health = health
         self.reconciler = reconciler
         self.ours = store.providers()
@@ -86,35 +86,32 @@ class Catalog:
     def _look(self, deadline: float) -> discovery.Inventory:
         store = self._store.until(deadline)
         began = self.snapshots.begin()
-        recorded_state = self.reconciler.recorded_state(store, deadline)
-        stock = self._judged(recorded_state, deadline)
-        if stock.has_unknown:
+        recorded = self.reconciler.recorded_state(store, deadline)
+        inventory = self._judged(recorded, deadline)
+        if inventory.has_unknown:
             # A device that was leased during the scan looks unknown.
-            before, recorded_state = (
-                recorded_state,
-                self.reconciler.recorded_state(store, deadline),
-            )
-            if recorded_state.store != before.store:
+            before, recorded = recorded, self.reconciler.recorded_state(store, deadline)
+            if recorded.store != before.store:
                 raise StoreReplaced("the store was replaced while the host was read")
-            if not recorded_state.leased <= before.leased:
+            if not recorded.leased <= before.leased:
                 both = dataclasses.replace(
-                    recorded_state, leases=(*before.leases, *recorded_state.leases)
+                    recorded, leases=(*before.leases, *recorded.leases)
                 )
-                stock = self._judged(both, deadline, stock.host)
-        self._told.tell(stock)
-        self._remember(stock, recorded_state, store)
-        self.snapshots.note(began, recorded_state, stock.providers.values())
-        return stock
+                inventory = self._judged(both, deadline, inventory.host)
+        self._rejections.log_new(inventory)
+        self._remember(inventory, recorded, store)
+        self.snapshots.note(began, recorded, inventory.providers.values())
+        return inventory
 
     def _judged(
-        self, recorded_state: RecordedState, deadline: float, host: Host | None = None
+        self, recorded: RecordedState, deadline: float, host: Host | None = None
     ) -> discovery.Inventory:
         return discovery.discover(
             self._root,
             self._rules,
             self._plugins,
             self._node_name,
-            recorded_state,
+            recorded,
             deadline,
             host,
             self.health.faults,
@@ -127,7 +124,7 @@ class Catalog:
             yield
         except exception.OsAccError as error:
             if (why := self.recount(deadline)) is not None:
-                error.add_note(f"nor can the leases be counted: {why}")
+                error.add_note(f"cannot count the leases: {why}")
             raise
 
     def recount(self, deadline: float) -> exception.StateUnavailable | None:
@@ -137,12 +134,12 @@ class Catalog:
         """
         began = self.snapshots.begin()
         try:
-            recorded_state = self._store.until(deadline).recorded_state()
+            recorded = self._store.until(deadline).recorded_state()
         except exception.StateUnavailable as error:
             LOG.warning("cannot read the leases, will retry: %s", error)
             self.snapshots.expire()
             return error
-        self.snapshots.note(began, recorded_state)
+        self.snapshots.note(began, recorded)
         return None
 
     def count_released(
@@ -169,25 +166,27 @@ class Catalog:
         return why
 
     def _remember(
-        self, stock: discovery.Inventory, recorded_state: RecordedState, store: Store
+        self, inventory: discovery.Inventory, recorded: RecordedState, store: Store
     ) -> None:
         """Record the providers, so that they are known after their devices vanish."""
-        recorded = store.providers()
-        # self.ours may have providers of a tree or of Placement, recorded those of
+        stored = store.providers()
+        # self.ours may have providers of a tree or of Placement, stored those of
         # other processes.
-        known = {**self.ours, **recorded, **stock.classes}
-        new = dict(known.items() - recorded.items())
+        known = {**self.ours, **stored, **inventory.classes}
+        new = dict(known.items() - stored.items())
         if (
             new
-            or not stock.provider_origins.items()
-            <= recorded_state.provider_origins.items()
-            or not stock.provider_plugins.items()
-            <= recorded_state.provider_plugins.items()
+            or not inventory.provider_origins.items()
+            <= recorded.provider_origins.items()
+            or not inventory.provider_plugins.items()
+            <= recorded.provider_plugins.items()
         ):
-            store.record_providers(new, stock.provider_origins, stock.provider_plugins)
+            store.record_providers(
+                new, inventory.provider_origins, inventory.provider_plugins
+            )
         # In place: two threads that each find a new card must both keep it.
         self.ours.update(known)
-        self.memory.tell(stock.providers.values(), store)
+        self.memory.tell(inventory.providers.values(), store)
 
     def publish_regions(self, deadline: float) -> None:
         """Update the region traits of the snapshot."""
@@ -209,40 +208,42 @@ class Catalog:
         self.look(deadline)
         for uuid in sorted(providers - self.ours.keys()):
             raise exception.ProviderNotFound(
-                f"resource provider {uuid} is none of this host's accelerators",
-                hint="'os-acc provider list' shows them",
+                f"resource provider {uuid} does not belong to this host",
+                hint="'os-acc provider list' shows this host's providers",
             )
 
-    def known(
+    def trait_view(
         self,
-        stock: discovery.Inventory,
+        inventory: discovery.Inventory,
         request: FlavorRequest,
         selection: Selection,
-        asked: sync.Publisher,
+        publisher: sync.Publisher,
         deadline: float,
     ) -> TraitView:
         """Return the known traits; those in Placement are read if they matter.
 
         :raises ServiceError: Placement does not answer.
         """
-        known = TraitView(
-            own={each.uuid: each.device.traits for each in stock.providers.values()},
+        view = TraitView(
+            own={
+                each.uuid: each.device.traits for each in inventory.providers.values()
+            },
             heard=self.tree.heard,
             changes=region_traits.may_change,
         )
         if not isinstance(selection, Allocations) or not selection.is_unmapped:
-            return known
-        unheard = known.unheard(request, selection, set(self.ours.values()))
+            return view
+        unheard = view.unheard(request, selection, set(self.ours.values()))
         if not unheard:
-            return known
+            return view
         try:
-            told = asked.traits(unheard, deadline)
+            published_traits = publisher.traits(unheard, deadline)
         except exception.InvalidConfiguration as error:
             if error.reason is not exception.ConfigurationReason.NOT_CONFIGURED:
                 raise
             LOG.debug("cannot read the traits that others set: %s", error)
-            return known
-        return dataclasses.replace(known, heard={**known.heard, **told})
+            return view
+        return dataclasses.replace(view, heard={**view.heard, **published_traits})
 
     def write(self, provider_tree: object, nodename: object) -> None:
         """See :func:`os_acc.update_provider_tree`."""

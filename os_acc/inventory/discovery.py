@@ -51,7 +51,7 @@ class Inventory:
     """The result of a scan of the host.
 
     :ivar set_aside: the plugins whose discovery failed.
-    :ivar provider_origins: the functions that providers are named after, by uuid.
+    :ivar provider_origins: the devices and cards that providers are named after.
     :ivar recorded_state: the leases that the scan was checked against; device
         selection uses them, too.
     :ivar prebound: functions that the operator declared to be on vfio-pci.
@@ -105,14 +105,15 @@ class RejectionLog:
     def __init__(self) -> None:
         self._texts: frozenset[str] = frozenset()
 
-    def tell(self, stock: Inventory) -> None:
+    def log_new(self, inventory: Inventory) -> None:
         """Log the rejections that are new since the last call."""
         now = [
             f"{each.address} is named in [os_acc] device_spec but not offered: {each}"
-            for each in stock.refused
+            for each in inventory.refused
         ]
         now += [
-            f"the plugin {each.name} is idle: {each.reason}" for each in stock.set_aside
+            f"the plugin {each.name} is not used: {each.reason}"
+            for each in inventory.set_aside
         ]
         before, self._texts = self._texts, frozenset(now)
         for text in now:
@@ -125,14 +126,14 @@ def discover(
     rules: OperatorRules,
     loaded: plugins.Plugins,
     node_name: str,
-    recorded_state: RecordedState,
+    recorded: RecordedState,
     deadline: float = math.inf,
     host: Host | None = None,
     faults: Mapping[PciAddress, str] = MappingProxyType({}),
 ) -> Inventory:
     """Scan the host, check the named devices, and run the plugins.
 
-    :param recorded_state: the leases, which decide on the state of functions.
+    :param recorded: the leases, which decide on the state of functions.
     :param host: the result of an earlier scan.
     :param faults: faults that the kernel has reported, by function.
     :raises HostStepFailed: the host cannot be read at all.
@@ -147,28 +148,28 @@ def discover(
         named=named,
         nova=frozenset(_match(rules.nova, host)) | rules.nova_mdev_parents,
         nova_mdev_types=rules.nova_mdev_types,
-        leased=recorded_state.leased,
-        taken=recorded_state.taken,
-        in_parts=recorded_state.leased_in_parts,
-        helper_claims=recorded_state.helper_claims,
+        leased=recorded.leased,
+        taken=recorded.taken,
+        in_parts=recorded.leased_in_parts,
+        helper_claims=recorded.helper_claims,
     )
     claims, refused = _claims(evidence)
-    there = _still_there(recorded_state.provider_origins, host)
+    there = _still_there(recorded.provider_origins, host)
     candidates = base.Candidates(
         claims,
         tuple(_named(evidence, address) for address in sorted(named)),
         frozenset(there.values()),
     )
-    offered = _last_offered(recorded_state.provider_plugins, there)
+    offered = _last_offered(recorded.provider_plugins, there)
     devices, unknown, set_aside = _discover(
-        root, loaded, candidates, recorded_state, offered, deadline
+        root, loaded, candidates, recorded, offered, deadline
     )
     devices = [
-        region_traits.described(_with_faults(device, faults), recorded_state)
+        region_traits.described(_with_faults(device, faults), recorded)
         for device in devices
     ]
     names = naming.ProviderNames(
-        node_name, recorded_state.provider_origins, _origins(host, devices)
+        node_name, recorded.provider_origins, _origins(host, devices)
     )
     providers = [_provider(names, device) for device in devices]
     return Inventory(
@@ -177,7 +178,7 @@ def discover(
         refused=(*refused, *unknown),
         set_aside=set_aside,
         provider_origins=names.origins,
-        recorded_state=recorded_state,
+        recorded_state=recorded,
         prebound=frozenset(_prebound(evidence, claims)),
     )
 
@@ -300,15 +301,15 @@ def _parent(host: Host, function: PciFunction) -> PciFunction:
     return host.functions.get(function.physfn or function.address, function)
 
 
-def _recorded(
-    root: str, recorded_state: RecordedState, plugin: str
+def _leased_regions(
+    root: str, recorded: RecordedState, plugin: str
 ) -> Mapping[PciAddress, Region]:
     """Return the regions of a plugin's leased functions, which no scan can read."""
     this_boot = attributes.boot_id(root)
     return MappingProxyType(
         {
             address: _in_boot(lease.programming, this_boot)
-            for lease in recorded_state.leases
+            for lease in recorded.leases
             if lease.programming is not None and lease.plugin == plugin
             for address in lease.members
         }
@@ -326,7 +327,7 @@ def _discover(
     root: str,
     loaded: plugins.Plugins,
     candidates: base.Candidates,
-    recorded_state: RecordedState,
+    recorded: RecordedState,
     offered: Mapping[PciAddress, Collection[str]],
     deadline: float,
 ) -> tuple[list[Device], list[RejectedDevice], tuple[plugins.SetAside, ...]]:
@@ -339,14 +340,14 @@ def _discover(
     for plugin in loaded.loaded:
         deadlines.left(deadline)
         seconds = deadlines.patience(deadline, _DISCOVER_SECONDS)
-        recorded = _recorded(root, recorded_state, plugin.name)
+        regions = _leased_regions(root, recorded, plugin.name)
         try:
             found, not_offered = loaded.call(
                 plugin,
                 seconds,
                 _take,
                 plugin,
-                dataclasses.replace(candidates, usable=left, leased_regions=recorded),
+                dataclasses.replace(candidates, usable=left, leased_regions=regions),
             )
         except exception.PluginFailed as error:
             aside.append(idle := plugins.SetAside(plugin.name, error.message))
@@ -397,24 +398,28 @@ def _take(
     :raises ValueError: the plugin offers a device that is no claim.
     """
     free = {claim.handle() for claim in candidates.usable}
-    places = {handle.address for handle in free}
+    candidate_addresses = {handle.address for handle in free}
     devices: list[Device] = []
     refused: list[RejectedDevice] = []
     for device in plugin.discover(candidates):
         if isinstance(device, RejectedDevice):
-            if device.address not in places:
-                raise ValueError(f"{device.address} is no candidate")
+            if device.address not in candidate_addresses:
+                raise ValueError(f"{device.address} is not a candidate")
             refused.append(device)
             continue
         _check(plugin, device)
         if any(device.address == other.address for other in devices):
-            raise ValueError(f"{device.address} is two devices: give one all handles")
+            raise ValueError(
+                f"{device.address} is offered as two devices: offer one device "
+                "with all handles"
+            )
         for handle in device.handles:
             # A plugin may not change a handle, except for its fault.
             healthy = dataclasses.replace(handle, fault="")
             if healthy not in free:
                 raise ValueError(
-                    f"{handle.address} is no candidate as it is, or offered twice"
+                    f"{handle.address} is not a candidate, was altered, or is "
+                    "offered twice"
                 )
             free.remove(healthy)
         devices.append(device)
@@ -423,24 +428,31 @@ def _take(
 
 def _check(plugin: base.PluginBase, device: object) -> None:
     if not isinstance(device, Device):
-        raise ValueError(f"discover() gives {device!r}, not a device")
+        raise ValueError(f"discover() returned {device!r}, not a Device")
     if device.plugin != plugin.name:
-        raise ValueError(f"{device.address} says that it is of {device.plugin!r}")
+        raise ValueError(
+            f"{device.address} has the plugin {device.plugin!r}, not {plugin.name!r}"
+        )
     if device.region is not None and len(device.handles) > 1:
-        places = {handle.address for handle in device.handles}
-        if not places.issubset(device.region.pci_functions):
-            raise ValueError(f"the region of {device.address} does not name {places}")
+        addresses = {handle.address for handle in device.handles}
+        if not addresses.issubset(device.region.pci_functions):
+            raise ValueError(
+                f"the region of {device.address} does not include {addresses}"
+            )
     for name in (device.resource_class, *device.traits):
         if not PLACEMENT_NAME.fullmatch(name):
-            raise ValueError(f"{device.address} has {name!r}, no name for Placement")
+            raise ValueError(
+                f"{device.address} has the invalid name {name!r} for Placement"
+            )
     # Placement would reject it, and Nova's update of the whole node would fail.
-    for name in _unheard_of(device):
+    for name in _unknown_names(device):
         raise ValueError(
-            f"{device.address} has {name!r}, neither standard nor CUSTOM_ something"
+            f"{device.address} has {name!r}, which is neither a standard name nor "
+            "begins with CUSTOM_"
         )
 
 
-def _unheard_of(device: Device) -> Iterator[str]:
+def _unknown_names(device: Device) -> Iterator[str]:
     name = device.resource_class
     if not _CUSTOM.match(name) and name not in os_resource_classes.STANDARDS:
         yield name

@@ -60,7 +60,7 @@ class FaultTracker:
     def note(self, event: Uevent) -> None:
         """Record an event. Only one thread may call this; any thread may read."""
         if not event.action:
-            self._doubt()
+            self._clear_recoveries()
         if event.address is None:
             return
         if event.recovery is not None:
@@ -71,7 +71,7 @@ class FaultTracker:
         else:
             return
         if fault is not None:
-            LOG.warning("%s %s: it is not offered", event.address, fault)
+            LOG.warning("%s %s, so it is not offered", event.address, fault)
         elif event.address in self._faults:
             LOG.info("%s has recovered", event.address)
         others = {k: v for k, v in self._faults.items() if k != event.address}
@@ -79,7 +79,7 @@ class FaultTracker:
             others[event.address] = fault
         self._faults = MappingProxyType(others)
 
-    def _doubt(self) -> None:
+    def _clear_recoveries(self) -> None:
         """Clear recoveries in progress, whose end may be among the lost events.
 
         A recovery takes seconds, and the kernel reports one that fails.
@@ -88,8 +88,8 @@ class FaultTracker:
         for address, fault in self._faults.items():
             if fault == begun:
                 LOG.warning(
-                    "%s was recovering from a PCIe error when kernel events were "
-                    "lost: it is offered again",
+                    "kernel events were lost: %s, which was recovering from a PCIe "
+                    "error, is offered again",
                     address,
                 )
         self._faults = MappingProxyType(

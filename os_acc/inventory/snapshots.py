@@ -41,7 +41,7 @@ class Snapshots:
         self._numbers = itertools.count(1)
         self._due = 0.0
         self._offered: tuple[int, Collection[Provider]] = (0, ())
-        self._recorded_state = (0, RecordedState())
+        self._recorded = (0, RecordedState())
         self._newest: tuple[Capacity, ...] = ()
         self.forget()
 
@@ -58,7 +58,7 @@ class Snapshots:
     def note(
         self,
         began: int,
-        recorded_state: RecordedState,
+        recorded: RecordedState,
         offered: Collection[Provider] | None = None,
     ) -> None:
         """Keep a result, unless a newer one is known.
@@ -67,12 +67,12 @@ class Snapshots:
         :param offered: None if only the store was read.
         """
         with self._guard:
-            if began > self._recorded_state[0]:
-                self._recorded_state = (began, recorded_state)
+            if began > self._recorded[0]:
+                self._recorded = (began, recorded)
             if offered is not None and began > self._offered[0]:
                 self._offered = (began, offered)
                 self._due = time.monotonic() + MAX_AGE
-            self._newest = capacities(self._offered[1], self._recorded_state[1])
+            self._newest = capacities(self._offered[1], self._recorded[1])
 
     def expire(self) -> None:
         """Make the next read start a scan."""
@@ -80,13 +80,13 @@ class Snapshots:
 
     def offers(self, leases: Collection[Lease]) -> bool:
         """Return whether the last scan found all devices of the leases."""
-        there = {
+        addresses = {
             address
             for provider in self._offered[1]
             for handle in provider.device.handles
             for address in handle.members
         }
-        return all(there.issuperset(lease.members) for lease in leases)
+        return all(addresses.issuperset(lease.members) for lease in leases)
 
     def newest(self) -> tuple[Capacity, ...]:
         """Return the latest capacity; start a scan if it is outdated."""

@@ -48,16 +48,17 @@ def make(
             continue
         try:
             with locks.hold([device_lock(function.address)], deadline):
-                if function.address in store.recorded_state().taken:
+                current = store.until(deadline)
+                if function.address in current.recorded_state().taken:
                     LOG.warning(
                         "cannot create VFs of %s: it is leased as a whole",
                         function.address,
                     )
                     continue
-                _make_one(function, tags.num_vfs, store, helper, deadline)
+                _make_one(function, tags.num_vfs, current, helper, deadline)
         except exception.OsAccError as error:
-            told = "; ".join((str(error), *getattr(error, "__notes__", ())))
-            LOG.error("cannot create the VFs of %s: %s", function.address, told)
+            reasons = "; ".join((str(error), *getattr(error, "__notes__", ())))
+            LOG.error("cannot create VFs of %s: %s", function.address, reasons)
 
 
 def _is_novas(
@@ -79,9 +80,9 @@ def _make_one(
 ) -> None:
     if len(function.vfs) not in (0, count):
         raise exception.HostStepFailed(
-            f"it has {len(function.vfs)} VFs, not {count}",
+            f"{function.address} has {len(function.vfs)} VFs, not {count}",
             address=str(function.address),
-            hint="remove them all while no guest has one, or change num_vfs",
+            hint="remove all VFs while no guest has one, or change num_vfs",
         )
     try:
         _set(function, count, store.next_epoch(), helper, deadline)
@@ -108,5 +109,5 @@ def _set(
         try:
             helper.assign_ports(function, epoch, deadline)
         except exception.OsAccError as why:
-            error.add_note(f"nor has the host its ports back: {why}")
+            error.add_note(f"cannot return the ports to the host: {why}")
         raise

@@ -144,7 +144,7 @@ def reserve(
 
 @privsep.base.entrypoint
 def forget(
-    places: tuple[tuple[int, ...], ...], epoch: int, milliseconds: int, lease: str
+    numbers: tuple[tuple[int, ...], ...], epoch: int, milliseconds: int, lease: str
 ) -> tuple[tuple[str, int, str, str], ...]:
     """Remove the records of a lease that no longer uses its functions.
 
@@ -152,18 +152,18 @@ def forget(
     :func:`give_back` removes that record. A function without a record, or with
     a record of another lease, stays unchanged.
 
-    :param places: addresses, as four numbers each.
+    :param numbers: addresses, as four numbers each.
     :param lease: canonical UUID.
     """
     if (
-        not isinstance(places, tuple | list)
-        or not places
+        not isinstance(numbers, tuple | list)
+        or not numbers
         or not functions.is_number(epoch, worker.EPOCH_LIMIT)
         or not functions.is_deadline(milliseconds)
         or not functions.is_uuid(lease)
     ):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
-    parsed = [functions.parse_address(parts) for parts in places]
+    parsed = [functions.parse_address(parts) for parts in numbers]
     addresses = [address for address in parsed if address is not None]
     if len(set(addresses)) != len(parsed):
         return (CallResult(Outcome.INVALID, errno.EINVAL),)
@@ -253,7 +253,7 @@ def _is_denied(target: BindTarget, allows: Permission) -> bool:
     allowed = allows(target)
     if allowed is None:
         return False
-    return not allowed or rootconf.known().is_in_parts(target.address)
+    return not allowed or rootconf.last_read().is_in_parts(target.address)
 
 
 def _lease_of(target: BindTarget) -> str | None:

@@ -116,20 +116,20 @@ def held(function: PciAddress) -> str | None:
 
 def vfs(card: PciAddress) -> Iterator[PciAddress]:
     """Yield the current VFs of a card."""
-    place = functions.directory(card)
-    for name in sorted(_list(place)):
+    path = functions.directory(card)
+    for name in sorted(_list(path)):
         if name.startswith("virtfn"):
             try:
-                link = os.readlink(os.path.join(place, name))
+                link = os.readlink(os.path.join(path, name))
                 yield PciAddress.parse(os.path.basename(link))
             except (FileNotFoundError, InvalidInput):
                 continue
 
 
 def _below(function: PciAddress, pattern: re.Pattern[str]) -> Iterator[str]:
-    place = os.path.join(functions.directory(function), "fpga_region")
-    for region in _list(place):
-        above = os.path.join(place, region)
+    path = os.path.join(functions.directory(function), "fpga_region")
+    for region in _list(path):
+        above = os.path.join(path, region)
         yield from (
             os.path.join(above, name)
             for name in _list(above)

@@ -212,12 +212,12 @@ def _failure(error: OSError, fme: str) -> CallResult:
         # The driver refuses this before programming (fpga_mgr_lock()).
         return CallResult(Outcome.IN_USE, errno.EBUSY, "fme")
     # The manager's status is current only after EIO.
-    told = ""
+    status = ""
     if error.errno == errno.EIO:
         # A failure to read the status must not hide the error.
         with contextlib.suppress(OSError):
-            told = dfl.status(fme)
-    return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "programming", told)
+            status = dfl.status(fme)
+    return CallResult(Outcome.REFUSED, error.errno or errno.EIO, "programming", status)
 
 
 def _read_back(port: str) -> CallResult:
@@ -298,16 +298,16 @@ def _set_ports(
     assert isinstance(count, int)
     assert isinstance(epoch, int)
     assert isinstance(milliseconds, int)
-    wanted = tuple(identity)
+    checked = tuple(identity)
     root = rootconf.current()
 
     def job(_index: int) -> CallResult:
-        return _guarded(lambda: _hand_out(card, wanted, count, root))
+        return _guarded(lambda: _move_ports(card, checked, count, root))
 
     return worker.run([card], epoch, milliseconds / 1000, job)[0]
 
 
-def _hand_out(
+def _move_ports(
     card: PciAddress, identity: tuple[int, ...], count: int, root: RootConf
 ) -> CallResult:
     _check_card(card, identity)

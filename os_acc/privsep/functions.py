@@ -113,11 +113,10 @@ def exists(address: PciAddress) -> bool:
 
 def identity(address: PciAddress) -> tuple[int, ...] | None:
     """Return vendor, product, both subsystem ids and revision; None if gone."""
-    place = directory(address)
+    path = directory(address)
     try:
         return tuple(
-            int(kernel.current.read(os.path.join(place, name)), 16)
-            for name in _IDENTITY
+            int(kernel.current.read(os.path.join(path, name)), 16) for name in _IDENTITY
         )
     except OSError as error:
         if error.errno in _GONE:

@@ -83,17 +83,17 @@ def _has_node(group: int) -> bool:
 
 def _device_nodes(directory: str) -> Iterator[str]:
     """Yield every device node below /dev that the function's driver created."""
-    for place, directories, files in os.walk(os.path.realpath(directory)):
+    for path, directories, files in os.walk(os.path.realpath(directory)):
         # VFs have their directories beside the PF's, but a bridge contains the
         # directories of its children, which are functions of their own.
         directories[:] = [
             name
             for name in directories
-            if not os.path.exists(os.path.join(place, name, "vendor"))
+            if not os.path.exists(os.path.join(path, name, "vendor"))
         ]
         if "dev" not in files or "uevent" not in files:
             continue
-        for line in kernel.current.read(os.path.join(place, "uevent")).splitlines():
+        for line in kernel.current.read(os.path.join(path, "uevent")).splitlines():
             key, _, value = line.partition("=")
             if key == "DEVNAME":
                 yield f"/dev/{value}"

@@ -144,11 +144,11 @@ def check_signature(
 
 
 def _open(directory: str, name: str) -> int:
-    place = os.open(directory, _DIRECTORY)
+    directory_fd = os.open(directory, _DIRECTORY)
     try:
-        fd = os.open(name, _FILE, dir_fd=place)
+        fd = os.open(name, _FILE, dir_fd=directory_fd)
     finally:
-        os.close(place)
+        os.close(directory_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ImageUnfit(errno.EINVAL, "image", "not a file")

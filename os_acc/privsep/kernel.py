@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The one place where a privileged write reaches the kernel.
+"""The only module where a privileged write reaches the kernel.
 
 All other modules of this package decide *which* attribute; only :class:`Kernel`
 opens and writes. The fake kernel of :mod:`os_acc.testing` replaces it, so that
@@ -84,16 +84,16 @@ class Kernel:
             belongs to another device.
         """
         # O_PATH first: opening the wrong device may have side effects.
-        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        path_fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            found = os.fstat(place)
+            found = os.fstat(path_fd)
             number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
             if not stat.S_ISCHR(found.st_mode) or number != device:
                 raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
             flags = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC
-            return os.open(f"/proc/self/fd/{place}", flags)
+            return os.open(f"/proc/self/fd/{path_fd}", flags)
         finally:
-            os.close(place)
+            os.close(path_fd)
 
     def ioctl(self, fd: int, request: int, argument: bytes) -> None:
         """Send a request to the driver of an open node (ioctl(2)).

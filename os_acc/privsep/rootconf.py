@@ -116,7 +116,7 @@ class RootConf:
 
 
 @privsep.base.entrypoint
-def standing() -> tuple[str, str, str]:
+def limits() -> tuple[str, str, str]:
     """Return how callers are limited: mode, path, reason."""
     conf = current()
     return (str(conf.mode), kernel.current.path(*PATH), conf.why)
@@ -133,17 +133,17 @@ _last: tuple[tuple[object, ...], RootConf] = ((), RootConf(LimitMode.ABSENT))
 def current() -> RootConf:
     """Return the configuration; read it again if a file or directory changed."""
     global _last
-    known, conf = _last
-    places, missing = _places()
-    key = (kernel.current.root, *(each for _, each in places), missing)
-    if key != known:
-        conf = _load(places, missing)
+    last_key, conf = _last
+    parts, missing = _read_parts()
+    key = (kernel.current.root, *(each for _, each in parts), missing)
+    if key != last_key:
+        conf = _load(parts, missing)
         _log(conf)
         _last = (key, conf)
     return conf
 
 
-def known() -> RootConf:
+def last_read() -> RootConf:
     """Return the last configuration read; a worker's child reads no other."""
     return _last[1]
 
@@ -151,7 +151,7 @@ def known() -> RootConf:
 _Seen = tuple[int, int, int, int, int, int]
 
 
-def _places() -> tuple[list[tuple[str, _Seen]], int]:
+def _read_parts() -> tuple[list[tuple[str, _Seen]], int]:
     """Return stat data of the path's parts, and the error number that ended it."""
     found: list[tuple[str, _Seen]] = []
     for depth in range(len(PATH) + 1):
@@ -177,16 +177,16 @@ def _places() -> tuple[list[tuple[str, _Seen]], int]:
     return found, 0
 
 
-def _load(places: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
+def _load(parts: Sequence[tuple[str, _Seen]], missing: int) -> RootConf:
     if missing in (errno.ENOENT, errno.ENOTDIR):
         return RootConf(LimitMode.ABSENT)
     if missing:
         return RootConf(LimitMode.BROKEN, os.strerror(missing))
-    for path, (_, _, mode, owner, _, _) in places:
-        is_file = path == places[-1][0]
+    for path, (_, _, mode, owner, _, _) in parts:
+        is_file = path == parts[-1][0]
         if (why := _not_roots(path, mode, owner, is_file=is_file)) is not None:
             return RootConf(LimitMode.IGNORED, why)
-    return _read(places[-1][0])
+    return _read(parts[-1][0])
 
 
 def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None:
@@ -195,10 +195,10 @@ def _not_roots(path: str, mode: int, owner: int, *, is_file: bool) -> str | None
     if owner not in (0, os.geteuid()):
         return f"{path} belongs to user {owner}"
     if mode & _OTHERS_MAY_WRITE:
-        return f"{path} can be written by others (mode {stat.S_IMODE(mode):04o})"
+        return f"users other than root can write {path} (mode {stat.S_IMODE(mode):04o})"
     is_kind = stat.S_ISREG if is_file else stat.S_ISDIR
     if not is_kind(mode):
-        return f"{path} is {'no file' if is_file else 'no directory'}"
+        return f"{path} is not a {'file' if is_file else 'directory'}"
     return None
 
 
@@ -238,17 +238,17 @@ def not_roots_tree(directory: str) -> str | None:
     :returns: None if only root can have written them.
     """
     names = os.path.relpath(directory, kernel.current.root).split(os.sep)
-    places = [kernel.current.path(*names[:depth]) for depth in range(len(names) + 1)]
+    parents = [kernel.current.path(*names[:depth]) for depth in range(len(names) + 1)]
     try:
         files = [os.path.join(directory, name) for name in os.listdir(directory)]
-        for place in (*places, *files):
-            seen = os.lstat(place)
-            is_file = place in files
-            why = _not_roots(place, seen.st_mode, seen.st_uid, is_file=is_file)
+        for path in (*parents, *files):
+            seen = os.lstat(path)
+            is_file = path in files
+            why = _not_roots(path, seen.st_mode, seen.st_uid, is_file=is_file)
             if why is not None:
                 return why
     except OSError as error:
-        return f"{directory} cannot be read: {error.strerror}"
+        return f"cannot read {directory}: {error.strerror}"
     return None
 
 
@@ -263,14 +263,14 @@ def _log(conf: RootConf) -> None:
             )
         case LimitMode.IGNORED:
             LOG.warning(
-                "%s is IGNORED, since %s: the service's user decides which devices of "
-                "this host are bound and programmed",
+                "%s is IGNORED, because %s: the service's user decides which devices "
+                "of this host are bound and programmed",
                 path,
                 conf.why,
             )
         case LimitMode.BROKEN:
             LOG.error(
-                "%s is invalid, so no device is bound or programmed: %s",
+                "no device is bound or programmed, because %s is invalid: %s",
                 path,
                 conf.why,
             )

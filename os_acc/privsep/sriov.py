@@ -52,13 +52,13 @@ def set_num_vfs(
     # Create no lock file for a missing function.
     if not functions.exists(address):
         return CallResult(Outcome.GONE, errno.ENODEV, "identity")
-    wanted = tuple(identity)
+    checked = tuple(identity)
     root = rootconf.current()
     (result,) = worker.run(
         [address],
         epoch,
         milliseconds / 1000,
-        lambda _index: _set(address, wanted, count, root),
+        lambda _index: _set(address, checked, count, root),
     )
     return result
 

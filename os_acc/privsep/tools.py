@@ -48,11 +48,11 @@ class ToolExit(NamedTuple):
     """The exit of a program.
 
     :ivar status: exit status as in a shell; negative: a signal.
-    :ivar told: the last lines of its output.
+    :ivar output: the last lines of its output.
     """
 
     status: int
-    told: str
+    output: str
 
 
 class Tools:
@@ -71,7 +71,7 @@ class Tools:
         """
         if self._directory is not None:
             return self._directory
-        found = rootconf.known().tools
+        found = rootconf.last_read().tools
         if found is None:
             cfg.CONF.register_opt(
                 shared_options.XRT_TOOLS, group=shared_options.XRT_GROUP
@@ -96,13 +96,13 @@ def find(*names: str) -> str:
     directory = current.directory()
     paths = [os.path.join(directory, name) for name in names]
     path = next((path for path in paths if os.path.lexists(path)), paths[-1])
-    for place in (directory, path):
+    for part in (directory, path):
         try:
-            found = os.stat(place)
+            found = os.stat(part)
         except OSError as error:
-            raise ToolMissing(error.errno or errno.EIO, place) from error
+            raise ToolMissing(error.errno or errno.EIO, part) from error
         if found.st_uid not in (0, os.geteuid()) or found.st_mode & _OTHERS_MAY_WRITE:
-            raise ToolMissing(errno.EPERM, place)
+            raise ToolMissing(errno.EPERM, part)
     if not stat.S_ISREG(found.st_mode) or not found.st_mode & stat.S_IXUSR:
         raise ToolMissing(errno.EACCES, path)
     return path
@@ -118,10 +118,10 @@ def run(path: str, arguments: Sequence[str], file: int) -> ToolExit:
     if pid == 0:
         _become(path, arguments, file, writable)
     os.close(writable)
-    told = _listen(readable)
+    output = _listen(readable)
     os.close(readable)
     _, status = os.waitpid(pid, 0)
-    return ToolExit(os.waitstatus_to_exitcode(status), told)
+    return ToolExit(os.waitstatus_to_exitcode(status), output)
 
 
 def _become(path: str, arguments: Sequence[str], file: int, output: int) -> NoReturn:
@@ -161,7 +161,7 @@ def _environment(path: str) -> dict[str, str]:
 
 def _locks() -> list[int]:
     """Return this process' descriptors of device locks."""
-    place = os.path.realpath(kernel.current.path(worker.LOCKS))
+    directory = os.path.realpath(kernel.current.path(worker.LOCKS))
     held: list[int] = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -169,7 +169,7 @@ def _locks() -> list[int]:
         except OSError:
             # The descriptor of the listing itself.
             continue
-        if os.path.dirname(target) == place:
+        if os.path.dirname(target) == directory:
             held.append(int(name))
     return held
 

@@ -128,7 +128,7 @@ def _guarded(task: _XrtTask, image: Sealed, root: RootConf) -> CallResult:
 
 
 def _program(task: _XrtTask, image: Sealed, root: RootConf) -> CallResult:
-    wanted = _xclbin_id(image)
+    xclbin_id = _xclbin_id(image)
     _check(task)
     if not root.allows(task.card, task.user):
         return rootconf.denied()
@@ -143,7 +143,7 @@ def _program(task: _XrtTask, image: Sealed, root: RootConf) -> CallResult:
     # Another card may be present by now.
     with after_programming():
         _check(task)
-    return _read_back(task.user, wanted)
+    return _read_back(task.user, xclbin_id)
 
 
 def _run(tool: str, function: PciAddress, image: Sealed) -> None:
@@ -152,18 +152,18 @@ def _run(tool: str, function: PciAddress, image: Sealed) -> None:
     ended = tools.run(tool, arguments, image.fd)
     if ended.status:
         name = os.path.basename(tool)
-        told = ended.told or f"{name} ended with status {ended.status}"
-        raise CallRefused(CallResult(Outcome.REFUSED, 0, "programming", told))
+        output = ended.output or f"{name} ended with status {ended.status}"
+        raise CallRefused(CallResult(Outcome.REFUSED, 0, "programming", output))
 
 
-def _read_back(user: PciAddress, wanted: str) -> CallResult:
+def _read_back(user: PciAddress, xclbin_id: str) -> CallResult:
     found: str | None = None
     with contextlib.suppress(OSError):
         found = xrt.xclbin_id(functions.read(user, "xclbinuuid"))
-    if found != wanted:
-        told = f"{found or 'nothing known'} is loaded after it, not {wanted}"
-        return CallResult(Outcome.NO_EFFECT, 0, "programming", told)
-    return CallResult(Outcome.OK, 0, "", wanted)
+    if found != xclbin_id:
+        detail = f"{found or 'an unknown xclbin'} is loaded, not {xclbin_id}"
+        return CallResult(Outcome.NO_EFFECT, 0, "programming", detail)
+    return CallResult(Outcome.OK, 0, "", xclbin_id)
 
 
 def _xclbin_id(image: Sealed) -> str:
@@ -179,10 +179,10 @@ def _xclbin_id(image: Sealed) -> str:
 def _check(task: _XrtTask) -> None:
     if found := functions.changed(task.card, task.identity):
         raise CallRefused(found)
-    for function, wanted in (
+    for function, expected in (
         (task.card, xrt.MANAGEMENT_DRIVER),
         (task.user, xrt.USER_DRIVER),
     ):
         driver = functions.driver(function)
-        if driver != wanted:
+        if driver != expected:
             raise CallRefused(CallResult(Outcome.CHANGED, 0, "driver", driver))

@@ -54,7 +54,7 @@ def _die_once_sent(hands: client.Helper, *args: Any) -> None:
 _take = client.Helper.take
 _POINTS: dict[str, tuple[Any, str, Any]] = {
     "intent": (client.Helper, "take", _die),
-    "bound": (verification, "prove", _die),
+    "bound": (verification, "check_viable", _die),
     "sent": (client.Helper, "take", _die_once_sent),
     "release": (client.Helper, "give_back", _die),
 }

@@ -370,7 +370,7 @@ CLAIMED = EntryPoint(
     lambda _card, _target, _arguments: frozenset(),
 )
 STANDING = EntryPoint(
-    rootconf.standing,
+    rootconf.limits,
     lambda _rubbish, _host: (),
     lambda: True,
     lambda _arguments: [],
@@ -461,7 +461,7 @@ ALL: Mapping[str, EntryPoint] = {
     "binding.reserve": RESERVE,
     "binding.forget": FORGET,
     "record.claimed": CLAIMED,
-    "rootconf.standing": STANDING,
+    "rootconf.limits": STANDING,
     "sriov.set_num_vfs": SET_NUM_VFS,
     "holders.holders": HOLDERS,
     "fpga.program": PROGRAM,

@@ -29,7 +29,7 @@ LONG = 120.0
 def api(bench, monkeypatch):
     """Initialize the public API on the bench's host."""
     monkeypatch.setattr(service, "_manager", None)
-    monkeypatch.setattr(service, "_told", discovery.RejectionLog())
+    monkeypatch.setattr(service, "_rejections", discovery.RejectionLog())
 
     def initialize(reset: bool = False, **options: object):
         return service.initialize(

@@ -180,7 +180,7 @@ class Rounds:
 
     def attempt(self, number: int) -> futures.Future[None]:
         """The last attempt for an instance."""
-        return self.retrier._under_way[uuid_of(number)]
+        return self.retrier._attempts[uuid_of(number)]
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_a_write_that_hangs_in_a_plug_ends_by_its_deadline(bench, address, attri
     bench.kernel.hang(address, attribute)
     with bench.short_timeout(), pytest.raises(exception.DeviceStuck) as caught:
         bench.plug(1, GPU)
-    assert "could not be given back" in "".join(caught.value.__notes__)
+    assert "cannot give" in "".join(caught.value.__notes__)
     bench.kernel.wait_until_blocked()
     # Its lease stays until the write has ended; nobody else gets the device.
     assert bench.lease_state() is LeaseState.RELEASING

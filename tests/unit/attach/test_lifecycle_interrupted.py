@@ -33,14 +33,14 @@ GPU, AUDIO, FPGA, BARE = "0000:17:00.0", "0000:17:00.1", "0000:5e:00.0", "0000:e
 
 
 def test_a_store_that_is_lost_in_mid_plug_leaves_the_host_as_it_was(bench, monkeypatch):
-    before, prove = bench.kernel.snapshot(), verification.prove
+    before, check = bench.kernel.snapshot(), verification.check_viable
     selected, specs = request(bench.provider(GPU), bench.provider(FPGA))
 
     def lose_the_store(root, lease):
-        prove(root, lease)
+        check(root, lease)
         Path(bench.state_path, "os_acc.sqlite").unlink(missing_ok=True)
 
-    monkeypatch.setattr(verification, "prove", lose_the_store)
+    monkeypatch.setattr(verification, "check_viable", lose_the_store)
     with pytest.raises(StoreDamaged):
         bench.manager.plug(instance(1), selected, specs)
     assert bench.kernel.snapshot() == before
@@ -54,7 +54,7 @@ def test_an_interrupted_plug_goes_back(bench, monkeypatch):
     def interrupt(root, lease):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verification, "prove", interrupt)
+    monkeypatch.setattr(verification, "check_viable", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.plug(1, FPGA)
     assert bench.kernel.snapshot() == before
@@ -77,7 +77,7 @@ def test_a_disk_that_fills_up_in_mid_plug_leaves_the_host_as_it_was(bench, monke
             exception.StateUnavailable, check=has(reason=exception.StateReason.FULL)
         ) as raised:
             bench.manager.plug(instance(1), selected, specs)
-    assert "could not be recorded" in raised.value.__notes__[0]
+    assert "cannot record" in raised.value.__notes__[0]
     assert bench.kernel.snapshot() == before
     assert store.leases()[0].state is LeaseState.PREPARING
     bench.restart()
@@ -174,7 +174,7 @@ def test_one_record_that_cannot_be_settled_stops_no_start(bench, monkeypatch, ca
     assert bench.plugged(1) == [GPU]
     assert bench.plugged(2) == []
     assert bench.lease_state(1) is LeaseState.QUARANTINED
-    assert f"{GPU} stays leased" in caplog.text
+    assert f"cannot release {GPU}, it stays leased" in caplog.text
     bench.plug(3, BARE)
 
 

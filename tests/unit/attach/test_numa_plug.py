@@ -180,12 +180,12 @@ def test_what_had_to_be_fetched_from_afar_is_logged_once(host, caplog):
         "accel3:numa_policy": "preferred",
     }
     first = plug(host, LOCAL, REMOTE, UNKNOWN, **specs)
-    (told,) = [each for each in caplog.messages if "from elsewhere" in each]
+    (told,) = [each for each in caplog.messages if "are not local" in each]
     assert LOCAL not in told
     assert f"{REMOTE} (remote, node 2)" in told
     assert f"{UNKNOWN} (unknown" in told
     assert plug(host, LOCAL, REMOTE, UNKNOWN, **specs) == first
-    assert [each for each in caplog.messages if "from elsewhere" in each] == [told]
+    assert [each for each in caplog.messages if "are not local" in each] == [told]
 
 
 def test_the_entry_says_how_it_was_when_it_was_chosen(host):

@@ -60,7 +60,7 @@ def test_the_doubt_outlives_whoever_has_plugged(fpgas, monkeypatch):
         raise KeyboardInterrupt
 
     # The kernel has bound it, and nobody has recorded that.
-    monkeypatch.setattr("os_acc.attach.verification.prove", die)
+    monkeypatch.setattr("os_acc.attach.verification.check_viable", die)
     with pytest.raises(KeyboardInterrupt):
         fpgas.plug(1)
     fpgas.restart()

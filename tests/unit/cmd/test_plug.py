@@ -114,7 +114,7 @@ def test_an_unplug_reports_what_is_quarantined_and_fails(console: Console) -> No
     again = console.run("unplug", uuid_of(1), "-f", "json")
     for ran in (again, first):
         assert ran.status == 1
-        assert f"{GPU} is quarantined: {GPU} is with" in ran.err
+        assert f"{GPU} is quarantined: {GPU} is bound to" in ran.err
         assert f"os-acc device release {GPU}" in ran.err
     assert json.loads(again.out) == {"Consumer": uuid_of(1), "Released": 0}
     # Those of other instances are none of its business.

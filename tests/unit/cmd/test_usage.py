@@ -74,7 +74,7 @@ def test_what_could_not_be_undone_is_told_with_the_error(console: Console) -> No
     console.bench.kernel.ignore("0000:3b:00.0", "drivers_probe", times=None)
     ran = console.run("plug", "--instance", uuid_of(1), "--provider", provider)
     assert ran.status == 1
-    assert "0000:3b:00.0 could not be given back" in ran.err
+    assert "cannot give 0000:3b:00.0 back" in ran.err
 
 
 @pytest.mark.parametrize(("more", "is_told"), [((), False), (("-v",), True)])
@@ -85,7 +85,7 @@ def test_what_is_refused_does_not_clutter_other_commands(
     is_told: bool,
 ) -> None:
     # Each run of the command is a process that has reported nothing yet.
-    monkeypatch.setattr(service, "_told", discovery.RejectionLog())
+    monkeypatch.setattr(service, "_rejections", discovery.RejectionLog())
     assert ("not offered" in console.run(*more, "unplug", uuid_of(1)).err) is is_told
 
 

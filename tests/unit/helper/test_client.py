@@ -155,7 +155,7 @@ def test_no_call_is_made_where_no_time_is_left(here, answer):
         (
             CallResult(Outcome.NO_EFFECT, 0, "driver", "nouveau"),
             exception.StepReason.BIND,
-            "is with nouveau",
+            "is bound to nouveau",
         ),
         (
             CallResult(Outcome.NO_EFFECT, 0, "driver"),
@@ -203,7 +203,7 @@ def test_an_epoch_is_refused_with_those_that_are_accepted(
 @pytest.mark.parametrize("answers", [(), (OK,), (OK, OK, OK)])
 def test_an_answer_for_something_else_is_none(here, answer, deadline, answers):
     answer(binding, "take", answers)
-    with pytest.raises(exception.HelperLost, match="something else"):
+    with pytest.raises(exception.HelperLost, match="unexpected answer"):
         here.take(LEASE, deadline)
 
 
@@ -240,7 +240,7 @@ def test_holders_are_named(here, answer, deadline):
 
 def test_where_nobody_can_tell_the_device_counts_as_used(here, answer, deadline):
     answer(holders, "holders", ("unsure", errno.EACCES, ()))
-    with pytest.raises(exception.DeviceInUse, match="cannot be named"):
+    with pytest.raises(exception.DeviceInUse, match="unidentified process"):
         here.check_free([FIRST], deadline)
 
 

@@ -126,7 +126,7 @@ def test_what_the_helpers_code_raises_is_one_typed_error(
 def test_an_answer_of_another_kind_is_none(link, channels, reply):
     call = Call(link)
     channels[0].reply(*reply)
-    assert "unknown answer" in str(call.outcome())
+    assert "unknown kind of answer" in str(call.outcome())
 
 
 def test_a_helper_that_ends_in_a_call_is_told_at_once_and_replaced(link, channels):

@@ -128,8 +128,8 @@ def test_a_plugin_that_cannot_be_loaded_is_set_aside(
         ("Masked", "pci"),
         ("Twice", "twice"),
         ("Nameless", "an accelerator"),
-        ("ClassUnheardOf", "'ACCELERATOR_ACME', neither standard"),
-        ("TraitUnheardOf", "'ACME_FAST', neither standard"),
+        ("ClassUnheardOf", "'ACCELERATOR_ACME', which is neither"),
+        ("TraitUnheardOf", "'ACME_FAST', which is neither"),
     ],
 )
 def test_a_plugin_that_cannot_discover_is_set_aside_for_the_others(

@@ -72,7 +72,7 @@ def test_each_context_has_its_own_group_of_options():
         (binding.reserve, privsep.base),
         (binding.forget, privsep.base),
         (record.claimed, privsep.base),
-        (rootconf.standing, privsep.base),
+        (rootconf.limits, privsep.base),
         (sriov.set_num_vfs, privsep.base),
         (holders.holders, privsep.inspect),
         (fpga.program, privsep.image),

@@ -114,7 +114,7 @@ def test_requests_of_two_versions_of_a_profile_are_not_one_group(bench, book, tm
     new = catalogue()
     asked = binding(bench, GPU)
     for pair in ((old[0], new[1]), (new[0], old[1])):
-        with pytest.raises(exception.InvalidInput, match="made together"):
+        with pytest.raises(exception.InvalidInput, match="profile was changed"):
             book.bind({each.uuid: asked for each in pair})
     assert set(states(book)) == {RequestState.INITIAL}
 
@@ -134,7 +134,7 @@ def test_a_request_is_named_once_however_it_is_spelt(bench, book, one):
 )
 def test_a_host_of_another_full_name_is_another_host(bench, book, one, mine, theirs):
     bench.restart(node_name=mine)
-    with pytest.raises(exception.InvalidInput, match="is to be bound to"):
+    with pytest.raises(exception.InvalidInput, match="cannot bind request"):
         book.bind({one.uuid: binding(bench, GPU, host=theirs)})
 
 

@@ -234,8 +234,8 @@ def test_what_a_plug_has_is_no_request_to_be_bound_over(bench, book, one):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (None, "bindings are None"),
-        ({}, "bindings are {}"),
+        (None, "bindings is None"),
+        ({}, "bindings is {}"),
         ({"x": {}}, "'x' is no uuid"),
         ({uuid_of(1): None}, "is None"),
         ({uuid_of(1): {"hostname": "node1"}}, "device_rp_uuid"),
@@ -261,7 +261,7 @@ def test_a_provider_that_is_not_this_hosts_is_told(bench, book, one):
         book.bind({one.uuid: theirs})
     (failed,) = book.find()
     assert failed.state is RequestState.BIND_FAILED
-    assert "none of this host's accelerators" in failed.reason
+    assert "does not belong to this host" in failed.reason
 
 
 def test_nothing_is_bound_where_one_provider_is_not_this_hosts(bench, book):
@@ -275,7 +275,7 @@ def test_nothing_is_bound_where_one_provider_is_not_this_hosts(bench, book):
 
 def test_a_part_of_a_group_is_not_bound(bench, book):
     first, *_others = book.create("many")
-    with pytest.raises(exception.InvalidInput, match="asks for 4"):
+    with pytest.raises(exception.InvalidInput, match="has 4 accelerators"):
         bind(bench, book, first)
     assert set(states(book)) == {RequestState.INITIAL}
 
