@@ -578,7 +578,7 @@ class ImageReason(ErrorReason):
         "name one by its id, or take the property from the others",
     )
     MISMATCH = "built for another region, vendor or board"
-    INVALID = "wrong hash, size, header or signature", "upload it anew"
+    INVALID = "wrong hash, size, header or signature", "upload it again"
 
 
 class ImageUnusable(BitstreamError):

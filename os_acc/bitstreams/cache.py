@@ -195,7 +195,7 @@ class Cache:
             with file:
                 if cache_files.has_digest(file, digest, deadline):
                     return True
-            LOG.error("removing %s: the file was altered", path)
+            LOG.error("removing %s from the cache: the file was altered", path)
             # Its users detect the same, and fetch it again. It may have been
             # evicted by now.
             with (
@@ -273,10 +273,10 @@ class Cache:
             excess -= sum(each.size for each in self._evict(found.entries, excess))
         if excess > 0:
             raise exception.CacheFull(
-                f"image {image} of {size} bytes does not fit into"
-                f" {self.directory}: of {self._size} bytes it may have, images take"
-                f" {taken} and downloads {loading}; {max(0, free)} bytes are free on"
-                f" its disk beside the {SPARED} that are left to others"
+                f"image {image} of {size} bytes does not fit into "
+                f"{self.directory}: images take {taken} and downloads "
+                f"{loading} of {self._size} bytes; {max(0, free)} bytes are "
+                f"free on its disk, beside a reserve of {SPARED}"
             )
 
     def _swept(self) -> cache_files.CacheContents:

@@ -70,14 +70,14 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
         certificate = _load(path)[0]
     except FileNotFoundError as error:
         raise exception.ImageRefused(
-            f"nobody is trusted who signs with certificate {certificate_id}",
-            hint=f"its place would be {path}",
+            f"certificate {certificate_id} is not trusted: there is no such file",
+            hint=f"if its owner may sign images, copy it to {path}",
         ) from error
     except OSError as error:
         raise _unusable(path, error) from error
     except ValueError as error:
         raise exception.InvalidConfiguration(
-            f"{path} is no certificate: {exception.show(str(error))}"
+            f"{path} is not a certificate: {exception.show(str(error))}"
         ) from error
     if (why := _not_now(certificate)) or (why := _not_for_signatures(certificate)):
         raise exception.ImageRefused(f"certificate {certificate_id} {why}")
@@ -86,8 +86,7 @@ def trusted(directory: str, certificate_id: str) -> x509.Certificate:
             f"certificate {certificate_id} was issued by "
             f"{exception.show(certificate.issuer.rfc4514_string())}, "
             "which is not trusted",
-            hint=f"the issuer's own certificate belongs into {directory}, and has "
-            "to be valid",
+            hint=f"copy the issuer's valid certificate into {directory}",
         )
     return certificate
 
@@ -107,12 +106,14 @@ def unfit_key(key: object, kind: str) -> str | None:
         case _:
             own = "another kind"
     if own != kind:
-        told = kind if _KIND.fullmatch(kind) else exception.show(kind)
-        return f"is of {told}, and the certificate's key is of {own}"
+        shown = kind if _KIND.fullmatch(kind) else exception.show(kind)
+        return f"is of {shown}, but the certificate's key is of {own}"
     if isinstance(key, rsa.RSAPublicKey | dsa.DSAPublicKey) and (
         key.key_size < _SHORTEST_KEY
     ):
-        return f"is by a key of {key.key_size} bits, too few"
+        return (
+            f"is by a key of {key.key_size} bits; at least {_SHORTEST_KEY} are required"
+        )
     return None
 
 
@@ -131,7 +132,7 @@ def _recorded_state(directory: str, name: str) -> CertificateStatus:
     except OSError as error:
         why_not = f"cannot be read: {error.strerror}"
     except ValueError as error:
-        why_not = f"is no certificate: {exception.show(str(error))}"
+        why_not = f"is not a certificate: {exception.show(str(error))}"
     return CertificateStatus(name, is_signer, why_not)
 
 
@@ -187,7 +188,7 @@ def _not_for_signatures(certificate: x509.Certificate) -> str:
     if isinstance(usage, x509.KeyUsage) and not (
         usage.digital_signature or usage.content_commitment
     ):
-        return "is not for signatures, by its key usage"
+        return "has a key usage without signatures"
     return ""
 
 
@@ -232,12 +233,12 @@ def _check_writers(directory: str) -> None:
         raise _unusable(directory, error) from error
     if mode & stat.S_IWOTH:
         raise exception.InvalidConfiguration(
-            f"everybody can write to {directory}, and so decide who is trusted"
+            f"{directory} is world-writable: any user could add a trusted signer"
         )
 
 
 def _unusable(path: str, error: OSError) -> exception.InvalidConfiguration:
     return exception.InvalidConfiguration(
-        f"{path} cannot be read: {error.strerror}",
-        hint="see certificates in [os_acc_bitstreams]",
+        f"cannot read {path}: {error.strerror}",
+        hint="check certificates in [os_acc_bitstreams]",
     )

@@ -84,7 +84,7 @@ class Directory:
                 fd = _open(directory, name)
             except (OSError, _Unusable) as error:
                 raise exception.ImageNotFound(
-                    f"the file of image {image} in {self._path} is gone: {error}"
+                    f"cannot open the file of image {image} in {self._path}: {error}"
                 ) from error
         with open(fd, "rb", buffering=0) as file:
             file.seek(offset)
@@ -96,13 +96,13 @@ class Directory:
         if not found:
             raise exception.ImageNotFound(
                 f"no image in {self._path} has the id {exception.show(image_id)}",
-                hint="beside each file there has to be a .json with its id",
+                hint="put a .json file with the image's id beside each file",
             )
         if len(found) > 1:
             files = ", ".join(each.file for each in found)
             raise exception.ImageUnusable(
                 f"several files in {self._path} have the id {wanted}: {files}",
-                hint="give each file an id of its own",
+                hint="give each file a different id",
                 reason=exception.ImageReason.AMBIGUOUS,
             )
         return found[0]
@@ -125,17 +125,16 @@ class Directory:
             directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise exception.ServiceUnavailable(
-                f"the images in {self._path} cannot be read: {error.strerror}",
-                hint="see [os_acc_bitstreams] directory",
+                f"cannot read the images in {self._path}: {error.strerror}",
+                hint="check [os_acc_bitstreams] directory",
                 service=exception.ServiceType.IMAGE,
                 reason=exception.OutageReason.LOCAL_SOURCE,
             ) from error
         try:
             if os.fstat(directory).st_mode & stat.S_IWOTH:
                 raise exception.InvalidConfiguration(
-                    f"everybody can write to {self._path}, and so decide what FPGAs"
-                    " are programmed with",
-                    hint=f"chmod o-w {self._path}",
+                    f"{self._path} is world-writable: any user could add a bitstream",
+                    hint=f"run 'chmod o-w {self._path}'",
                 )
             yield directory
         finally:
@@ -174,7 +173,7 @@ class _Data:
                 piece = os.read(self._fd, _PIECE)
             except OSError as error:
                 raise exception.ServiceUnavailable(
-                    f"{self._path} cannot be read: {error.strerror}",
+                    f"cannot read {self._path}: {error.strerror}",
                     service=exception.ServiceType.IMAGE,
                     reason=exception.OutageReason.LOCAL_SOURCE,
                 ) from error
@@ -200,7 +199,7 @@ def _open(directory: int, name: str) -> int:
     if stat.S_ISREG(mode) and not mode & stat.S_IWOTH:
         return fd
     os.close(fd)
-    what = "everybody can write to it" if stat.S_ISREG(mode) else "it is no file"
+    what = "it is world-writable" if stat.S_ISREG(mode) else "it is not a regular file"
     raise _Unusable(what)
 
 
@@ -208,7 +207,7 @@ def _read_image(directory: int, file: str) -> Image:
     with open(_open(directory, file + _SUFFIX), "rb") as properties:
         text = properties.read(_MOST_PROPERTIES + 1)
     if len(text) > _MOST_PROPERTIES:
-        raise _Unusable(f"its properties are more than {_MOST_PROPERTIES} bytes")
+        raise _Unusable(f"its properties have more than {_MOST_PROPERTIES} bytes")
     fd = _open(directory, file)
     try:
         size = os.fstat(fd).st_size
@@ -223,7 +222,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _Unusable(f"its properties are not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise _Unusable("its properties are not one JSON object")
+        raise _Unusable("its properties are not a JSON object")
     # Glance uses null for absent fields.
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -233,7 +232,7 @@ def _image(fields: dict[str, Any], file: str, size: int) -> Image:
         fields.pop(name, None)
     tags = fields.pop("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _Unusable("its tags are not a list of texts")
+        raise _Unusable("its tags are not a list of strings")
     hidden = fields.pop("os_hidden", False)
     if not isinstance(hidden, bool):
         raise _Unusable("its os_hidden is neither true nor false")
@@ -241,11 +240,11 @@ def _image(fields: dict[str, Any], file: str, size: int) -> Image:
     for name, value in fields.items():
         if not isinstance(value, str) or not exception.is_encodable(name + value):
             raise _Unusable(
-                f"its {exception.show(name)} is {exception.show(value)}, no text"
+                f"its {exception.show(name)} is {exception.show(value)}, not text"
             )
     image_id = canonical_uuid(fields.pop("id", ""))
     if image_id is None:
-        raise _Unusable("its id is not a uuid")
+        raise _Unusable("its id is not a UUID")
     return Image(
         id=image_id,
         name=fields.pop("name"),

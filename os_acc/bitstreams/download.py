@@ -158,25 +158,25 @@ class _Arriving:
         found = self.hashing.hexdigest()
         if found != self.digest.value:
             raise exception.ImageUnusable(
-                f"image {self.image} has another hash than its bytes:"
-                f" {self.digest} is said, {found} is true",
+                f"the data of image {self.image} do not match its hash: "
+                f"expected {self.digest}, computed {found}",
                 reason=exception.ImageReason.INVALID,
             )
 
     def too_short(self) -> exception.ImageUnusable:
         """Return the error for a truncated image."""
         return exception.ImageUnusable(
-            f"no more than {self.done} bytes of {self.image.size} can be had of image"
-            f" {self.image}",
-            hint="some of its data are lost where the images are: upload it anew",
+            f"image {self.image} is truncated: the source sends "
+            f"{self.done} of {self.image.size} bytes",
+            hint="upload it again: the source has lost part of its data",
             reason=exception.ImageReason.INVALID,
         )
 
     def late(self) -> exception.ServiceUnavailable:
         """Return the error for a download that did not end in time."""
         return exception.ServiceUnavailable(
-            f"image {self.image} was not here in time: {self.done} bytes of"
-            f" {self.image.size}",
-            hint="see the Image service's log, or give [os_acc] plug_timeout more",
+            f"image {self.image} was not downloaded in time: {self.done} "
+            f"of {self.image.size} bytes",
+            hint="see the log of the Image service, or raise [os_acc] plug_timeout",
             service=exception.ServiceType.IMAGE,
         )

@@ -72,7 +72,9 @@ def read_gbs(file: BinaryIO, size: int) -> Header:
         _gbs_invalid(f"claims {length} bytes of metadata; it may have 1 to {_LONGEST}")
     offset = len(GUID) + _LENGTH.size + length
     if offset > size:
-        _gbs_invalid(f"claims {length} bytes of metadata, and has {size} in all")
+        _gbs_invalid(
+            f"claims {length} bytes of metadata, but has {size} bytes in total"
+        )
     metadata = _metadata(exactly(file, length))
     version = _member(metadata, "version", int)
     if version not in _VERSIONS:
@@ -92,7 +94,7 @@ def read_gbs(file: BinaryIO, size: int) -> Header:
 def _functions(image: Mapping[str, object]) -> tuple[str, ...]:
     clusters = _member(image, "accelerator-clusters", list)
     if not clusters:
-        _gbs_invalid("implements nothing: its accelerator-clusters are empty")
+        _gbs_invalid("implements no function: its accelerator-clusters are empty")
     found: dict[str, None] = {}
     for cluster in clusters:
         if not isinstance(cluster, dict):
@@ -110,12 +112,12 @@ def _metadata(raw: bytes) -> Mapping[str, object]:
     # RecursionError: too deep nesting.
     except (ValueError, RecursionError) as error:
         raise exception.ImageUnusable(
-            "the metadata of the green bitstream is no JSON: "
+            "the metadata of the green bitstream are not JSON: "
             f"{exception.show(str(error))}",
             reason=exception.ImageReason.INVALID,
         ) from error
     if not isinstance(found, dict):
-        _gbs_invalid(f"has {exception.show(found)} for metadata")
+        _gbs_invalid(f"has {exception.show(found)} as its metadata, not an object")
     return found
 
 
@@ -124,7 +126,7 @@ def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     # a value that was not checked here.
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return found
 
 
@@ -132,7 +134,7 @@ def _member(within: Mapping[str, object], key: str, kind: type[_T]) -> _T:
     found = within.get(key)
     # isinstance() would accept a bool as an int.
     if type(found) is not kind:
-        _gbs_invalid(f"has {exception.show(found)} for {key}")
+        _gbs_invalid(f"has the invalid value {exception.show(found)} for {key}")
     return found
 
 
@@ -179,17 +181,17 @@ def read_xclbin(file: BinaryIO, size: int) -> Header:
         a card's flash.
     """
     if size < _HEAD.size:
-        _xclbin_invalid(f"has {size} bytes, less than its head")
+        _xclbin_invalid(f"has {size} bytes, less than its header")
     file.seek(0)
     fields = _HEAD.unpack(exactly(file, _HEAD.size))
     length, major, mode = fields[5], fields[9], fields[11]
     interface, own, count = fields[13], fields[15], fields[17]
     if length != size:
-        _xclbin_invalid(f"claims {length} bytes, and has {size}")
+        _xclbin_invalid(f"claims {length} bytes, but has {size}")
     if major != 2:
-        _xclbin_invalid(f"is of version {major}; 2 is known")
+        _xclbin_invalid(f"has version {major}; only version 2 is supported")
     if mode not in _MODES:
-        _xclbin_invalid(f"is of mode {mode}, not one to program a card with")
+        _xclbin_invalid(f"has mode {mode}, which does not program a card")
     if not 1 <= count <= _MOST_SECTIONS:
         _xclbin_invalid(f"has {count} sections; it may have 1 to {_MOST_SECTIONS}")
     _check_sections(exactly(file, count * _SECTION.size), size)
@@ -211,11 +213,13 @@ def _check_sections(table: bytes, size: int) -> None:
                 f"has a section {_OF_A_SHELL[kind]}: it is for a card's flash"
             )
         if offset + length > size:
-            _xclbin_invalid(f"has a section of kind {kind} that ends behind the file")
+            _xclbin_invalid(
+                f"has a section of kind {kind} that ends beyond the end of the file"
+            )
         if kind in (_BITSTREAM, _PDI, _PARTIAL_PDI) and length:
             bitstreams += 1
     if not bitstreams:
-        _xclbin_invalid("has no bitstream in it")
+        _xclbin_invalid("contains no bitstream")
 
 
 def _xclbin_invalid(what: str) -> NoReturn:
@@ -228,10 +232,18 @@ _MAGIC: Final = 16
 _LEGACY_GBS: Final = struct.pack("<I", MAGIC_NUMBER)
 #: Files that are mistaken for bitstreams, and that no hardware accepts.
 _NO_BITSTREAMS: Final = (
-    (_LEGACY_GBS, "a green bitstream without metadata", "package it with OPAE's tools"),
+    (
+        _LEGACY_GBS,
+        "a green bitstream without metadata",
+        "package it with OPAE's packager",
+    ),
     (b"xclbin", "an xclbin of an old format", "migrate it with xclbinutil"),
-    (b"\x7fELF", "an ELF file, as an .aocx is", "upload the bitstream in it"),
-    (b"PK\x03\x04", "a zip archive", "upload the bitstream in it"),
+    (
+        b"\x7fELF",
+        "an ELF file, such as an .aocx",
+        "extract the bitstream and upload it",
+    ),
+    (b"PK\x03\x04", "a zip archive", "extract the bitstream and upload it"),
     (b"\x1f\x8b", "compressed by gzip", "upload it uncompressed"),
     (b"\xfd7zXZ\0", "compressed by xz", "upload it uncompressed"),
     (b"QFI\xfb", "a disk image of QEMU's (qcow2)", ""),
@@ -278,7 +290,7 @@ def check(header: Header, image: Image, region: Region) -> None:
     """
     if region.interface_id is None:
         raise exception.RegionUnusable(
-            f"{region} does not say what a bitstream for it has to be built for",
+            f"{region} has no interface id, so that no bitstream can be matched to it",
             reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     _check_interface(header, image, region, region.interface_id)
@@ -291,23 +303,24 @@ def _check_interface(header: Header, image: Image, region: Region, wanted: str) 
     if header.interface_id is None:
         if claimed is None:
             raise exception.ImageUnusable(
-                f"nothing says what image {properties.title(image)} is built for: its "
-                f"file does not, and it has no property {properties.REGION_NAMES[0]}",
-                hint=f"set that to {wanted} if it is built for {region}",
+                f"image {properties.title(image)} does not state its region: "
+                "neither its file does, nor a property "
+                f"{properties.REGION_NAMES[0]}",
+                hint=f"set the property to {wanted} if the image is built for {region}",
                 reason=exception.ImageReason.MISMATCH,
             )
     elif claimed not in (None, header.interface_id):
         raise exception.ImageUnusable(
-            f"image {properties.title(image)} is built for {header.interface_id} by "
-            f"its file, and for {exception.show(claimed)} by its properties",
+            f"the file of image {properties.title(image)} states the "
+            f"region {header.interface_id}, but its properties state "
+            f"{exception.show(claimed)}",
             reason=exception.ImageReason.INVALID,
         )
     built_for = header.interface_id or claimed
     if built_for != wanted:
         raise exception.ImageUnusable(
             f"image {properties.title(image)} is built for "
-            f"{exception.show(built_for)}, and {region} takes what is built for "
-            f"{wanted}",
+            f"{exception.show(built_for)}, but {region} requires {wanted}",
             reason=exception.ImageReason.MISMATCH,
         )
 
@@ -318,9 +331,9 @@ def _check_functions(header: Header, image: Image) -> None:
     for claimed in properties.function_ids(image):
         if claimed not in header.function_ids:
             raise exception.ImageUnusable(
-                f"image {properties.title(image)} implements "
-                f"{', '.join(header.function_ids)} by its file, and "
-                f"{exception.show(claimed)} by its properties",
+                f"the file of image {properties.title(image)} implements "
+                f"{', '.join(header.function_ids)}, but its properties state "
+                f"{exception.show(claimed)}",
                 reason=exception.ImageReason.INVALID,
             )
 
@@ -329,7 +342,7 @@ def _check_payload(header: Header, image: Image) -> None:
     title, size = properties.title(image), header.payload_size
     if size <= 0:
         raise exception.ImageUnusable(
-            f"image {title} has nothing for the hardware",
+            f"image {title} has an empty payload",
             reason=exception.ImageReason.INVALID,
         )
     # The following limits are DFL's (drivers/fpga/dfl-fme-pr.c); the vendor's tool
@@ -340,13 +353,13 @@ def _check_payload(header: Header, image: Image) -> None:
         # The kernel would fill up the last word with its own memory: the hardware
         # would get unverified bytes.
         raise exception.ImageUnusable(
-            f"image {title} has {size} bytes for the hardware, which takes words of 4",
-            hint="it is cut off, or was packaged from a file that was",
+            f"the payload of image {title} has {size} bytes, not a multiple of 4",
+            hint="it is truncated, or was packaged from a truncated file",
             reason=exception.ImageReason.INVALID,
         )
     if size > _LARGEST_PAYLOAD:
         raise exception.ImageUnusable(
-            f"image {title} has {size} bytes for the hardware, more than the "
-            f"{_LARGEST_PAYLOAD} that the kernel takes",
+            f"the payload of image {title} has {size} bytes; the kernel "
+            f"accepts at most {_LARGEST_PAYLOAD}",
             reason=exception.ImageReason.INVALID,
         )

@@ -88,7 +88,7 @@ def choose(
     """
     if region.interface_id is None:
         raise exception.RegionUnusable(
-            f"{region} does not say what a bitstream for it has to be built for",
+            f"{region} has no interface id, so that no bitstream can be matched to it",
             reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     found = [
@@ -101,7 +101,7 @@ def choose(
         return fitting[0].image
     if fitting:
         raise exception.ImageUnusable(
-            f"{len(fitting)} images have {wish} and fit {region}: {_listed(fitting)}",
+            f"{len(fitting)} images match {wish} and fit {region}: {_listed(fitting)}",
             reason=exception.ImageReason.AMBIGUOUS,
         )
     raise _none(wish, region, found)
@@ -144,7 +144,8 @@ def merged(
             ours, theirs = getattr(flavor, field.name), getattr(wish, field.name)
             if ours and theirs and ours != theirs:
                 raise exception.InvalidExtraSpec(
-                    f"the flavor asks for {flavor}, and the instance's image for {wish}"
+                    f"the flavor requests {flavor}, but the instance's image "
+                    f"requests {wish}"
                 )
     return flavor
 
@@ -171,8 +172,8 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
             agrees = not names or wish.function_name in names
         if not agrees:
             raise exception.InvalidExtraSpec(
-                f"image {properties.title(image)} was chosen, and the instance's image "
-                f"asks for {wish}"
+                f"image {properties.title(image)} was selected, but the "
+                f"instance's image requests {wish}"
             )
 
 
@@ -212,7 +213,7 @@ def _judged(
     # An ID identifies one image. A search also finds VM images, which have the
     # same properties to request a bitstream.
     if not wish.bitstream_id and properties.TAG not in image.tags:
-        refused = (f"it has no tag {properties.TAG}", *refused)
+        refused = (f"it lacks the tag {properties.TAG}", *refused)
     differs = tuple(_differences(image, region))
     return _Found(image, refused, differs, policy.is_shown(image, rules))
 
@@ -234,7 +235,7 @@ def _differences(image: Image, region: Region) -> Iterator[str]:
 def _none(wish: BitstreamRequest, region: Region, found: Sequence[_Found]) -> Exception:
     if not found:
         return exception.ImageNotFound(
-            f"no image has {wish}", hint=_what_it_takes(wish)
+            f"no image matches {wish}", hint=_what_it_takes(wish)
         )
     listed = _listed(found)
     if not all(each.is_shown for each in found):
@@ -242,30 +243,32 @@ def _none(wish: BitstreamRequest, region: Region, found: Sequence[_Found]) -> Ex
         LOG.info("images of %s for %s: %s", wish, region, "; ".join(_first(found)))
     if any(not each.refused for each in found):
         return exception.ImageUnusable(
-            f"no image that has {wish} fits {region}, which is "
-            f"{region.interface_id} of {region.identity}: {listed}",
+            f"no image that matches {wish} fits {region} (interface "
+            f"{region.interface_id} of {region.identity}): {listed}",
             reason=exception.ImageReason.MISMATCH,
         )
     if wish.bitstream_id:
         return exception.ImageRefused(
-            f"no image may be programmed into {region} of those that have {wish}: "
-            f"{listed}"
+            f"no image that matches {wish} may be programmed into {region}: {listed}"
         )
     return exception.ImageNotFound(
-        f"no image that has {wish} may be programmed into {region}: {listed}",
+        f"no image that matches {wish} may be programmed into {region}: {listed}",
         hint=exception.ImageRefused.default_hint,
     )
 
 
 def _what_it_takes(wish: BitstreamRequest) -> str:
     if wish.bitstream_id or wish.bitstream_name:
-        return "it may be one that os_acc is not shown"
+        return "the image may exist but not be visible to os_acc"
     names = (
         properties.FUNCTION_ID_NAMES
         if wish.function_id
         else properties.FUNCTION_NAME_NAMES
     )
-    return f"an image has it by a property {names[0]} and the tag {properties.TAG}"
+    return (
+        f"the image needs a property {names[0]} with this value, and "
+        f"the tag {properties.TAG}"
+    )
 
 
 def _listed(found: Sequence[_Found]) -> str:
@@ -274,7 +277,7 @@ def _listed(found: Sequence[_Found]) -> str:
     if (more := len(shown) - len(told)) > 0:
         told.append(f"and {more} more")
     if (others := len(found) - len(shown)) > 0:
-        told.append(f"not public, nor of a project that is allowed: {others}")
+        told.append(f"neither public nor of an allowed project: {others}")
     return "; ".join(told)
 
 

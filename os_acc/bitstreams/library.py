@@ -166,12 +166,12 @@ class Library:
             if self._unseen is options.InvisibleImage.REFUSED:
                 raise
             # The host may not use bitstreams at all.
-            LOG.debug("not reading the image of instance %s: %s", instance, error)
+            LOG.debug("the image of instance %s is not read: %s", instance, error)
         except exception.ImageNotFound as error:
             if self._unseen is options.InvisibleImage.REFUSED:
                 raise exception.ImageNotFound(
-                    f"image {image_id} of instance {instance} is not to be seen, so "
-                    f"nobody knows what it asks for: {error.message}",
+                    f"cannot read image {image_id} of instance {instance}; its "
+                    f"bitstream request is unknown: {error.message}",
                     hint="give os_acc the credentials of an administrator, or set "
                     f"instance_images in [{options.GROUP.name}] to ignore",
                 ) from error

@@ -101,7 +101,7 @@ def check_file(header: Header, image: Image, rules: ImagePolicy) -> None:
         raise exception.ImageRefused(
             f"image {properties.title(image)} may not be programmed: its file is "
             f"{header.format.value}, not {_any_of(allowed)}",
-            hint=f"see file_formats in [{options.GROUP.name}]",
+            hint=f"check file_formats in [{options.GROUP.name}]",
         )
 
 
@@ -128,18 +128,21 @@ def _state(image: Image) -> Iterator[str]:
 def _right(image: Image, rules: ImagePolicy) -> Iterator[str]:
     if image.owner in rules.projects:
         return
-    whose = f"project {exception.show(image.owner)} of its owner is not allowed"
+    whose = f"its owner's project {exception.show(image.owner)} is not allowed"
     if image.visibility != "public":
-        yield f"{whose}, and it is {exception.show(image.visibility)}, not public"
+        yield (
+            f"{whose}, and its visibility is "
+            f"{exception.show(image.visibility)}, not public"
+        )
     elif not rules.public:
-        yield f"{whose}, and being public is not enough"
+        yield f"{whose}, and allow_public is off"
 
 
 def _data(image: Image, rules: ImagePolicy) -> Iterator[str]:
     if not image.size:
-        yield "it has no data" if image.size == 0 else "its size is not known"
+        yield "it has no data" if image.size == 0 else "its size is unknown"
     elif image.size > rules.max_size:
-        yield f"it has {image.size} bytes, more than {rules.max_size}"
+        yield (f"it has {image.size} bytes, more than the limit of {rules.max_size}")
     for what, value, allowed in (
         ("disk format", image.disk_format, rules.disk_formats),
         ("container format", image.container_format, rules.container_formats),
@@ -159,4 +162,4 @@ def _data(image: Image, rules: ImagePolicy) -> Iterator[str]:
 
 
 def _any_of(allowed: frozenset[str] | list[str]) -> str:
-    return " or ".join(sorted(allowed)) or "any: none is allowed"
+    return " or ".join(sorted(allowed)) or "any other: none is allowed"

@@ -55,14 +55,15 @@ def verify(image: Image, file: BinaryIO, certificates: str, deadline: float) -> 
         hashed.update(piece)
     if hashed.hexdigest() != digest.value:
         raise exception.ImageUnusable(
-            f"the file is not that of image {properties.title(image)}: its "
-            f"{digest.algorithm} is {hashed.hexdigest()}, not {digest.value}",
+            f"the file is not the one of image {properties.title(image)}: "
+            f"its {digest.algorithm} is {hashed.hexdigest()}, not "
+            f"{digest.value}",
             reason=exception.ImageReason.INVALID,
         )
     try:
         verifier.verify()
     except InvalidSignature as error:
-        raise _invalid(image, "is not that of its file") from error
+        raise _invalid(image, "does not match its file") from error
 
 
 def _verifier(image: Image, certificates: str) -> _Verifier:
@@ -71,14 +72,15 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
 
     from os_acc.bitstreams.certificates import trusted
 
-    told = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
-    if not all(told):
+    parts = [image.properties.get(name, "") for name in policy.SIGNATURE_PROPERTIES]
+    if not all(parts):
         raise _invalid(image, "is missing")
-    text, method, kind, certificate = told
+    text, method, kind, certificate = parts
     certificate_id = canonical_uuid(certificate)
     if certificate_id is None:
         raise _invalid(
-            image, f"names certificate {exception.show(certificate)}, no UUID"
+            image,
+            f"names certificate {exception.show(certificate)}, which is not a UUID",
         )
     key = _key(image, kind, trusted(certificates, certificate_id))
     try:
@@ -86,15 +88,13 @@ def _verifier(image: Image, certificates: str) -> _Verifier:
         hash_method = signature_utils.get_hash_method(method)
         key_type = signature_utils.SignatureKeyType.lookup(kind)
         if not isinstance(key, key_type.public_key_type):
-            raise _invalid(image, f"is of {kind}, and the certificate's key is not")
+            raise _invalid(image, f"is of {kind}, but the certificate's key is not")
         verifier: _Verifier | None = key_type.create_verifier(
             signature, hash_method, key
         )
     # ValueError: cursive does not catch the error of invalid base64.
     except (cursive.SignatureVerificationError, ValueError) as error:
-        raise _invalid(
-            image, f"cannot be used: {exception.show(str(error))}"
-        ) from error
+        raise _invalid(image, f"is invalid: {exception.show(str(error))}") from error
     if verifier is None:
         raise _invalid(image, "is empty")
     return verifier
@@ -117,6 +117,6 @@ def _key(image: Image, kind: str, certificate: x509.Certificate) -> object:
 def _invalid(image: Image, what: str) -> exception.ImageUnusable:
     return exception.ImageUnusable(
         f"the signature of image {properties.title(image)} {what}",
-        hint="sign it anew; it was not programmed",
+        hint="sign the image again; it was not programmed",
         reason=exception.ImageReason.INVALID,
     )

@@ -56,7 +56,7 @@ class ServiceClient:
         about: str,
         deadline: float,
         refused: Callable[[Response], exception.OsAccError | None] = _not_judged,
-        **told: Any,
+        **arguments: Any,
     ) -> _T:
         """Send a request and return the parsed response.
 
@@ -65,7 +65,7 @@ class ServiceClient:
         :param about: the operation, for messages: "list the device profiles".
         :param refused: returns the error for a rejected request; None stands for
             an invalid request.
-        :param told: further arguments of keystoneauth1's adapter.
+        :param arguments: further arguments of keystoneauth1's adapter.
         :raises InvalidConfiguration: the service rejects the credentials, or the
             endpoint is wrong.
         :raises OsAccError: the service does not answer, or rejects the request.
@@ -78,7 +78,7 @@ class ServiceClient:
 
         def question() -> _T:
             # raise_exc=False: the exceptions of keystoneauth1 come from Keystone alone.
-            answer = adapter.request(path, method, raise_exc=False, **told)
+            answer = adapter.request(path, method, raise_exc=False, **arguments)
             return take(self._checked(answer, about, refused))
 
         raised = (ksa.ClientException, OSError, *errors.NOT_THEIRS, _Failing)
@@ -119,17 +119,17 @@ class ServiceClient:
         status = answer.status_code
         if status < 300:
             return answer
-        told = responses.refusal(answer)
+        detail = responses.refusal(answer)
         if _may_pass(status) or status == 401:
-            raise _Failing(told)
+            raise _Failing(detail)
         raise refused(answer) or exception.InvalidConfiguration(
-            f"cannot {about}: {told}", hint=self._endpoint
+            f"cannot {about}: {detail}", hint=self._endpoint
         )
 
     @property
     def _endpoint(self) -> str:
         group = self._service.group.name
-        return f"see endpoint_override and the catalogue's entry for [{group}]"
+        return f"check endpoint_override in [{group}] and the service catalog"
 
     def _translated(
         self, error: Exception, code: int | None, about: str, deadline: float
@@ -137,47 +137,50 @@ class ServiceClient:
         from os_acc.rest import errors
 
         service = self._service
-        told = f"{about}: {errors.told(error)}"
+        detail = errors.summary(error)
         if time.monotonic() >= deadline:
             return exception.ServiceUnavailable(
-                f"{service.name} did not answer in time to {told}",
+                f"cannot {about}: {service.name} did not answer in time: {detail}",
                 service=service.service_type,
-                hint=f"raise {service.patience} if this is usual",
+                hint=f"check the load of {service.name}, or raise {service.patience}",
             )
         if errors.is_connection(error):
             return exception.ServiceUnavailable(
-                f"cannot reach {service.name} to {told}",
+                f"cannot reach {service.name} to {about}: {detail}",
                 service=service.service_type,
-                hint=f"see that Keystone and {service.name} run",
+                hint=f"check that Keystone and {service.name} run, and the network "
+                "to them",
             )
         if code == 401:
             return exception.InvalidConfiguration(
-                f"the credentials are refused to {told}",
-                hint="see auth_type, auth_url and what else it needs in "
+                f"cannot {about}: the credentials are rejected: {detail}",
+                hint="check auth_type, auth_url and the credentials in "
                 f"[{service.group.name}]",
             )
         if isinstance(error, _Failing):
             return service.failing(
-                f"{service.name} cannot answer to {told}",
+                f"cannot {about}: {service.name} failed: {detail}",
                 service=service.service_type,
-                hint="its own log says more",
+                hint=f"see the log of {service.name}",
             )
         if code is not None and _may_pass(code):
             return exception.ServiceUnavailable(
-                f"Keystone cannot answer to {told}",
+                f"cannot {about}: Keystone failed: {detail}",
                 service=service.service_type,
-                hint="its own log says more",
+                hint="see the log of Keystone",
             )
         if isinstance(error, errors.ResponseUnread):
             return exception.ServiceUnavailable(
-                f"cannot read the answer to {told}",
+                f"cannot {about}: the response cannot be read: {detail}",
                 service=service.service_type,
-                hint=f"see {service.name}, and what is between it and this host",
+                hint=f"check {service.name}, and the proxies between it and this host",
             )
         if hint := errors.where_to_look(error, service.group.name):
-            return exception.InvalidConfiguration(f"cannot {told}", hint=hint)
+            return exception.InvalidConfiguration(
+                f"cannot {about}: {detail}", hint=hint
+            )
         return exception.InvalidConfiguration(
-            f"what answers to {about} is not {service.name}: {errors.told(error)}",
+            f"cannot {about}: the response is not from {service.name}: {detail}",
             hint=self._endpoint,
         )
 

@@ -60,7 +60,7 @@ def is_certificate(error: BaseException) -> bool:
     return any(isinstance(cause, _CERTIFICATES) for cause in chain(error))
 
 
-def told(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """Return the first line of an exception's message, or its class name."""
     first = str(error).strip().partition("\n")[0]
     return first or type(error).__name__
@@ -72,17 +72,17 @@ def where_to_look(error: BaseException, group: str) -> str:
     :param group: the name of the service's option group.
     """
     if is_certificate(error):
-        return f"see cafile, certfile and keyfile in [{group}]"
+        return f"check cafile, certfile and keyfile in [{group}]"
     if isinstance(error, ksa.CatalogException):
         return (
-            f"see region_name, valid_interfaces and service_type in "
+            "check region_name, valid_interfaces and service_type in "
             f"[{group}], or set endpoint_override"
         )
     if isinstance(error, ksa.ClientException):
-        return f"see auth_type, auth_url and what else it needs in [{group}]"
+        return f"check auth_type, auth_url and the credentials in [{group}]"
     # requests.JSONDecodeError is both: a server answered, but not with JSON.
     if isinstance(error, OSError) and not isinstance(error, ValueError):
-        return f"see cafile, certfile and keyfile in [{group}]"
+        return f"check cafile, certfile and keyfile in [{group}]"
     return ""
 
 

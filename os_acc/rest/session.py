@@ -50,8 +50,8 @@ def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
             raise exception.InvalidConfiguration(
                 f"[{group_name}] auth_type is not set",
                 reason=exception.ConfigurationReason.NOT_CONFIGURED,
-                hint="set it with the rest of the credentials, or auth_section to "
-                "a section that has them, such as placement",
+                hint="set it and the other credentials, or set auth_section to a "
+                "section with credentials, such as placement",
             )
         session = loading.load_session_from_conf_options(
             conf, group_name, session=_http(group)
@@ -65,7 +65,7 @@ def access(conf: cfg.ConfigOpts, service: Service) -> ServiceAccess:
     except (cfg.Error, ksa.ClientException, TypeError, ValueError, OSError) as error:
         raise exception.InvalidConfiguration(
             f"[{group_name}] cannot be used: {error}",
-            hint="its options are keystoneauth1's",
+            hint="see the documentation of keystoneauth1's options",
         ) from error
     return ServiceAccess(session, auth, where, retries)
 
@@ -74,7 +74,7 @@ def _check_timeout(group_name: str, seconds: float | None) -> None:
     if seconds is not None and not seconds > 0:
         raise exception.InvalidConfiguration(
             f"[{group_name}] timeout is {seconds}",
-            hint="it is a number of seconds, or left out",
+            hint="set a number of seconds, or leave it out",
         )
 
 
@@ -126,6 +126,6 @@ def _delay(group_name: str, where: dict[str, Any], name: str) -> float | None:
     if seconds is not None and not seconds >= 0:
         raise exception.InvalidConfiguration(
             f"[{group_name}] {name} is {seconds}",
-            hint="it is a number of seconds, or left out",
+            hint="set a number of seconds, or leave it out",
         )
     return seconds

@@ -50,12 +50,12 @@ class Download:
                 received += len(piece)
                 yield piece
         except OSError as error:
-            told = f"{self._about} ended after {received} bytes: {error}"
-            hint = "what has arrived is not lost where the rest is asked for"
+            message = f"{self._about} ended after {received} bytes: {error}"
+            hint = "a retry resumes the download"
             if errors.is_cut_short(error):
-                raise DownloadInterrupted(told, hint=hint) from error
+                raise DownloadInterrupted(message, hint=hint) from error
             raise exception.ServiceUnavailable(
-                told, service=exception.ServiceType.IMAGE, hint=hint
+                message, service=exception.ServiceType.IMAGE, hint=hint
             ) from error
         promised = _length(self._response)
         if promised is not None and received < promised:
@@ -104,23 +104,25 @@ def _begins(response: requests.Response, image: Image, offset: int) -> int | Non
         return offset if _continues(response, image, offset) else None
     if code == 204:
         raise exception.ImageNotFound(
-            f"image {image} has no data", hint="upload them, or another image"
+            f"image {image} has no data",
+            hint="upload its data, or request another image",
         )
     if code == 403:
         raise exception.ImageNotFound(
-            f"Glance does not let us have the data of image {image}",
-            hint="it is deactivated, or the user in "
-            f"[{GROUP.name}] may not download it: that takes the role member",
+            f"Glance denies access to the data of image {image}",
+            hint=f"it is deactivated, or the user in [{GROUP.name}] lacks the role "
+            "member",
         )
     if code == 404:
-        raise exception.ImageNotFound(f"image {image} is gone")
+        raise exception.ImageNotFound(f"image {image} has been deleted")
     if code >= 400:
         errors.check(response)
     if code != 200 or _encoded(response):
         raise exception.ServiceUnavailable(
-            f"the answer for the data of image {image.id} is of no use: "
-            f"HTTP {code}, {response.headers.get('Content-Encoding', 'not')} encoded",
-            hint="see what is between this host and Glance",
+            f"cannot use the response for the data of image {image.id}: "
+            f"HTTP {code}, "
+            f"{response.headers.get('Content-Encoding', 'not')} encoded",
+            hint="check the proxies between this host and Glance",
             service=exception.ServiceType.IMAGE,
         )
     return 0
@@ -128,11 +130,11 @@ def _begins(response: requests.Response, image: Image, offset: int) -> int | Non
 
 def _continues(response: requests.Response, image: Image, offset: int) -> bool:
     """Return whether the response is the complete rest of the same file."""
-    told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if told is None or _encoded(response) or int(told[1]) != offset:
+    served = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if served is None or _encoded(response) or int(served[1]) != offset:
         return False
-    total = image.size if told[3] == "*" else int(told[3])
-    return total == image.size and (total is None or int(told[2]) == total - 1)
+    total = image.size if served[3] == "*" else int(served[3])
+    return total == image.size and (total is None or int(served[2]) == total - 1)
 
 
 def _encoded(response: requests.Response) -> bool:
@@ -140,5 +142,5 @@ def _encoded(response: requests.Response) -> bool:
 
 
 def _length(response: requests.Response) -> int | None:
-    told = response.headers.get("Content-Length", "")
-    return int(told) if _LENGTH.fullmatch(told) else None
+    length = response.headers.get("Content-Length", "")
+    return int(length) if _LENGTH.fullmatch(length) else None

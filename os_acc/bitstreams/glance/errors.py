@@ -66,66 +66,71 @@ def translated(
     :param code: the status of the last response, if there is one.
     :param about: the requested object: "image <id>", "the images".
     """
-    told = f"{about}: {errors.told(error)}"
+    detail = errors.summary(error)
     if time.monotonic() >= deadline:
         return exception.ServiceUnavailable(
-            f"Glance did not answer in time for {told}",
-            hint="raise the operation's own timeout if this is usual",
+            f"cannot get {about}: Glance did not answer in time: {detail}",
+            hint="check the load of Glance, or raise the operation's own timeout",
             service=exception.ServiceType.IMAGE,
         )
     if is_connection(error):
         return exception.ServiceUnavailable(
-            f"cannot reach Glance for {told}",
-            hint="see that Keystone and Glance run",
+            f"cannot reach Glance for {about}: {detail}",
+            hint="check that Keystone and Glance run, and the network to them",
             service=exception.ServiceType.IMAGE,
         )
     if any(isinstance(each, errors.ResponseUnread) for each in errors.chain(error)):
         return exception.ServiceUnavailable(
-            f"cannot read the answer for {told}",
-            hint="see Glance, and what is between it and this host",
+            f"cannot get {about}: the response cannot be read: {detail}",
+            hint="check Glance, and the proxies between it and this host",
             service=exception.ServiceType.IMAGE,
         )
     if code is None or code < 400:
-        return _misconfigured(error, told)
-    return _answered(error, code, told)
+        return _misconfigured(error, about, detail)
+    return _answered(error, code, about, detail)
 
 
-def _answered(error: Exception, code: int, told: str) -> exception.OsAccError:
+def _answered(
+    error: Exception, code: int, about: str, detail: str
+) -> exception.OsAccError:
     if code >= 500 or code in (408, 429):
         return exception.ServiceUnavailable(
-            f"the service cannot answer for {told}",
-            hint="its own log says more",
+            f"cannot get {about}: the service failed: {detail}",
+            hint="see the logs of Glance and Keystone",
             service=exception.ServiceType.IMAGE,
         )
     if code == 401:
         return exception.InvalidConfiguration(
-            f"the credentials are refused for {told}",
-            hint=f"see auth_url, user, project and password in [{GROUP.name}]",
+            f"cannot get {about}: the credentials are rejected: {detail}",
+            hint=f"check auth_url, user, project and password in [{GROUP.name}]",
         )
     if code == 403 and isinstance(error, _REFUSED):
         return exception.ImageNotFound(
-            f"Glance does not let us have {told}",
-            hint=f"see the roles of the user in [{GROUP.name}]",
+            f"Glance denies access to {about}: {detail}",
+            hint=f"check the roles of the user in [{GROUP.name}]",
         )
     if code == 404 and isinstance(error, _REFUSED):
         return exception.ImageNotFound(
-            f"Glance has no {told}",
-            hint="it does not exist, or is another project's and neither public "
-            "nor shared with ours",
+            f"Glance has no {about}: {detail}",
+            hint="it does not exist, or another project owns it, and it is "
+            "neither public nor shared with the project in "
+            "[os_acc_glance]",
         )
     return exception.InvalidConfiguration(
-        f"what answers cannot be asked for {told}", hint=_ENDPOINT
+        f"cannot get {about}: the endpoint is not Glance's: {detail}", hint=_ENDPOINT
     )
 
 
-def _misconfigured(error: Exception, told: str) -> exception.InvalidConfiguration:
+def _misconfigured(
+    error: Exception, about: str, detail: str
+) -> exception.InvalidConfiguration:
     hint = errors.where_to_look(error, GROUP.name) or _ENDPOINT
-    return exception.InvalidConfiguration(f"cannot ask for {told}", hint=hint)
+    return exception.InvalidConfiguration(f"cannot get {about}: {detail}", hint=hint)
 
 
 _ENDPOINT = (
-    f"see endpoint_override and auth_url in [{GROUP.name}]: Glance's is the "
-    f"address without a version"
+    f"check endpoint_override and auth_url in [{GROUP.name}]; "
+    "endpoint_override is Glance's URL without a version"
 )
 
 FAILURES = Failures(RAISED, is_connection, translated)

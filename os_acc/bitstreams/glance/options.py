@@ -26,7 +26,7 @@ SERVICE: Final = Service(
     group=GROUP,
     defaults={"service_type": "image", **service.PATIENCE},
     version="v2",
-    spoken="version 2 is spoken, and there is no other",
+    spoken="version 2 is the only one",
     service_type=exception.ServiceType.IMAGE,
 )
 register, list_opts = SERVICE.register, SERVICE.list_opts

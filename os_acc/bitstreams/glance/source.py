@@ -57,8 +57,9 @@ class Glance:
         """
         if not _ID.fullmatch(image_id):
             raise exception.ImageNotFound(
-                f"{exception.show(image_id)} is not the id of an image",
-                hint="Glance's ids are UUIDs; ask for a name as a name",
+                f"{exception.show(image_id)} is not an image id",
+                hint="an id in Glance is a UUID; request an image by its name "
+                "with bitstream_name",
             )
         return self._asked(
             lambda link: _image(link, image_id), f"image {image_id}", deadline
@@ -80,8 +81,8 @@ class Glance:
             if listed > _MOST:
                 raise exception.ServiceUnavailable(
                     f"Glance lists more than {_MOST} images",
-                    hint="those of other projects are not looked at where "
-                    "[os_acc_bitstreams] allow_public is off",
+                    hint="set [os_acc_bitstreams] allow_public to false: images of "
+                    "other projects are then not listed",
                     service=exception.ServiceType.IMAGE,
                 )
             last = page[-1].id if page else last
@@ -138,7 +139,7 @@ def _image(link: GlanceSession, image_id: str) -> Image:
 
     found = image_parser.image(_asked_of(link, f"/v2/images/{image_id}"))
     if found.id.lower() != image_id.lower():
-        raise ResponseMalformed(f"'id' is {found.id}, of another image")
+        raise ResponseMalformed(f"'id' is {found.id}, the id of another image")
     return found
 
 
@@ -158,8 +159,8 @@ def _page(
     except exc.HTTPNotFound as error:
         if last is None:
             raise exception.InvalidConfiguration(
-                "what answers has no list of images",
-                hint=f"see endpoint_override in [{GROUP.name}]",
+                "cannot list the images: the endpoint is not Glance's",
+                hint=f"check endpoint_override in [{GROUP.name}]",
             ) from error
         raise exception.ServiceUnavailable(
             f"image {last} was deleted while the images were listed",

@@ -50,7 +50,7 @@ class Faults:
     :ivar drops: after how many bytes the connection is dropped.
     :ivar ends: after how many bytes the source ends as if that were all.
     :ivar cuts: after how many bytes it ends, and tells that it should not.
-    :ivar refusals: the number of requests that get no answer.
+    :ivar refusals: how many times it cannot be reached.
     """
 
     drops: list[int] = dataclasses.field(default_factory=list)

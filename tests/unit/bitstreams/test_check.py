@@ -71,7 +71,9 @@ def test_a_file_is_what_its_properties_say_or_it_is_not_programmed(
     properties: dict[str, str],
 ) -> None:
     with pytest.raises(
-        ImageUnusable, check=has(reason=ImageReason.INVALID), match="by its properties"
+        ImageUnusable,
+        check=has(reason=ImageReason.INVALID),
+        match="its properties state",
     ):
         formats.check(GBS, image(properties=properties), REGION)
 
@@ -108,7 +110,7 @@ def test_the_hardware_gets_whole_words_of_what_is_in_the_file(
 ) -> None:
     made = image(properties={"region_uuid": REGION_ID})
     with pytest.raises(
-        ImageUnusable, check=has(reason=ImageReason.INVALID), match="for the hardware"
+        ImageUnusable, check=has(reason=ImageReason.INVALID), match="payload"
     ):
         formats.check(dataclasses.replace(header, payload_size=size), made, REGION)
 

@@ -199,7 +199,7 @@ def test_a_directory_that_everybody_can_write_is_no_source(
     place: Path, source: Directory
 ) -> None:
     place.chmod(0o777)
-    with pytest.raises(exception.InvalidConfiguration, match="everybody"):
+    with pytest.raises(exception.InvalidConfiguration, match="world-writable"):
         ids(source)
 
 

@@ -68,7 +68,7 @@ def test_it_is_proved_by_its_own_algorithm(path: Path, algorithm: str) -> None:
     with pytest.raises(
         exception.ImageUnusable,
         check=has(reason=exception.ImageReason.INVALID),
-        match="another hash",
+        match="do not match its hash",
     ):
         fetched(path, place, image_of(CONTENT, **changes))
 
@@ -126,7 +126,7 @@ def test_a_source_that_does_not_is_given_up_at_the_deadline(
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.IMAGE),
-        match="not here in time",
+        match="not downloaded in time",
     ):
         fetched(path, place, seconds=0.05)
 
@@ -144,7 +144,7 @@ def test_what_there_is_no_time_left_to_wait_for_is_given_up_at_once(
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.IMAGE),
-        match=f"{done} bytes of {len(CONTENT)}",
+        match=f"{done} of {len(CONTENT)} bytes",
     ) as late:
         fetched(path, place)
     assert isinstance(late.value.__cause__, exception.ServiceUnavailable)
@@ -162,7 +162,7 @@ def test_a_source_that_never_ends_is_given_up_at_the_deadline(path: Path) -> Non
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.IMAGE),
-        match="not here in time",
+        match="not downloaded in time",
     ):
         fetched(path, place, image_of(CONTENT, size=1 << 60), seconds=0.05)
 
@@ -181,7 +181,7 @@ def test_a_file_that_is_shorter_than_it_should_be_is_refused(
 ) -> None:
     place = Place(CONTENT, resumes=resumes)
     image = image_of(CONTENT, size=len(CONTENT) + 1)
-    message = f"{len(CONTENT)} bytes of {len(CONTENT) + 1}"
+    message = f"sends {len(CONTENT)} of {len(CONTENT) + 1} bytes"
     with pytest.raises(
         exception.ImageUnusable,
         check=has(reason=exception.ImageReason.INVALID),
@@ -197,7 +197,7 @@ def test_a_store_that_has_no_more_of_it_is_not_waited_for(
 ) -> None:
     place = Place(CONTENT, resumes=resumes)
     place.faults.cuts = [at] * 100_000
-    message = f"no more than {at} bytes of {len(CONTENT)}"
+    message = f"sends {at} of {len(CONTENT)} bytes"
     with pytest.raises(
         exception.ImageUnusable,
         check=has(reason=exception.ImageReason.INVALID),

@@ -264,7 +264,7 @@ def test_an_xclbin_need_not_say_what_it_is_built_for() -> None:
     [
         (bitstreams.xclbin(REGION_ID) + b"\0", "claims"),
         (bitstreams.xclbin(REGION_ID)[:-1], "claims"),
-        (bitstreams.xclbin(REGION_ID)[:300], "less than its head"),
+        (bitstreams.xclbin(REGION_ID)[:300], "less than its header"),
         (bitstreams.xclbin(REGION_ID, major=3), "version 3"),
         (bitstreams.xclbin(REGION_ID, mode=4), "mode 4"),
         (bitstreams.xclbin(REGION_ID, b""), "no bitstream"),
@@ -303,7 +303,7 @@ def test_a_table_of_sections_that_ends_with_the_file_is_refused() -> None:
 def test_a_section_behind_the_end_of_the_file_is_refused(place: int) -> None:
     content = bytearray(bitstreams.xclbin(REGION_ID))
     struct.pack_into("<Q", content, place, 2**64 - 1)
-    assert "behind" in refused(bytes(content))
+    assert "beyond the end" in refused(bytes(content))
 
 
 # -- others ------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_no_image_of_that_id(glance: Double, source: Glance) -> None:
 def test_what_is_no_id_never_becomes_an_address(
     glance: Double, source: Glance, text: str
 ) -> None:
-    with pytest.raises(exception.ImageNotFound, match="not the id"):
+    with pytest.raises(exception.ImageNotFound, match="is not an image id"):
         source.image(text, soon())
     assert glance.asked == []
 

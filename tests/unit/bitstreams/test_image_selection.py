@@ -126,7 +126,7 @@ def test_what_a_vms_image_needs_is_no_bitstream(wish: BitstreamRequest) -> None:
     }
     vms = image(1, given, tags=frozenset())
     error = none(exception.ImageNotFound, wish, vms)
-    assert "no tag FPGA" in str(error)
+    assert "lacks the tag FPGA" in str(error)
     bitstream = image(2, given, name="image-1")
     assert chosen(wish, vms, bitstream) == bitstream
 
@@ -338,7 +338,7 @@ def test_of_what_is_others_own_affair_an_error_tells_the_number(
     kind = exception.ImageRefused if wish.bitstream_id else exception.ImageNotFound
     with caplog.at_level(logging.INFO, image_selection.LOG.name):
         error = none(kind, wish, secret)
-    assert "that is allowed: 1" in str(error)
+    assert "of an allowed project: 1" in str(error)
     told = str(error).replace(str(wish), "")
     assert secret.id not in told
     assert secret.name not in told
@@ -352,7 +352,7 @@ def test_others_images_are_counted_beside_those_that_are_shown() -> None:
     found = [image(number, owner=TENANT, visibility="private") for number in (2, 3)]
     error = none(exception.ImageNotFound, BY_FUNCTION, image(1, hidden=True), *found)
     assert image(1).id in str(error)
-    assert "that is allowed: 2" in str(error)
+    assert "of an allowed project: 2" in str(error)
 
 
 @pytest.mark.parametrize("fields", UNFIT.values(), ids=UNFIT)

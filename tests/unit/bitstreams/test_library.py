@@ -179,7 +179,7 @@ def test_no_number_of_tenants_images_stands_in_the_way(cache: Cache) -> None:
     ) as caught:
         made.image_for(wish, REGION, patiently())
     assert OTHER_REGION_ID in str(caught.value)
-    assert "that is allowed: 999" in str(caught.value)
+    assert "of an allowed project: 999" in str(caught.value)
 
 
 def test_an_image_that_is_not_allowed_is_counted(made: Library, place: Place) -> None:
@@ -188,7 +188,7 @@ def test_an_image_that_is_not_allowed_is_counted(made: Library, place: Place) ->
         made.image_for(
             BitstreamRequest(function_id=OTHER_FUNCTION_ID), REGION, patiently()
         )
-    assert "that is allowed: 1" in str(caught.value)
+    assert "of an allowed project: 1" in str(caught.value)
 
 
 def test_any_image_can_be_asked_about(made: Library, place: Place) -> None:

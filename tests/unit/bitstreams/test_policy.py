@@ -90,7 +90,7 @@ def test_a_project_has_to_be_named_exactly(tmp_path: Path, project: str) -> None
         ({"status": "deactivated"}, "deactivated"),
         ({"status": ""}, "status"),
         ({"hidden": True}, "hidden"),
-        ({"size": None}, "size is not known"),
+        ({"size": None}, "size is unknown"),
         ({"size": 0}, "no data"),
         ({"size": 2**30 + 1}, "1073741825"),
         ({"disk_format": "qcow2"}, "disk format is 'qcow2', not raw"),

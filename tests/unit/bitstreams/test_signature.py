@@ -110,12 +110,14 @@ def test_what_a_trusted_key_has_signed_is_good(
     told = signed_image(
         signature=other, signature_hash_method=told, signature_key_type=kind
     )
-    assert "not that of its file" in store.refuses(exception.ImageReason.INVALID, told)
+    assert "does not match its file" in store.refuses(
+        exception.ImageReason.INVALID, told
+    )
 
 
 def test_the_signature_of_another_key_is_not_good(store: Store) -> None:
     store.put(certificate(key("RSA-PSS", 1)))
-    assert "not that of its file" in store.refuses(
+    assert "does not match its file" in store.refuses(
         exception.ImageReason.INVALID, signed_image()
     )
 
@@ -393,7 +395,7 @@ def test_a_file_that_is_no_certificate_is_the_operators_mistake(
     store: Store, content: bytes
 ) -> None:
     store.put(certificate(key("RSA-PSS"))).write_bytes(content)
-    assert "no certificate" in store.refuses(
+    assert "is not a certificate" in store.refuses(
         exception.InvalidConfiguration, signed_image()
     )
 
@@ -409,7 +411,9 @@ def test_a_directory_that_is_not_there_is_the_operators_mistake(tmp_path: Path) 
 def test_a_directory_that_everybody_can_write_to_is_not_believed(store: Store) -> None:
     store.put(certificate(key("RSA-PSS")))
     store.path.chmod(0o777)
-    assert "everybody" in store.refuses(exception.InvalidConfiguration, signed_image())
+    assert "world-writable" in store.refuses(
+        exception.InvalidConfiguration, signed_image()
+    )
 
 
 def test_a_directory_that_cannot_be_listed_is_the_operators_mistake(

@@ -130,7 +130,7 @@ def test_a_wrong_password_fails_with_what_to_look_at(
     ask(console, glance, password="wrong")
     found = only(console, "image source")
     assert found["Result"] == "failed"
-    assert "the credentials are refused" in found["What"]
+    assert "the credentials are rejected" in found["What"]
     assert "[os_acc_glance]" in found["Hint"]
     assert console.run("check").status == 1
 
@@ -140,7 +140,7 @@ def test_a_glance_that_is_down_fails(console: Console, glance: Double) -> None:
     ask(console, glance)
     found = only(console, "image source")
     assert found["Result"] == "failed"
-    assert "cannot answer" in found["What"]
+    assert "the service failed" in found["What"]
 
 
 def test_a_directory_that_answers_passes(console: Console, images: Images) -> None:
@@ -200,7 +200,7 @@ def test_where_nobody_may_sign_each_image_is_refused(
     (signers / f"{SIGNER}.pem").write_text("no certificate")
     strange, nobody = console.checks()["image signers"]
     assert strange["Result"] == "warning"
-    assert "no certificate" in strange["What"]
+    assert "is not a certificate" in strange["What"]
     assert nobody["Result"] == "failed"
     assert "<certificate uuid>.pem" in nobody["Hint"]
 

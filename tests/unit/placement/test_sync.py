@@ -256,7 +256,7 @@ def test_a_list_where_placement_has_a_mapping_is_an_error(double, monkeypatch):
     client = Client(double.config())
     client.version(time.monotonic() + 60)
     monkeypatch.setattr(double, "_answered", lambda *_: (200, {"allocations": []}))
-    with pytest.raises(exception.InvalidConfiguration, match="not Placement"):
+    with pytest.raises(exception.InvalidConfiguration, match="not from Placement"):
         client.allocated(ONE.uuid, time.monotonic() + 60)
 
 
@@ -266,7 +266,7 @@ def test_a_generation_that_is_no_number_is_an_error(double, monkeypatch):
     # JSON as Python reads it knows infinity.
     told = {"resource_provider_generation": float("inf"), "traits": []}
     monkeypatch.setattr(double, "_answered", lambda *_: (200, told))
-    with pytest.raises(exception.InvalidConfiguration, match="not Placement"):
+    with pytest.raises(exception.InvalidConfiguration, match="not from Placement"):
         client.traits(ONE.uuid, time.monotonic() + 60)
 
 

@@ -105,7 +105,7 @@ def test_an_answer_that_may_be_another_one_later(
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.ACCELERATOR),
-        match="cannot answer",
+        match="Cyborg failed",
     ) as error:
         source.profile("fpga-dp1", soon())
     assert error.value.retryable
@@ -145,7 +145,7 @@ def test_a_keystone_that_cannot_answer_now(
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.ACCELERATOR),
-        match="Keystone cannot answer",
+        match="Keystone failed",
     ):
         source.profile("fpga-dp1", soon())
 

@@ -176,7 +176,7 @@ def test_a_nova_that_cannot_answer_now(
     with pytest.raises(
         exception.ServiceUnavailable,
         check=has(service=exception.ServiceType.COMPUTE),
-        match="cannot answer",
+        match="Nova failed",
     ) as error:
         flavors.apply("7", PROPERTIES, PREFIX, soon())
     assert error.value.retryable
@@ -193,7 +193,7 @@ def test_what_answers_for_a_flavor_is_not_nova(
     cloud: Cloud, flavors: Flavors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud, "_specs", lambda *_: (200, {"extra_specs": []}))
-    with pytest.raises(exception.InvalidConfiguration, match="is not Nova"):
+    with pytest.raises(exception.InvalidConfiguration, match="is not from Nova"):
         flavors.apply("7", PROPERTIES, PREFIX, soon())
 
 

@@ -237,8 +237,8 @@ RECORD = {"total": 4, "reserved": 0}
             *("flavor", "/os-extra_specs", {"extra_specs": {"a": 1}}),
             "'extra_specs.a' is 1, not a text",
         ),
-        ("profiles", "/auth/tokens", {"token": []}, "not Cyborg"),
-        ("profiles", "/auth/tokens", {"token": {"expires_at": []}}, "not Cyborg"),
+        ("profiles", "/auth/tokens", {"token": []}, "not from Cyborg"),
+        ("profiles", "/auth/tokens", {"token": {"expires_at": []}}, "not from Cyborg"),
         ("profiles", "/auth/tokens", [], "list the device profiles"),
     ],
 )
