@@ -102,7 +102,7 @@ class Cache:
         :raises StateUnavailable: the cache cannot be used.
         """
         digest = Digest.of(image)
-        with self._told(image):
+        with self._storage_errors(image):
             file = self._pinned(digest, image, deadline)
             if file is None:
                 file = self._obtained(digest, source, image, deadline, progress)
@@ -116,7 +116,7 @@ class Cache:
         :raises ImageUnusable: the image has no hash.
         :raises StateUnavailable: the cache cannot be used.
         """
-        with self._told(image):
+        with self._storage_errors(image):
             file = self._pinned(Digest.of(image), image, deadline)
         with file or contextlib.nullcontext():
             yield file
@@ -126,7 +126,7 @@ class Cache:
 
         :raises StateUnavailable: the cache cannot be read.
         """
-        with self._told():
+        with self._storage_errors():
             return _by_use(cache_files.scan(self.directory).entries)
 
     def survey(self) -> CacheUsage:
@@ -134,7 +134,7 @@ class Cache:
 
         :raises StateUnavailable: the cache cannot be read.
         """
-        with self._told():
+        with self._storage_errors():
             found = cache_files.scan(self.directory)
             taken = sum(each.size for each in found.entries)
             room = self._size
@@ -153,7 +153,7 @@ class Cache:
 
         :raises StateUnavailable: the cache cannot be read.
         """
-        with self._told():
+        with self._storage_errors():
             return cache_files.is_used(self._path(entry.digest))
 
     def prune(self, size: int, deadline: float) -> tuple[CachedImage, ...]:
@@ -164,7 +164,7 @@ class Cache:
         :raises LockTimeout: others changed the cache until the deadline.
         :raises StateUnavailable: the cache cannot be used.
         """
-        with self._told(), self._locks.hold([CACHE_LOCK], deadline):
+        with self._storage_errors(), self._locks.hold([CACHE_LOCK], deadline):
             found = self._swept()
             total = sum(each.size for each in found.entries)
             return tuple(self._evict(found.entries, total - size))
@@ -188,7 +188,10 @@ class Cache:
         :raises StateUnavailable: the cache cannot be used.
         """
         path = self._path(digest)
-        with self._told(), self._locks.hold([bitstream_lock(digest)], deadline):
+        with (
+            self._storage_errors(),
+            self._locks.hold([bitstream_lock(digest)], deadline),
+        ):
             file = cache_files.pin(path, deadline)
             if file is None:
                 return True
@@ -300,7 +303,7 @@ class Cache:
                 yield entry
 
     @contextlib.contextmanager
-    def _told(self, image: Image | None = None) -> Iterator[None]:
+    def _storage_errors(self, image: Image | None = None) -> Iterator[None]:
         """Translate OSError."""
         try:
             yield

@@ -60,7 +60,7 @@ class Directory:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def image(self, image_id: str, deadline: float) -> Image:
         """See :meth:`os_acc.bitstreams.source.ImageSource.image`.
@@ -117,7 +117,7 @@ class Directory:
                 try:
                     yield _Entry(file, _read_image(directory, file))
                 except (OSError, _Unusable) as error:
-                    self._tell(file, str(error))
+                    self._log_skipped(file, str(error))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
@@ -140,9 +140,9 @@ class Directory:
         finally:
             os.close(directory)
 
-    def _tell(self, name: str, why: str) -> None:
-        if (name, why) not in self._told:
-            self._told.add((name, why))
+    def _log_skipped(self, name: str, why: str) -> None:
+        if (name, why) not in self._logged:
+            self._logged.add((name, why))
             LOG.warning(
                 "skipping image %s in %s: %s",
                 exception.show(name),

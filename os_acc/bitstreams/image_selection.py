@@ -46,19 +46,19 @@ class _Found:
         return f"{title}: {why}" if why else title
 
 
-def filters(wish: BitstreamRequest) -> dict[str, str]:
+def filters(request: BitstreamRequest) -> dict[str, str]:
     """Return the filters of a source for all images that may match a request.
 
     UUIDs can be written in several ways, and a source compares text: for a
     function, the filter matches all bitstreams.
     """
-    if wish.bitstream_name:
-        return {"name": wish.bitstream_name}
+    if request.bitstream_name:
+        return {"name": request.bitstream_name}
     return {"tag": properties.TAG}
 
 
 def searches(
-    wish: BitstreamRequest, rules: policy.ImagePolicy
+    request: BitstreamRequest, rules: policy.ImagePolicy
 ) -> Iterator[dict[str, str]]:
     """Yield the filters of a source for the images that the policy allows.
 
@@ -66,13 +66,13 @@ def searches(
     all tenants, and takes as long as they are many.
     """
     for project in sorted(rules.projects):
-        yield filters(wish) | {"owner": project}
+        yield filters(request) | {"owner": project}
     if rules.public:
-        yield filters(wish) | {"visibility": "public"}
+        yield filters(request) | {"visibility": "public"}
 
 
 def choose(
-    wish: BitstreamRequest,
+    request: BitstreamRequest,
     region: Region,
     images: Iterable[Image],
     rules: policy.ImagePolicy,
@@ -92,37 +92,37 @@ def choose(
             reason=exception.RegionReason.NOT_PROGRAMMABLE,
         )
     found = [
-        _judged(image, wish, region, rules)
+        _judged(image, request, region, rules)
         for image in {image.id: image for image in images}.values()
-        if answers(wish, image)
+        if answers(request, image)
     ]
     fitting = [each for each in found if not each.refused and not each.differs]
     if len(fitting) == 1:
         return fitting[0].image
     if fitting:
         raise exception.ImageUnusable(
-            f"{len(fitting)} images match {wish} and fit {region}: {_listed(fitting)}",
+            f"{len(fitting)} images match {request} and fit {region}: {_listed(fitting)}",
             reason=exception.ImageReason.AMBIGUOUS,
         )
-    raise _none(wish, region, found)
+    raise _none(request, region, found)
 
 
-def answers(wish: BitstreamRequest, image: Image) -> bool:
+def answers(request: BitstreamRequest, image: Image) -> bool:
     """Return whether an image matches a request by ID, name or properties.
 
     UUIDs are compared in canonical form, names exactly.
     """
-    told = []
-    if wish.bitstream_id:
-        told.append(_canonical(image.id) == _canonical(wish.bitstream_id))
-    if wish.bitstream_name:
-        told.append(image.name == wish.bitstream_name)
-    if wish.function_id:
-        wanted = _canonical(wish.function_id)
-        told.append(wanted in properties.function_ids(image))
-    if wish.function_name:
-        told.append(wish.function_name in properties.function_names(image))
-    return bool(told) and all(told)
+    matches = []
+    if request.bitstream_id:
+        matches.append(_canonical(image.id) == _canonical(request.bitstream_id))
+    if request.bitstream_name:
+        matches.append(image.name == request.bitstream_name)
+    if request.function_id:
+        wanted = _canonical(request.function_id)
+        matches.append(wanted in properties.function_ids(image))
+    if request.function_name:
+        matches.append(request.function_name in properties.function_names(image))
+    return bool(matches) and all(matches)
 
 
 def merged(
@@ -139,13 +139,13 @@ def merged(
     asked = list(_asked_by(vm_image)) if vm_image is not None else []
     if flavor is None:
         return _together(asked)
-    for wish in asked:
+    for request in asked:
         for field in dataclasses.fields(BitstreamRequest):
-            ours, theirs = getattr(flavor, field.name), getattr(wish, field.name)
+            ours, theirs = getattr(flavor, field.name), getattr(request, field.name)
             if ours and theirs and ours != theirs:
                 raise exception.InvalidExtraSpec(
                     f"the flavor requests {flavor}, but the instance's image "
-                    f"requests {wish}"
+                    f"requests {request}"
                 )
     return flavor
 
@@ -161,34 +161,34 @@ def check_agreement(vm_image: Image | None, bitstream: Bitstream) -> None:
     :raises InvalidExtraSpec: the requests contradict each other.
     """
     image = bitstream.image
-    for wish in _asked_by(vm_image) if vm_image is not None else ():
-        if wish.bitstream_id:
-            agrees = answers(wish, image)
-        elif wish.function_id:
+    for request in _asked_by(vm_image) if vm_image is not None else ():
+        if request.bitstream_id:
+            agrees = answers(request, image)
+        elif request.function_id:
             said = {*properties.function_ids(image), *bitstream.header.function_ids}
-            agrees = not said or wish.function_id in said
+            agrees = not said or request.function_id in said
         else:
             names = properties.function_names(image)
-            agrees = not names or wish.function_name in names
+            agrees = not names or request.function_name in names
         if not agrees:
             raise exception.InvalidExtraSpec(
                 f"image {properties.title(image)} was selected, but the "
-                f"instance's image requests {wish}"
+                f"instance's image requests {request}"
             )
 
 
 def _together(asked: Sequence[BitstreamRequest]) -> BitstreamRequest | None:
-    for wish in asked:
-        if wish.bitstream_id:
+    for request in asked:
+        if request.bitstream_id:
             # check_agreement() compares this image with the other requests.
-            return wish
-    told = {
+            return request
+    combined = {
         field.name: value
-        for wish in asked
+        for request in asked
         for field in dataclasses.fields(BitstreamRequest)
-        if (value := getattr(wish, field.name))
+        if (value := getattr(request, field.name))
     }
-    return BitstreamRequest(**told) if told else None
+    return BitstreamRequest(**combined) if combined else None
 
 
 def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
@@ -207,12 +207,12 @@ def _asked_by(vm_image: Image) -> Iterator[BitstreamRequest]:
 
 
 def _judged(
-    image: Image, wish: BitstreamRequest, region: Region, rules: policy.ImagePolicy
+    image: Image, request: BitstreamRequest, region: Region, rules: policy.ImagePolicy
 ) -> _Found:
     refused = policy.reasons(image, rules)
     # An ID identifies one image. A search also finds VM images, which have the
     # same properties to request a bitstream.
-    if not wish.bitstream_id and properties.TAG not in image.tags:
+    if not request.bitstream_id and properties.TAG not in image.tags:
         refused = (f"it lacks the tag {properties.TAG}", *refused)
     differs = tuple(_differences(image, region))
     return _Found(image, refused, differs, policy.is_shown(image, rules))
@@ -232,37 +232,39 @@ def _differences(image: Image, region: Region) -> Iterator[str]:
                 yield f"its {name} is {exception.show(value)}"
 
 
-def _none(wish: BitstreamRequest, region: Region, found: Sequence[_Found]) -> Exception:
+def _none(
+    request: BitstreamRequest, region: Region, found: Sequence[_Found]
+) -> Exception:
     if not found:
         return exception.ImageNotFound(
-            f"no image matches {wish}", hint=_what_it_takes(wish)
+            f"no image matches {request}", hint=_what_it_takes(request)
         )
     listed = _listed(found)
     if not all(each.is_shown for each in found):
         # Only readers of the log may see the names of these images.
-        LOG.info("images of %s for %s: %s", wish, region, "; ".join(_first(found)))
+        LOG.info("images of %s for %s: %s", request, region, "; ".join(_first(found)))
     if any(not each.refused for each in found):
         return exception.ImageUnusable(
-            f"no image that matches {wish} fits {region} (interface "
+            f"no image that matches {request} fits {region} (interface "
             f"{region.interface_id} of {region.identity}): {listed}",
             reason=exception.ImageReason.MISMATCH,
         )
-    if wish.bitstream_id:
+    if request.bitstream_id:
         return exception.ImageRefused(
-            f"no image that matches {wish} may be programmed into {region}: {listed}"
+            f"no image that matches {request} may be programmed into {region}: {listed}"
         )
     return exception.ImageNotFound(
-        f"no image that matches {wish} may be programmed into {region}: {listed}",
+        f"no image that matches {request} may be programmed into {region}: {listed}",
         hint=exception.ImageRefused.default_hint,
     )
 
 
-def _what_it_takes(wish: BitstreamRequest) -> str:
-    if wish.bitstream_id or wish.bitstream_name:
+def _what_it_takes(request: BitstreamRequest) -> str:
+    if request.bitstream_id or request.bitstream_name:
         return "the image may exist but not be visible to os_acc"
     names = (
         properties.FUNCTION_ID_NAMES
-        if wish.function_id
+        if request.function_id
         else properties.FUNCTION_NAME_NAMES
     )
     return (
@@ -273,12 +275,12 @@ def _what_it_takes(wish: BitstreamRequest) -> str:
 
 def _listed(found: Sequence[_Found]) -> str:
     shown = [each for each in found if each.is_shown]
-    told = list(_first(shown))
-    if (more := len(shown) - len(told)) > 0:
-        told.append(f"and {more} more")
+    listed = list(_first(shown))
+    if (more := len(shown) - len(listed)) > 0:
+        listed.append(f"and {more} more")
     if (others := len(found) - len(shown)) > 0:
-        told.append(f"neither public nor of an allowed project: {others}")
-    return "; ".join(told)
+        listed.append(f"neither public nor of an allowed project: {others}")
+    return "; ".join(listed)
 
 
 def _first(found: Sequence[_Found]) -> Iterator[str]:

@@ -35,11 +35,11 @@ from os_acc.store.locks import Locks
 LOG = log.getLogger(__name__)
 
 _LEVELS = {
-    options.InvisibleImage.USUAL: logging.DEBUG,
-    options.InvisibleImage.TOLD: logging.WARNING,
+    options.InvisibleImage.QUIET: logging.DEBUG,
+    options.InvisibleImage.WARNED: logging.WARNING,
 }
 # Images that are read only for an error message.
-_MOST_TOLD = 1000
+_MOST_LISTED = 1000
 
 
 def build(conf: cfg.ConfigOpts, state: str, locks: Locks) -> Library:
@@ -87,7 +87,7 @@ class Library:
         cache: Cache,
         rules: policy.ImagePolicy,
         certificates: str = "",
-        unseen: options.InvisibleImage = options.InvisibleImage.TOLD,
+        unseen: options.InvisibleImage = options.InvisibleImage.WARNED,
     ) -> None:
         self._make_source = make_source
         self._made: list[ImageSource] = []
@@ -105,7 +105,7 @@ class Library:
         return self._made[0]
 
     def image_for(
-        self, wish: BitstreamRequest, region: Region, deadline: float
+        self, request: BitstreamRequest, region: Region, deadline: float
     ) -> Image:
         """Return the image that matches the request and may be programmed.
 
@@ -113,20 +113,20 @@ class Library:
             see :func:`os_acc.bitstreams.image_selection.choose`.
         :raises ServiceUnavailable: the source does not answer.
         """
-        if wish.bitstream_id:
-            image = self._source.image(wish.bitstream_id, deadline)
-            return image_selection.choose(wish, region, [image], self._rules)
-        allowed = list(self._trusted(wish, deadline))
+        if request.bitstream_id:
+            image = self._source.image(request.bitstream_id, deadline)
+            return image_selection.choose(request, region, [image], self._rules)
+        allowed = list(self._trusted(request, deadline))
         try:
-            return image_selection.choose(wish, region, allowed, self._rules)
+            return image_selection.choose(request, region, allowed, self._rules)
         except (exception.ImageNotFound, exception.ImageUnusable) as error:
             if error.reason not in (None, exception.ImageReason.MISMATCH):
                 raise
             # The error lists images that are not allowed, too.
-            found = self._source.images(image_selection.filters(wish), deadline)
-            others = itertools.islice(found, _MOST_TOLD)
+            found = self._source.images(image_selection.filters(request), deadline)
+            others = itertools.islice(found, _MOST_LISTED)
             return image_selection.choose(
-                wish, region, itertools.chain(allowed, others), self._rules
+                request, region, itertools.chain(allowed, others), self._rules
             )
 
     def answers(self, deadline: float) -> bool:
@@ -196,10 +196,10 @@ class Library:
             image = self._source.image(text, deadline)
             policy.check(image, self._rules)
             return image
-        wish = BitstreamRequest(bitstream_name=text)
+        request = BitstreamRequest(bitstream_name=text)
         allowed = {
             each.id: each
-            for each in self._trusted(wish, deadline)
+            for each in self._trusted(request, deadline)
             if _is_bitstream(each) and not policy.reasons(each, self._rules)
         }
         if len(allowed) > 1:
@@ -210,8 +210,8 @@ class Library:
             )
         for image in allowed.values():
             return image
-        everywhere = self._source.images(image_selection.filters(wish), deadline)
-        for image in filter(_is_bitstream, itertools.islice(everywhere, _MOST_TOLD)):
+        everywhere = self._source.images(image_selection.filters(request), deadline)
+        for image in filter(_is_bitstream, itertools.islice(everywhere, _MOST_LISTED)):
             policy.check(image, self._rules)
         raise exception.ImageNotFound(
             f"no image with the tag {properties.TAG} has the name "
@@ -279,9 +279,9 @@ class Library:
         """Remove the file of an image if it was altered; return whether it was."""
         return self.cache.forget(image, deadline)
 
-    def _trusted(self, wish: BitstreamRequest, deadline: float) -> Iterator[Image]:
+    def _trusted(self, request: BitstreamRequest, deadline: float) -> Iterator[Image]:
         """Yield the images that the policy trusts; some of them twice."""
-        for filters in image_selection.searches(wish, self._rules):
+        for filters in image_selection.searches(request, self._rules):
             yield from self._source.images(filters, deadline)
 
     def _file(

@@ -135,8 +135,8 @@ OPTIONS: tuple[cfg.Opt, ...] = (
 class InvisibleImage(enum.Enum):
     """The reaction to an instance's image that is not visible."""
 
-    USUAL = "nothing to tell of"
-    TOLD = "a warning"
+    QUIET = "a debug message"
+    WARNED = "a warning"
     REFUSED = "an error"
 
 
@@ -198,7 +198,9 @@ def _unseen(group: cfg.ConfigOpts.GroupAttr) -> InvisibleImage:
     if _choice(group, "instance_images", "ignore or required") == "required":
         return InvisibleImage.REFUSED
     # With bitstreams in a directory, the instances' images are never visible.
-    return InvisibleImage.USUAL if group.source == "directory" else InvisibleImage.TOLD
+    return (
+        InvisibleImage.QUIET if group.source == "directory" else InvisibleImage.WARNED
+    )
 
 
 def _directory(group: cfg.ConfigOpts.GroupAttr, name: str) -> str:

@@ -62,18 +62,18 @@ class ImagePolicy:
             return cls(
                 # Without '', which would match an image without an owner.
                 projects=frozenset(filter(None, group.allowed_projects or ())),
-                public=_told(group.allow_public, "allow_public"),
-                max_size=_told(group.max_image_size, "max_image_size"),
+                public=_not_empty(group.allow_public, "allow_public"),
+                max_size=_not_empty(group.max_image_size, "max_image_size"),
                 disk_formats=frozenset(group.disk_formats or ()),
                 container_formats=frozenset(group.container_formats or ()),
                 file_formats=frozenset(map(ImageFormat, group.file_formats or ())),
-                signed=_told(group.signature, "signature") == "required",
+                signed=_not_empty(group.signature, "signature") == "required",
             )
         except cfg.Error as error:
             raise exception.InvalidConfiguration(str(error)) from error
 
 
-def _told(value: _T | None, name: str) -> _T:
+def _not_empty(value: _T | None, name: str) -> _T:
     # oslo.config reads an empty value as None.
     if value is None or value == "":
         raise exception.InvalidConfiguration(f"[{options.GROUP.name}] {name} is empty")

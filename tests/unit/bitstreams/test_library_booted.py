@@ -63,7 +63,7 @@ def test_an_image_that_is_seen_is_asked(
 
 @pytest.mark.parametrize(
     ("unseen", "level"),
-    [(InvisibleImage.TOLD, "WARNING"), (InvisibleImage.USUAL, "DEBUG")],
+    [(InvisibleImage.WARNED, "WARNING"), (InvisibleImage.QUIET, "DEBUG")],
 )
 def test_one_that_is_not_seen_asks_for_nothing_and_is_told_of(
     cache: Cache, log: pytest.LogCaptureFixture, unseen: InvisibleImage, level: str
@@ -88,7 +88,7 @@ def test_the_operator_may_require_it_to_be_seen(cache: Cache) -> None:
 def test_a_host_without_a_source_asks_nobody_unless_it_has_to(
     cache: Cache, log: pytest.LogCaptureFixture
 ) -> None:
-    assert made(cache, InvisibleImage.TOLD).booted(id_of(1), OURS, math.inf) is None
+    assert made(cache, InvisibleImage.WARNED).booted(id_of(1), OURS, math.inf) is None
     assert [record.levelname for record in log.records] == ["DEBUG"]
     with pytest.raises(
         exception.InvalidConfiguration,
@@ -107,4 +107,4 @@ def test_a_source_that_does_not_answer_is_no_answer(cache: Cache) -> None:
     with pytest.raises(
         exception.ServiceUnavailable, check=has(service=exception.ServiceType.IMAGE)
     ):
-        made(cache, InvisibleImage.TOLD, Silent()).booted(id_of(1), OURS, math.inf)
+        made(cache, InvisibleImage.WARNED, Silent()).booted(id_of(1), OURS, math.inf)

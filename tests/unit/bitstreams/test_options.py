@@ -40,8 +40,8 @@ def test_what_is_said_holds_when_it_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "unseen"),
     [
-        ((), options.InvisibleImage.TOLD),
-        (("source = directory",), options.InvisibleImage.USUAL),
+        ((), options.InvisibleImage.WARNED),
+        (("source = directory",), options.InvisibleImage.QUIET),
         (("instance_images = required",), options.InvisibleImage.REFUSED),
         (
             ("source = directory", "instance_images = required"),
