@@ -101,7 +101,8 @@ def choose(
         return fitting[0].image
     if fitting:
         raise exception.ImageUnusable(
-            f"{len(fitting)} images match {request} and fit {region}: {_listed(fitting)}",
+            f"{len(fitting)} images match {request} and fit {region}: "
+            f"{_listed(fitting)}",
             reason=exception.ImageReason.AMBIGUOUS,
         )
     raise _none(request, region, found)

@@ -82,7 +82,7 @@ class Microversion:
         :raises ValueError: the text is no microversion.
         """
         if not _VERSION.fullmatch(text):
-            raise ValueError(f"{exception.show(text)} is no microversion")
+            raise ValueError(f"{exception.show(text)} is not a microversion")
         major, minor = text.split(".")
         return cls(int(major), int(minor))
 

@@ -178,7 +178,7 @@ class ApplyResult:
     # -- failures --------------------------------------------------------------
 
     def _plan_again(self, step: Step, error: exception.OsAccError) -> None:
-        LOG.debug("%s will be planned again: %s", step, error)
+        LOG.debug("%s is planned again: %s", step, error)
         self.again.append(RefusedChange(str(step), error))
         self._block(step)
 

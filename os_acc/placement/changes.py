@@ -19,7 +19,7 @@ class MakeName:
     name: PlacementName
 
     def __str__(self) -> str:
-        return f"make {self.name}"
+        return f"create {self.name}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -74,10 +74,11 @@ class Client:
         """Return the newest common microversion; requested once."""
         if self._version is None:
             self.count.reads += 1
-            newest = self._asked("GET", "/", deadline, "tell its version", _newest)
+            newest = self._asked("GET", "/", deadline, "read the API version", _newest)
             if newest < NEEDED:
                 raise exception.ServiceUnavailable(
-                    f"Placement knows microversion {newest}, {NEEDED} is needed",
+                    f"Placement supports only microversion {newest}; "
+                    f"{NEEDED} is needed",
                     service=exception.ServiceType.PLACEMENT,
                     reason=exception.OutageReason.TOO_OLD,
                 )
@@ -100,9 +101,9 @@ class Client:
         return self._read(
             f"/resource_providers/{provider}/inventories",
             deadline,
-            lambda told: (
-                told["resource_provider_generation"].integer(),
-                {name: _record(each) for name, each in told["inventories"].items()},
+            lambda body: (
+                body["resource_provider_generation"].integer(),
+                {name: _record(each) for name, each in body["inventories"].items()},
             ),
         )
 
@@ -111,9 +112,9 @@ class Client:
         return self._read(
             f"/resource_providers/{provider}/traits",
             deadline,
-            lambda told: (
-                told["resource_provider_generation"].integer(),
-                _texts(told["traits"]),
+            lambda body: (
+                body["resource_provider_generation"].integer(),
+                _texts(body["traits"]),
             ),
         )
 
@@ -122,9 +123,9 @@ class Client:
         return self._read(
             f"/resource_providers/{provider}/allocations",
             deadline,
-            lambda told: frozenset(
+            lambda body: frozenset(
                 name
-                for _consumer, each in told["allocations"].items()
+                for _consumer, each in body["allocations"].items()
                 for name, _amount in each["resources"].items()
             ),
         )
@@ -134,7 +135,7 @@ class Client:
         return self._read(
             f"/resource_providers/{provider}/aggregates",
             deadline,
-            lambda told: _texts(told["aggregates"]),
+            lambda body: _texts(body["aggregates"]),
         )
 
     def known(
@@ -148,7 +149,7 @@ class Client:
             known |= self._read(
                 f"/traits?{asked}",
                 deadline,
-                lambda told: traits(_texts(told["traits"])),
+                lambda body: traits(_texts(body["traits"])),
             )
         if any(each.kind is NameKind.RESOURCE_CLASS for each in names):
             known |= self._read("/resource_classes", deadline, _classes)
@@ -162,7 +163,7 @@ class Client:
             "PUT",
             _path(name),
             deadline,
-            f"make the {name}",
+            f"create the {name}",
             lambda answer: answer.status_code == 201,
         )
 
@@ -176,7 +177,7 @@ class Client:
             "POST",
             "/resource_providers",
             deadline,
-            f"make {name}",
+            f"create {name}",
             lambda answer: _document(answer)["generation"].integer(),
             {"uuid": uuid, "name": name, "parent_provider_uuid": parent},
         )
@@ -235,7 +236,7 @@ class Client:
         return self._read(
             path,
             deadline,
-            lambda told: _nodes(told["resource_providers"]),
+            lambda body: _nodes(body["resource_providers"]),
         )
 
     def _read(self, path: str, deadline: float, take: Callable[[JsonValue], _T]) -> _T:
@@ -245,7 +246,7 @@ class Client:
             "GET",
             path,
             deadline,
-            f"answer {path}",
+            f"read {path}",
             lambda answer: take(_document(answer)),
             headers=_headers(version),
         )
@@ -261,9 +262,9 @@ class Client:
     ) -> _T:
         version = self.version(deadline)
         self.count.writes += 1
-        told: dict[str, Any] = {} if body is None else {"json": body}
+        arguments: dict[str, Any] = {} if body is None else {"json": body}
         return self._asked(
-            method, path, deadline, about, take, headers=_headers(version), **told
+            method, path, deadline, about, take, headers=_headers(version), **arguments
         )
 
     def _asked(
@@ -273,7 +274,7 @@ class Client:
         deadline: float,
         about: str,
         take: Callable[[Response], _T],
-        **told: Any,
+        **arguments: Any,
     ) -> _T:
         return self._link.ask(
             method,
@@ -282,7 +283,7 @@ class Client:
             about,
             deadline,
             lambda answer: refused(answer, about),
-            **told,
+            **arguments,
         )
 
 
@@ -308,7 +309,7 @@ def _newest(answer: Response) -> Microversion:
             return Microversion.parse(newest.text())
         except ValueError as error:
             raise ResponseMalformed(
-                f"{newest.path!r} is {exception.show(newest.found)}, no microversion"
+                f"{newest.path!r} is {exception.show(newest.found)}, not a microversion"
             ) from error
     raise ResponseMalformed("'versions' is empty")
 
@@ -327,7 +328,9 @@ def _nodes(listed: JsonValue) -> tuple[ListedProvider, ...]:
     if cycle := in_cycle({node.uuid: node.parent for node in nodes}):
         from os_acc.rest.errors import ResponseMalformed
 
-        raise ResponseMalformed(f"{listed.path!r} has provider {cycle} below itself")
+        raise ResponseMalformed(
+            f"{listed.path!r} has a cycle: provider {cycle} is below itself"
+        )
     return nodes
 
 
@@ -348,8 +351,8 @@ def _texts(listed: JsonValue) -> frozenset[str]:
     return frozenset(each.text() for each in listed)
 
 
-def _classes(told: JsonValue) -> frozenset[PlacementName]:
-    return classes(each["name"].text() for each in told["resource_classes"])
+def _classes(body: JsonValue) -> frozenset[PlacementName]:
+    return classes(each["name"].text() for each in body["resource_classes"])
 
 
 def _nothing(answer: Response) -> None:

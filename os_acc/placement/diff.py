@@ -259,8 +259,8 @@ class _Planning:
             self._refuse(
                 f"create {name}",
                 exception.ServiceRefused(
-                    f"{name} ({uuid}) cannot be made: there is {other.name} "
-                    f"({other.uuid}) "
+                    f"cannot create {name} ({uuid}): {other.name} "
+                    f"({other.uuid}) exists "
                     + ("already" if other.uuid != uuid else "in another tree"),
                     service=exception.ServiceType.PLACEMENT,
                     reason=exception.RefusalReason.NAME_TAKEN,
@@ -372,8 +372,9 @@ class _Planning:
                 self._refuse(
                     f"use {name}",
                     exception.ServiceRefused(
-                        f"Placement does not know the {name}",
-                        hint="it is a standard one, and younger than Placement",
+                        f"Placement does not have the {name}",
+                        hint="upgrade Placement: this standard name is newer than its "
+                        "release",
                         service=exception.ServiceType.PLACEMENT,
                     ),
                 )

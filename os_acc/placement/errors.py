@@ -21,7 +21,7 @@ def refused(answer: Response, about: str) -> exception.ServiceRefused:
 
     :param about: the operation: "make x".
     """
-    code, detail = _told(answer)
+    code, detail = _rejection(answer)
     if code == "placement.concurrent_update":
         return exception.ServiceRefused(
             f"cannot {about}: {detail}",
@@ -30,14 +30,16 @@ def refused(answer: Response, about: str) -> exception.ServiceRefused:
         )
     if answer.status_code == _FORBIDDEN:
         return Declined(
-            f"Placement does not let us {about}: {detail}",
+            f"Placement denies permission to {about}: {detail}",
             status=_FORBIDDEN,
             hint=f"give the user in [{GROUP.name}] the role service or admin",
         )
-    return Declined(f"Placement does not {about}: {detail}", status=answer.status_code)
+    return Declined(
+        f"Placement rejects the request to {about}: {detail}", status=answer.status_code
+    )
 
 
-def _told(answer: Response) -> tuple[str, str]:
+def _rejection(answer: Response) -> tuple[str, str]:
     """Return the code and the detail of a rejection.
 
     The code is empty, and the detail is HTTP's, if Placement did not send it.

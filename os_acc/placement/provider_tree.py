@@ -84,7 +84,7 @@ class TreeWriter:
         self._memory = memory
         self._named = frozenset(named)
         self._heard: Mapping[str, frozenset[str]] = MappingProxyType({})
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -123,7 +123,8 @@ class TreeWriter:
         if not tree.exists(nodename):
             raise exception.InvalidInput(
                 f"the provider tree has no compute node {exception.show(nodename)}",
-                hint="nodename is what Nova calls this node: its root provider",
+                hint="pass the name of the compute node's root provider, as given "
+                "by Nova",
             )
         with self._lock:
             self._compare(nodename)
@@ -172,7 +173,9 @@ class TreeWriter:
     def _make(self, tree: ProviderTree, name: str, uuid: str, parent: str) -> bool:
         if tree.exists(name):
             # Placement rejects a duplicate name, and Nova's whole update fails.
-            self._tell(f"cannot create provider {name}: another provider has this name")
+            self._warn_once(
+                f"cannot create provider {name}: another provider has this name"
+            )
             return False
         tree.new_child(name, parent, uuid=uuid)
         return True
@@ -223,15 +226,15 @@ class TreeWriter:
 
     def _compare(self, nodename: str) -> None:
         if nodename.partition(".")[0] != self._node_name.partition(".")[0]:
-            self._tell(
-                f"Nova's name of this node is {nodename!r}, but [os_acc] node_name is "
-                f"{self._node_name!r}: it is part of the providers' names, and "
-                "must be unique among hosts"
+            self._warn_once(
+                f"Nova calls this node {nodename!r}, but [os_acc] node_name "
+                f"is {self._node_name!r}: set node_name to a name that no "
+                "other host has, since the names of the providers contain it"
             )
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             LOG.warning("%s", text)
 
 

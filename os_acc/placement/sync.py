@@ -275,7 +275,8 @@ class Publisher:
             # The provider may have been created anew.
             self._root = None
         raise exception.NotFound(
-            "the compute node has just left Placement", kind=exception.ObjectKind.NODE
+            "the compute node's provider was removed from Placement meanwhile",
+            kind=exception.ObjectKind.NODE,
         )
 
     def _found_root(self, deadline: float) -> ListedProvider:
@@ -286,7 +287,7 @@ class Publisher:
             found = self._client.node(deadline, uuid=name)
         if found is None:
             raise exception.NotFound(
-                f"Placement has no provider {name!r}, which this compute node is to be",
+                f"Placement has no provider {name!r} for this compute node",
                 kind=exception.ObjectKind.NODE,
             )
         return found
@@ -369,7 +370,7 @@ class Publisher:
         return applied
 
     def _alone(self, deadline: float) -> contextlib.AbstractContextManager[None]:
-        busy = exception.LockTimeout("another thread is still publishing")
+        busy = exception.LockTimeout("another thread is publishing in Placement")
         return deadlines.alone(self._guard, deadline, busy)
 
 

@@ -28,7 +28,7 @@ SERVICE: Final = Service(
     group=CYBORG,
     defaults=CYBORG_DEFAULTS,
     version="v2",
-    spoken="version 2 is spoken, and there is no other",
+    spoken="version 2 is the only one",
     service_type=exception.ServiceType.ACCELERATOR,
 )
 register, list_opts = SERVICE.register, SERVICE.list_opts
@@ -53,7 +53,7 @@ class Cyborg:
                 return parser.read(entry)
         raise exception.NotFound(
             f"Cyborg has no device profile {exception.show(name)}",
-            hint="'os-acc profile list' shows those that there are",
+            hint="'os-acc profile list' lists the existing ones",
             kind=exception.ObjectKind.PROFILE,
         )
 

@@ -72,9 +72,9 @@ def expanded(specs: object, source: ProfileSource, deadline: float) -> ExpandedF
     for group in profile.groups:
         if group.suffix in own:
             raise exception.InvalidExtraSpec(
-                f"the flavor has a group {group.suffix!r}, which is what a group of "
-                f"its device profile {profile.name} is called",
-                hint="give the flavor's group another suffix",
+                f"the flavor and its device profile {profile.name} both have "
+                f"a group {group.suffix!r}",
+                hint="change the suffix of the flavor's group",
             )
         for key, value in group.extra_specs(group.suffix, _NAMESPACE):
             _check_same(specs, key, value, profile)
@@ -93,9 +93,10 @@ def _check_same(
         return
     if accel_keys.read(own, specs[key]) != accel_keys.read(own, value):
         raise exception.InvalidExtraSpec(
-            f"extra spec {key} is {exception.show(specs[key])}, and the flavor's "
-            f"device profile {profile.name} has {exception.show(value)} there",
-            hint="take the key out of the flavor, or use another profile",
+            f"extra spec {key} is {exception.show(specs[key])}, but the "
+            f"flavor's device profile {profile.name} sets it to "
+            f"{exception.show(value)}",
+            hint="remove the key from the flavor, or use another profile",
         )
 
 
@@ -126,18 +127,19 @@ def properties(profile: DeviceProfile, prefix: str = "") -> dict[str, str]:
     prefix = prefix or default_prefix(profile)
     if prefix[-1].isdigit():
         raise exception.InvalidInput(
-            f"{exception.show(prefix)} ends in a digit: which groups are the profile's "
-            "could not be told",
-            hint="the number of the group follows it: end it in '_', for example",
+            f"prefix {exception.show(prefix)} ends in a digit: the groups "
+            "of the profile could not be distinguished",
+            hint="append a character such as '_'; the number of the group "
+            "follows the prefix",
         )
     found: dict[str, str] = {}
     for group in profile.groups:
         suffix = f"{prefix}{group.index}"
         if not re.fullmatch(NUMBERED_SUFFIX, suffix):
             raise exception.InvalidInput(
-                f"{exception.show(suffix)} is no suffix of a request group",
-                hint="it has at most 64 letters, digits, '-' and '_': choose a "
-                "shorter prefix",
+                f"{exception.show(suffix)} is not a suffix of a request group",
+                hint="use a prefix that results in at most 64 letters, digits, "
+                "'-' and '_'",
             )
         found |= group.extra_specs(suffix, _NAMESPACE)
     return found

@@ -98,7 +98,7 @@ class ProfileFiles:
             raise error
         raise exception.NotFound(
             f"there is no device profile {exception.show(name)} in {self._path}",
-            hint="'os-acc profile list' shows those that there are",
+            hint="'os-acc profile list' lists the existing ones",
             kind=exception.ObjectKind.PROFILE,
         )
 
@@ -152,7 +152,7 @@ class ProfileFiles:
                     yield (
                         path,
                         exception.InvalidProfile(
-                            f"{path}: {exception.show(entry)} is no device profile"
+                            f"{path}: {exception.show(entry)} is not a device profile"
                         ),
                     )
 
@@ -198,12 +198,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         node = super().compose_node(parent, index)
         if is_alias and id(node) not in self._weights:
             raise yaml.composer.ComposerError(
-                None, None, "found an alias inside of what it stands for", mark
+                None, None, "found an alias inside of its own anchor", mark
             )
         self._nodes += self._weights[id(node)] if is_alias else 1
         if self._nodes > _MOST_NODES:
             raise yaml.composer.ComposerError(
-                None, None, f"its aliases stand for more than {_MOST_NODES} nodes", mark
+                None, None, f"its aliases expand to more than {_MOST_NODES} nodes", mark
             )
         self._weights.setdefault(id(node), self._nodes - before)
         return node
@@ -306,14 +306,16 @@ def _parsed(path: str, text: bytes, deadline: float) -> object:
         # _Loader is a SafeLoader.
         return _Loader(text, deadline).get_single_data()
     except _WRONG as error:
-        raise exception.InvalidProfile(f"{path} is not YAML: {error}") from error
+        raise exception.InvalidProfile(
+            f"cannot parse {path} as YAML: {error}"
+        ) from error
 
 
 def _text(path: str) -> bytes:
     try:
         with open(path, "rb", opener=lambda name, _: os.open(name, _FLAGS)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _unreadable(path, "it is no file")
+                raise _unreadable(path, "it is not a regular file")
             return file.read(_LARGEST + 1)
     except OSError as error:
         raise _unreadable(path, error.strerror) from error
@@ -323,7 +325,7 @@ def _listed(path: str, deadline: float) -> list[Any]:
     text = _text(path)
     if len(text) > _LARGEST:
         raise exception.InvalidProfile(
-            f"{path} has more than {_LARGEST} bytes", hint="use several files"
+            f"{path} has more than {_LARGEST} bytes", hint="split it into several files"
         )
     found = _parsed(path, text, deadline)
     if isinstance(found, UnusableValue):
@@ -332,15 +334,15 @@ def _listed(path: str, deadline: float) -> list[Any]:
     if not isinstance(listed, list):
         raise exception.InvalidProfile(
             f"{path} has no list of device profiles",
-            hint="it begins with 'device_profiles:'",
+            hint="start the list with 'device_profiles:'",
         )
     return listed
 
 
 def _unreadable(path: str, why: str | None) -> exception.ServiceUnavailable:
     return exception.ServiceUnavailable(
-        f"the device profiles in {path} cannot be read: {why}",
-        hint="see [os_acc_profiles] in the configuration",
+        f"cannot read the device profiles in {path}: {why}",
+        hint="check [os_acc_profiles] in the configuration",
         service=exception.ServiceType.ACCELERATOR,
         reason=exception.OutageReason.LOCAL_SOURCE,
     )

@@ -34,15 +34,17 @@ SERVICE: Final = Service(
     group=NOVA,
     defaults=NOVA_DEFAULTS,
     version="",
-    spoken=f"microversion {MICROVERSION} is spoken",
+    spoken=f"microversion {MICROVERSION} is the only one",
     service_type=exception.ServiceType.COMPUTE,
 )
 register, list_opts = SERVICE.register, SERVICE.list_opts
 _VERBS: Final = {"GET": "read", "POST": "change", "DELETE": "change"}
 _OLD: Final = (
-    f"Nova does not know microversion {MICROVERSION}, with which it judges extra specs",
-    "its releases from 21.0.0 (Ussuri) on do; 'os-acc profile apply' without --set "
-    "prints what to set",
+    (f"Nova does not support microversion {MICROVERSION}, which validates extra specs"),
+    (
+        "upgrade Nova to 21.0.0 (Ussuri) or later, or set the "
+        "properties that 'os-acc profile apply' prints without --set"
+    ),
 )
 
 
@@ -115,7 +117,7 @@ class Flavors:
             return each
         raise exception.NotFound(
             f"Nova has no flavor {exception.show(flavor)}",
-            hint="'openstack flavor list --all' shows those that there are",
+            hint="'openstack flavor list --all' lists the existing ones",
             kind=exception.ObjectKind.FLAVOR,
         )
 
@@ -145,7 +147,7 @@ class Flavors:
         about: str,
         take: Callable[[Response], _T],
         deadline: float,
-        **told: Any,
+        **arguments: Any,
     ) -> _T:
         return self._link.ask(
             method,
@@ -155,36 +157,36 @@ class Flavors:
             deadline,
             lambda answer: _refused(path, about, answer),
             microversion=MICROVERSION,
-            **told,
+            **arguments,
         )
 
 
 def _refused(path: str, about: str, answer: Response) -> exception.OsAccError | None:
-    code, why = answer.status_code, _told(answer)
+    code, why = answer.status_code, _detail(answer)
     if code == 406:
         return exception.ServiceRefused(
             _OLD[0], hint=_OLD[1], service=exception.ServiceType.COMPUTE
         )
     if code == 403:
         return exception.ServiceRefused(
-            f"Nova does not let us have {about}: {why}",
-            hint=f"flavors are an administrator's: see [{NOVA.name}]",
+            f"Nova denies access to {about}: {why}",
+            hint=f"give the user in [{NOVA.name}] the role admin",
             service=exception.ServiceType.COMPUTE,
         )
     if code == 404 and "os-extra_specs" in path:
         return exception.NotFound(
-            f"Nova has not {about} any more: {why}", kind=exception.ObjectKind.FLAVOR
+            f"Nova no longer has {about}: {why}", kind=exception.ObjectKind.FLAVOR
         )
     if code in (400, 409):
         return exception.ServiceRefused(
-            f"Nova does not take {about}: {why}",
-            hint="'os-acc check' tells whether Nova knows the keys of os_acc",
+            f"Nova rejects {about}: {why}",
+            hint="'os-acc check' shows whether Nova validates the keys of os_acc",
             service=exception.ServiceType.COMPUTE,
         )
     return None
 
 
-def _told(answer: Response) -> str:
+def _detail(answer: Response) -> str:
     """Return the reason that Nova gives."""
     from os_acc.rest import responses
 

@@ -46,18 +46,19 @@ def read(found: object) -> DeviceProfile:
     """
     if not isinstance(found, Mapping):
         raise exception.InvalidProfile(
-            f"{exception.show(found)} is no device profile", hint="it is a mapping"
+            f"{exception.show(found)} is not a device profile", hint="write a mapping"
         )
     name = found.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise exception.InvalidProfile(
-            f"{exception.show(name)} is no name of a device profile",
-            hint="it has at most 255 letters, digits, '-' and '_'",
+            f"{exception.show(name)} is not a valid name of a device profile",
+            hint="use at most 255 letters, digits, '-' and '_'",
         )
     for field in found:
         if field not in _FIELDS:
             raise exception.InvalidProfile(
-                f"device profile {name}: {exception.show(field)} is no field of one",
+                f"device profile {name}: {exception.show(field)} is not a "
+                "field of a device profile",
                 hint=exception.did_you_mean(field, _FIELDS),
             )
     return DeviceProfile(
@@ -92,7 +93,7 @@ def _uuid(name: str, given: object) -> str:
     found = canonical_uuid(given)
     if found is None:
         raise exception.InvalidProfile(
-            f"device profile {name}: {exception.show(given)} is no uuid"
+            f"device profile {name}: {exception.show(given)} is not a UUID"
         )
     return found
 
@@ -102,7 +103,8 @@ def _description(name: str, given: object) -> str:
         return ""
     if not isinstance(given, str) or not exception.is_encodable(given):
         raise exception.InvalidProfile(
-            f"device profile {name}: its description {exception.show(given)} is no text"
+            f"device profile {name}: its description "
+            f"{exception.show(given)} is not text"
         )
     return given
 
@@ -111,7 +113,7 @@ def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
     if not isinstance(given, list | tuple) or not given:
         raise exception.InvalidProfile(
             f"device profile {name}: its groups are {exception.show(given)}",
-            hint="it has a list of at least one group",
+            hint="write a list with at least one group",
         )
     if len(given) > _MOST:
         # Each group requests at least one accelerator.
@@ -125,8 +127,8 @@ def _groups(name: str, given: object) -> tuple[ProfileGroup, ...]:
 
 def _too_many(name: str, asked: str) -> exception.InvalidProfile:
     return exception.InvalidProfile(
-        f"device profile {name} asks for {asked}",
-        hint=f"there are at most {_MOST} in one",
+        f"device profile {name} requests {asked}",
+        hint=f"request at most {_MOST}",
     )
 
 
@@ -151,8 +153,8 @@ def _property(where: str, key: object, value: object) -> tuple[str, str]:
     kind, colon, name = key.partition(":") if isinstance(key, str) else ("", "", "")
     if kind not in _KINDS or not colon or not name.isprintable() or not name:
         raise exception.InvalidProfile(
-            f"{where}: {exception.show(key)} is no key of a group",
-            hint="a key begins with resources:, trait: or accel:",
+            f"{where}: {exception.show(key)} is not a key of a group",
+            hint="use keys that begin with resources:, trait: or accel:",
         )
     if kind == "resources" and type(value) is int:
         value = str(value)
@@ -172,8 +174,8 @@ def _request(where: str, group: ProfileGroup) -> RequestGroup:
     if len(asked) > 1:
         # A provider has one class, and one provider serves the whole group.
         raise exception.InvalidProfile(
-            f"{where} asks for {' and '.join(sorted(asked))}: no provider has both",
-            hint=f"write {len(asked)} groups",
+            f"{where} requests {' and '.join(sorted(asked))}: no provider has both",
+            hint=f"split it into {len(asked)} groups",
         )
     keys: Mapping[str, Any] = dict(group.extra_specs(group.suffix, "accel"))
     try:
@@ -186,9 +188,9 @@ def _request(where: str, group: ProfileGroup) -> RequestGroup:
         if len(each.resources) == len(asked):
             return each
     raise exception.InvalidProfile(
-        f"{where} asks for no accelerator that there could be"
-        f"{': ' if asked else ''}{', '.join(sorted(asked))}",
-        hint="it has resources: of one class, with a number from 1 on",
+        f"{where} requests no valid "
+        f"accelerator{': ' if asked else ''}{', '.join(sorted(asked))}",
+        hint="request resources: of one class, with an amount of at least 1",
     )
 
 
@@ -198,15 +200,15 @@ def _check(where: str, key: str, value: str) -> None:
     if kind == "trait" and value not in ("required", "forbidden"):
         raise exception.InvalidProfile(
             f"{where}: {key} is {exception.show(value)}",
-            hint="a trait is 'required' or 'forbidden'",
+            hint="set the trait to 'required' or 'forbidden'",
         )
     if kind == "resources" and not (orc.is_custom(name) or name in _CLASSES):
         raise exception.InvalidProfile(
-            f"{where}: {key} is no accelerator",
-            hint=f"those are {', '.join(sorted(_CLASSES))} and custom classes",
+            f"{where}: {key} is not a resource class of accelerators",
+            hint=f"use {', '.join(sorted(_CLASSES))} or a custom class",
         )
     if kind == "accel" and name not in accel_keys.KEYS:
         raise exception.InvalidProfile(
-            f"{where}: {key} is no key of a device profile",
+            f"{where}: {key} is not a key of a device profile",
             hint=exception.did_you_mean(name, accel_keys.KEYS),
         )

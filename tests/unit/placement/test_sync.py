@@ -125,7 +125,7 @@ def test_a_standard_class_that_is_too_new_costs_its_inventory_alone(double, serv
 def test_a_name_that_is_refused_costs_itself_alone(double, service):
     double.trouble("PUT", "/traits/CUSTOM_FAST", 400, times=99)
     found = service.sync(capacity(1, traits=("CUSTOM_FAST", "CUSTOM_SLOW")), TWO)
-    assert [each.what for each in found.refused] == ["make trait CUSTOM_FAST"]
+    assert [each.what for each in found.refused] == ["create trait CUSTOM_FAST"]
     assert double.providers[ONE.uuid].traits == {"CUSTOM_SLOW"}
     assert double.providers[TWO.uuid].inventories.keys() == {CLASS}
 

@@ -183,7 +183,7 @@ def test_the_suffixes_may_be_others():
 
 @pytest.mark.parametrize("prefix", ["x" * 64, "a.b"])
 def test_a_prefix_of_which_no_suffix_can_be_made_is_refused(prefix):
-    with pytest.raises(exception.InvalidInput, match="no suffix"):
+    with pytest.raises(exception.InvalidInput, match="is not a suffix"):
         expansion.properties(PROFILE, prefix)
 
 

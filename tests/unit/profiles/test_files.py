@@ -120,7 +120,7 @@ def test_a_wrong_file_hides_none_of_the_others(tmp_path):
     (tmp_path / "b.yaml").write_text("device_profiles: [")
     catalogue = ProfileFiles(str(tmp_path))
     assert catalogue.profile("a", FOREVER).name == "a"
-    with pytest.raises(exception.InvalidProfile, match="not YAML"):
+    with pytest.raises(exception.InvalidProfile, match="as YAML"):
         # It may stand in there.
         catalogue.profile("b", FOREVER)
 
@@ -192,7 +192,7 @@ def test_merges_of_merges_are_told_before_they_fill_the_host(place):
     place.write_text("\n".join(["- &l0 {a: 1}", *levels]))
     ((name, wrong),) = results(place)
     assert name is None
-    assert "its aliases stand for more than 262144 nodes" in wrong
+    assert "its aliases expand to more than 262144 nodes" in wrong
 
 
 def aliases(size):
@@ -255,7 +255,7 @@ def calls_of(place, text):
     [
         *((profiles, 2**12), (lists, 2**12), (groups, 2**12), (traits, 2**12)),
         (names, 2**12),
-        # From here on they stand for more than a file may.
+        # From here on they expand to more than a file may.
         *((aliases, 2**14), (merges, 2**14)),
     ],
 )
@@ -269,14 +269,14 @@ def test_aliases_that_multiply_a_file_are_told(place):
     place.write_text(aliases(2**17))
     ((name, wrong),) = results(place)
     assert name is None
-    assert "its aliases stand for more than 262144 nodes" in wrong
+    assert "its aliases expand to more than 262144 nodes" in wrong
 
 
 def test_an_alias_inside_of_what_it_stands_for_is_told(place):
     place.write_text("- &a [*a]\n")
     ((name, wrong),) = results(place)
     assert name is None
-    assert "an alias inside of what it stands for" in wrong
+    assert "an alias inside of its own anchor" in wrong
 
 
 def test_a_deadline_holds_within_a_file(place, monkeypatch):
@@ -300,11 +300,11 @@ def test_a_deadline_holds_within_a_file(place, monkeypatch):
         ("? [1, 2]\n: 3", "line 1: found unhashable key"),
         ("", "no list of device profiles"),
         ("7", "no list of device profiles"),
-        ("profiles: []", "begins with 'device_profiles:'"),
-        ("a: b: c", "not YAML"),
+        ("profiles: []", "start the list with 'device_profiles:'"),
+        ("a: b: c", "as YAML"),
         ("!!python/object/apply:os.system ['false']", "could not determine"),
-        ("\x00", "not YAML"),
-        ("[" * 5000, "not YAML"),
+        ("\x00", "as YAML"),
+        ("[" * 5000, "as YAML"),
     ],
 )
 def test_what_is_no_catalogue_is_told(place, text, told):
@@ -344,7 +344,11 @@ def directory(place):
 
 @pytest.mark.parametrize(
     ("made", "told"),
-    [(fifo, "no file"), (device, "no file"), (directory, "Is a directory")],
+    [
+        (fifo, "not a regular file"),
+        (device, "not a regular file"),
+        (directory, "Is a directory"),
+    ],
 )
 def test_what_is_no_file_is_not_waited_for(tmp_path, made, told):
     write(tmp_path / "a.yaml", profile("a"))

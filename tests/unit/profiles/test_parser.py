@@ -70,14 +70,14 @@ def test_one_without_a_uuid_has_the_same_one_every_time():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (None, "None is no device profile"),
-        ([], "is no device profile"),
-        ({"groups": []}, "None is no name"),
-        (profile("a b"), "'a b' is no name"),
-        (profile(""), "'' is no name"),
-        (profile(7), "7 is no name"),
-        (profile(uuid="x"), "'x' is no uuid"),
-        (profile(description=["x"]), "no text"),
+        (None, "None is not a device profile"),
+        ([], "is not a device profile"),
+        ({"groups": []}, "None is not a valid name"),
+        (profile("a b"), "'a b' is not a valid name"),
+        (profile(""), "'' is not a valid name"),
+        (profile(7), "7 is not a valid name"),
+        (profile(uuid="x"), "'x' is not a UUID"),
+        (profile(description=["x"]), "not text"),
         (profile(gruops=[]), "did you mean 'groups'?"),
         (profile(groups=None), "its groups are None"),
         (profile(groups=[]), "at least one group"),
@@ -94,7 +94,7 @@ def test_what_is_no_profile_is_refused_by_name(wrong, told):
 @pytest.mark.parametrize(
     ("group", "told"),
     [
-        ({}, "asks for no accelerator"),
+        ({}, "requests no valid accelerator"),
         ({"trait:CUSTOM_A": "required"}, "no resources"),
         ({"resources:FPGA": "0"}, "resources:FPGA"),
         ({"resources:FPGA": "-1"}, "resources:FPGA"),
@@ -103,19 +103,19 @@ def test_what_is_no_profile_is_refused_by_name(wrong, told):
         ({"resources:FPGA": 1.0}, "1.0, not text"),
         ({"resources:fpga": "1"}, "resources:fpga"),
         ({"resources:FPGA": "1", "resources:WIDGET": "1"}, "resources:WIDGET"),
-        ({"resources:VCPU": "2"}, "resources:VCPU is no accelerator"),
+        ({"resources:VCPU": "2"}, "resources:VCPU is not a resource class"),
         ({"resources:FPGA": "1", "resources:MEMORY_MB": "0"}, "resources:MEMORY_MB"),
         ({"resources:FPGA": "1", "trait:CUSTOM_A": "Required"}, "'Required'"),
         ({"resources:FPGA": "1", "trait:custom": "required"}, "custom"),
-        ({"resources1:FPGA": "1"}, "'resources1:FPGA' is no key"),
-        ({"resources": "1"}, "'resources' is no key"),
-        ({"resources:": "1"}, "'resources:' is no key"),
-        ({7: "1"}, "7 is no key"),
-        ({"resources:\ud800": "1"}, r"'resources:\ud800' is no key"),
-        ({"accel:\x1b[31m": "1"}, r"'accel:\x1b[31m' is no key"),
-        ({"os_acc:bitstream_id": BITSTREAM}, "no key of a group"),
+        ({"resources1:FPGA": "1"}, "'resources1:FPGA' is not a key"),
+        ({"resources": "1"}, "'resources' is not a key"),
+        ({"resources:": "1"}, "'resources:' is not a key"),
+        ({7: "1"}, "7 is not a key"),
+        ({"resources:\ud800": "1"}, r"'resources:\ud800' is not a key"),
+        ({"accel:\x1b[31m": "1"}, r"'accel:\x1b[31m' is not a key"),
+        ({"os_acc:bitstream_id": BITSTREAM}, "not a key of a group"),
         ({"resources:FPGA": "1", "accel:bitstream": BITSTREAM}, "did you mean"),
-        ({"resources:FPGA": "1", "accel:device_profile": "x"}, "no key of a device"),
+        ({"resources:FPGA": "1", "accel:device_profile": "x"}, "not a key of a device"),
         ({"resources:FPGA": "1", "accel:bitstream_id": "x"}, "'x'"),
         (
             {
@@ -140,8 +140,8 @@ def test_a_group_asks_for_one_class_as_one_provider_serves_it(amount):
     with pytest.raises(exception.InvalidProfile) as caught:
         parser.read({"name": "one", "groups": [group]})
     both = f"resources:{FPGA} and resources:{GPU}"
-    assert f"device profile one, group 0 asks for {both}" in str(caught.value)
-    assert caught.value.hint == "write 2 groups"
+    assert f"device profile one, group 0 requests {both}" in str(caught.value)
+    assert caught.value.hint == "split it into 2 groups"
 
 
 @pytest.mark.parametrize("name", ["FPGA", "PGPU", "VGPU", "CUSTOM_NIC"])
@@ -155,7 +155,7 @@ def test_a_profile_of_more_requests_than_anybody_serves_is_refused(amounts):
     groups = [{"resources:FPGA": amount} for amount in amounts]
     with pytest.raises(exception.InvalidProfile) as caught:
         parser.read({"name": "one", "groups": groups})
-    assert f"one asks for {sum(amounts)} accelerators" in str(caught.value)
+    assert f"one requests {sum(amounts)} accelerators" in str(caught.value)
     assert "at most 256" in caught.value.hint
 
 

@@ -168,7 +168,7 @@ RECORD = {"total": 4, "reserved": 0}
         (
             *("tree", "/resource_providers"),
             {"resource_providers": [provider(parent_provider_uuid=NODE)]},
-            f"'resource_providers' has provider {NODE} below itself",
+            f"'resource_providers' has a cycle: provider {NODE} is below itself",
         ),
         (
             *("tree", "/resource_providers"),
@@ -221,12 +221,12 @@ RECORD = {"total": 4, "reserved": 0}
         ("version", "/placement/", {"versions": [[]]}, "'versions[0]'"),
         (
             *("version", "/placement/", {"versions": [{"max_version": "1.x"}]}),
-            "'versions[0].max_version' is '1.x', no microversion",
+            "'versions[0].max_version' is '1.x', not a microversion",
         ),
         (
             *("version", "/placement/"),
             {"versions": [{"max_version": "1." + "9" * 5000}]},
-            "no microversion",
+            "not a microversion",
         ),
         ("image", f"/{IMAGE}", [], "the answer is [], not an object"),
         ("images", "/images", {"images": [{"id": "x"}]}, "'images[0].id' is 'x'"),
