@@ -141,7 +141,7 @@ def _wish(own: AccelKey, value: object) -> BitstreamRequest:
         if text != "required":
             raise exception.InvalidExtraSpec(
                 f"extra spec {exception.show(own.key)} is {exception.show(text)}",
-                hint="the only value of such a key is 'required'",
+                hint="set it to 'required', its only allowed value",
             )
         text = own.told
     try:
@@ -155,8 +155,8 @@ def _wish(own: AccelKey, value: object) -> BitstreamRequest:
 def _check_known(own: AccelKey) -> None:
     if own.treatment is None:
         raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(own.key)}: {exception.show(own.name)} is no "
-            "key of os_acc",
+            f"extra spec {exception.show(own.key)}: "
+            f"{exception.show(own.name)} is not a key of os_acc",
             hint=exception.did_you_mean(own.name, KEYS),
         )
 

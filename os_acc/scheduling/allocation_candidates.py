@@ -78,7 +78,7 @@ def filled(
         if not 0 < amount <= MAX_AMOUNT:
             raise exception.InvalidExtraSpec(
                 f"the flavor itself has {exception.show(amount)} of {name}",
-                hint=f"Placement counts from 1 up to {MAX_AMOUNT}",
+                hint=f"use an amount from 1 to {MAX_AMOUNT}",
             )
     if not added:
         return request
@@ -117,7 +117,7 @@ def miscounted(request: FlavorRequest) -> tuple[str, ...]:
 def _check_resources(request: FlavorRequest) -> None:
     if not request.groups:
         raise exception.InvalidExtraSpec(
-            "nothing is asked for: there are no candidates of nothing",
+            "the flavor requests no resources: there are no candidates",
             hint="set resources<S>:<resource class>=<amount>",
         )
     for group in request.groups:
@@ -126,8 +126,9 @@ def _check_resources(request: FlavorRequest) -> None:
             raise exception.InvalidExtraSpec(
                 f"{title(group.suffix)} has traits ({', '.join(traits)}) "
                 "but no resources",
-                hint="Nova adds the flavor's own VCPU, MEMORY_MB and DISK_GB to it; "
-                "without these, Placement refuses it",
+                hint="request a resource: Placement rejects a group without "
+                "resources, and Nova adds only the flavor's VCPU, MEMORY_MB "
+                "and DISK_GB",
             )
 
 
@@ -144,6 +145,6 @@ def _traits(group: RequestGroup) -> str:
 def _limit(limit: int) -> str:
     if limit < 1:
         raise exception.InvalidInput(
-            f"a limit of {limit} candidates", hint="it is 1 or more, or None for all"
+            f"limit is {limit}", hint="pass a number of at least 1, or None for all"
         )
     return str(limit)

@@ -133,10 +133,11 @@ class DeviceSelector:
         others = fitting - got
         rest = f" ({others} of {fitting} go to other groups)" if others else ""
         return exception.NoDeviceAvailable(
-            f"{provider.name} has too few devices for {title(wanted.group_suffix)} "
-            f"that a guest in cells {cells} may have under the NUMA policy "
-            f"{' or '.join(sorted(policies))}: {wanted.amount} wanted, "
-            f"{got} there{rest}; free: {self._found(free)}",
+            f"{provider.name} has too few devices for "
+            f"{title(wanted.group_suffix)} in guest cells {cells} under "
+            f"the NUMA policy {' or '.join(sorted(policies))}: "
+            f"{wanted.amount} requested, {got} available{rest}; free: "
+            f"{self._found(free)}",
             reason=exception.NoDeviceReason.NUMA_POLICY,
         )
 
@@ -176,8 +177,8 @@ def _check_offered(
         if each.provider_uuid not in providers:
             raise exception.DeviceGone(
                 f"the device of provider {each.provider_uuid}, "
-                f"{each.resource_class}, is not offered any more",
-                hint="it was: see 'os-acc device list' for what has become of it",
+                f"{each.resource_class}, is no longer offered",
+                hint="see 'os-acc device list' for its state",
             )
 
 
@@ -194,7 +195,7 @@ def _check_enough(
             raise exception.NoDeviceAvailable(
                 f"{provider.name} has no free device left for "
                 f"{title(each.group_suffix)}{_out_of_order(provider)}",
-                hint="see 'os-acc device list' for who has them",
+                hint="see 'os-acc device list' for the consumers of its devices",
             )
 
 

@@ -57,11 +57,11 @@ def _check_group(group: RequestGroup) -> None:
     if group.suffix and traits:
         lacking = f"has traits ({exception.some(traits, _SHOWN)}) but no resources"
     elif group.wish:
-        lacking = f"asks for {group.wish}, but for no accelerator"
+        lacking = f"requests {group.wish}, but no accelerator"
     elif group.attach_target is not AttachTarget.VM:
-        lacking = f"has an attach_target, {group.attach_target.value}, but nothing else"
+        lacking = f"has an attach_target, {group.attach_target.value}, but no resources"
     elif group.numa_policy:
-        lacking = f"has a numa_policy, {group.numa_policy.value}, but nothing else"
+        lacking = f"has a numa_policy, {group.numa_policy.value}, but no resources"
     else:
         return
     raise exception.InvalidExtraSpec(
@@ -75,8 +75,8 @@ def _check_suffixes(suffixes: Sequence[str]) -> None:
         if times > 1:
             raise exception.InvalidExtraSpec(
                 f"there are {times} groups with the suffix {suffix!r}",
-                hint="rename the flavor's: device_profile_0 and so on are taken by "
-                "the groups of a device profile",
+                hint="rename the flavor's group: the groups of a device profile "
+                "use device_profile_0 and so on",
             )
 
 
@@ -191,8 +191,8 @@ def _add_own(
         before, draft.numa_policy = draft.numa_policy, said
     if before not in (None, said):
         raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(own.key)}: {title(own.suffix)} has another "
-            f"{own.name} as well"
+            f"extra spec {exception.show(own.key)}: {title(own.suffix)} "
+            f"has another {own.name}"
         )
 
 
@@ -201,8 +201,8 @@ def _add_wish(
 ) -> None:
     if draft.wish not in (None, wish):
         raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(own.key)}: {title(own.suffix)} asks for "
-            f"{draft.wish} as well",
-            hint="a region holds one bitstream: use one of these keys in a group",
+            f"extra spec {exception.show(own.key)}: {title(own.suffix)} "
+            f"also requests {draft.wish}",
+            hint="use only one of these keys in a group: a region holds one bitstream",
         )
     draft.wish = wish

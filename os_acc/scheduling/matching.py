@@ -106,9 +106,9 @@ def check_promise(
     if is_theirs:
         raise exception.ServiceUnavailable(
             "accelerators of this host are allocated for device profile "
-            f"{exception.show(request.unread_profile)}, and nobody has said where "
-            "device profiles are",
-            hint="set catalogue, or source, in [os_acc_profiles]",
+            f"{exception.show(request.unread_profile)}, but no source of "
+            "device profiles is configured",
+            hint="set catalogue or source in [os_acc_profiles]",
             service=exception.ServiceType.ACCELERATOR,
             reason=exception.OutageReason.LOCAL_SOURCE,
         )
@@ -123,9 +123,9 @@ def _with_wishes(
     for suffix, wish in sorted(asked.items()):
         if wanted and suffix not in served:
             raise exception.InvalidExtraSpec(
-                f"{title(suffix)} asks for {wish}, but none of its resources is an "
-                "accelerator of this host",
-                hint="give the key the suffix of the group with the accelerator",
+                f"{title(suffix)} requests {wish}, but none of its resources "
+                "is an accelerator of this host",
+                hint="use the suffix of the group that has the accelerator in this key",
             )
     targets = {group.suffix: group.attach_target for group in request.groups}
     near = {group.suffix: group.numa_policy for group in request.groups}
@@ -166,8 +166,8 @@ def _from_single(
 ) -> list[GroupAllocation]:
     if provider not in ours:
         raise exception.ProviderNotFound(
-            f"resource provider {provider} is none of this host's accelerators",
-            hint="'os-acc provider list' shows them",
+            f"resource provider {provider} is not an accelerator of this host",
+            hint="'os-acc provider list' lists its providers",
         )
     resource_class = ours[provider]
     # The single provider stands for the whole request: a guest must not start
@@ -175,15 +175,15 @@ def _from_single(
     for other in sorted(set(ours.values()) - {resource_class}):
         for suffix, amount in _asking(request, other):
             raise exception.InvalidAllocation(
-                f"{title(suffix)} asks for {amount} {other}, but the only selected "
-                f"provider {provider} has {resource_class}",
+                f"{title(suffix)} requests {amount} {other}, but the only "
+                f"selected provider {provider} has {resource_class}",
                 hint="pass the whole allocation request instead of one provider",
             )
     asking = _asking(request, resource_class)
     if not asking:
         raise exception.InvalidAllocation(
-            f"no request group asks for {resource_class}, "
-            f"which is what the selected provider {provider} has"
+            f"no request group requests {resource_class}, the resource "
+            f"class of the selected provider {provider}"
         )
     return [
         GroupAllocation(suffix, provider, resource_class, n) for suffix, n in asking
@@ -229,8 +229,8 @@ def _of_ours(selection: Allocations, ours: Mapping[str, str]) -> list[tuple[str,
         for resource_class, amount in resources:
             if resource_class != ours[provider]:
                 raise exception.InvalidAllocation(
-                    f"the allocation of {amount} {resource_class} on provider "
-                    f"{provider} cannot be served: it has {ours[provider]}"
+                    f"cannot serve the allocation of {amount} {resource_class} on "
+                    f"provider {provider}: it has {ours[provider]}"
                 )
             allocated.append((provider, amount))
     return allocated
@@ -252,8 +252,8 @@ def _with_mappings(
         for suffix, amount in _asking(request, resource_class):
             if suffix not in named:
                 raise exception.InvalidAllocation(
-                    f"{title(suffix)} asks for {amount} {resource_class}, "
-                    "but the mappings do not name it"
+                    f"{title(suffix)} requests {amount} {resource_class}, but the "
+                    "mappings lack this group"
                 )
     return wanted
 
@@ -268,13 +268,13 @@ def _parts(
     """Divide one provider's allocation among its groups."""
     if not suffixes:
         raise exception.InvalidAllocation(
-            f"the mappings name no group for provider {provider}"
+            f"the mappings lack a group for provider {provider}"
         )
     if not request.groups:
         if len(suffixes) > 1:
             raise exception.InvalidAllocation(
-                f"provider {provider} serves the groups {', '.join(suffixes)}, "
-                "and nothing says how much is whose",
+                f"provider {provider} serves the groups "
+                f"{', '.join(suffixes)}, but the amount of each is unknown",
                 hint="pass the flavor's extra specs as well",
             )
         return [(suffixes[0], allocated)]
@@ -283,7 +283,7 @@ def _parts(
         if suffix not in known:
             raise exception.InvalidAllocation(
                 f"the mappings give provider {provider} to {title(suffix)}, "
-                "which the flavor does not have"
+                "which the flavor lacks"
             )
     parts = [part for part in _asking(request, resource_class) if part[0] in suffixes]
     _check_sum(provider, resource_class, allocated, parts)
@@ -299,8 +299,8 @@ def _check_sum(
     asked = sum(amount for _suffix, amount in parts)
     if asked != allocated:
         raise exception.InvalidAllocation(
-            f"{allocated} {resource_class} are allocated on provider {provider}, "
-            f"but its groups ask for {asked}"
+            f"{allocated} {resource_class} are allocated on provider "
+            f"{provider}, but its groups request {asked}"
         )
 
 
@@ -312,9 +312,9 @@ def _check_served_once(wanted: Iterable[GroupAllocation]) -> None:
         first = provider_of.setdefault(served, one.provider_uuid)
         if first != one.provider_uuid:
             raise exception.InvalidAllocation(
-                f"{title(one.group_suffix)} asks for {one.amount} "
+                f"{title(one.group_suffix)} requests {one.amount} "
                 f"{one.resource_class}, but provider {first} and provider "
-                f"{one.provider_uuid} would each give it all of that"
+                f"{one.provider_uuid} would each serve all of it"
             )
 
 

@@ -147,9 +147,9 @@ def policy(value: object) -> GroupPolicy | None:
 def _check_name(key: str, name: str) -> None:
     if not PLACEMENT_NAME.fullmatch(name):
         raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(key)}: {exception.show(name)} is not a name "
-            "that Placement can have",
-            hint="it has at most 255 characters of A-Z, 0-9 and _",
+            f"extra spec {exception.show(key)}: {exception.show(name)} is "
+            "not a valid name in Placement",
+            hint="use at most 255 characters of A-Z, 0-9 and _",
         )
 
 
@@ -181,15 +181,16 @@ def _add_resource(
         return
     if amount > MAX_AMOUNT:
         raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(key)} asks for {exception.show(amount)}",
-            hint=f"Placement counts up to {MAX_AMOUNT}",
+            f"extra spec {exception.show(key)} requests {exception.show(amount)}",
+            hint=f"use an amount of at most {MAX_AMOUNT}",
         )
     # Keys that differ only by a trailing newline have the same name.
     if draft.resources.setdefault(name, amount) != amount:
         raise exception.InvalidExtraSpec(
-            f"extra spec {exception.show(key)} asks for {amount} {name}, another one "
-            f"of {title(suffix)} for {draft.resources[name]}",
-            hint="a group names a resource class once; use another group for more",
+            f"extra spec {exception.show(key)} requests {amount} {name}, "
+            f"but another one of {title(suffix)} requests "
+            f"{draft.resources[name]}",
+            hint="name a resource class once in a group; use another group for more",
         )
 
 

@@ -37,8 +37,8 @@ def parse(selected_rp: object) -> Selection | None:
     selected = _mapping("selected_rp", selected_rp, hint=_FORMS)
     if ("uuid" in selected) == ("allocations" in selected):
         raise exception.InvalidAllocation(
-            f"selected_rp is {exception.show(selected_rp)}: it has to have either "
-            "'uuid' or 'allocations'",
+            f"selected_rp is {exception.show(selected_rp)}: either 'uuid' or "
+            "'allocations' is required",
             hint=_FORMS,
             reason=exception.AllocationReason.MALFORMED,
         )
@@ -97,7 +97,8 @@ def _resources(where: str, value: object) -> tuple[tuple[str, int], ...]:
     for name, amount in resources.items():
         if not isinstance(name, str) or not PLACEMENT_NAME.fullmatch(name):
             raise exception.InvalidAllocation(
-                f"{where} has {exception.show(name)}, not the name of a resource class",
+                f"{where} has {exception.show(name)}, which is not the name "
+                "of a resource class",
                 reason=exception.AllocationReason.MALFORMED,
             )
         if type(amount) is not int or not 1 <= amount <= MAX_AMOUNT:
@@ -117,8 +118,8 @@ def _mappings(
     for suffix, members in _mapping(where, value).items():
         if not isinstance(suffix, str) or not _SUFFIX.fullmatch(suffix):
             raise exception.InvalidAllocation(
-                f"{where} has {exception.show(suffix)}, "
-                "not the suffix of a request group",
+                f"{where} has {exception.show(suffix)}, which is not the "
+                "suffix of a request group",
                 reason=exception.AllocationReason.MALFORMED,
             )
         mappings.append(
@@ -142,8 +143,8 @@ def _providers(where: str, value: object, allocated: frozenset[str]) -> tuple[st
     for provider in providers:
         if provider not in allocated:
             raise exception.InvalidAllocation(
-                f"{where} names the provider {provider}, "
-                "which has no part in the allocations",
+                f"{where} names the provider {provider}, which is not in the "
+                "allocations",
                 reason=exception.AllocationReason.MALFORMED,
             )
     return tuple(sorted(providers))

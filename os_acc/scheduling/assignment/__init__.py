@@ -58,7 +58,7 @@ def assign(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...]:
     if found is None:
         raise exception.InvalidAllocation(
             reason(case),
-            hint="the flavor, or the allocations, are not those that were scheduled",
+            hint="pass the flavor and the allocations that were scheduled",
             reason=exception.AllocationReason.NO_ASSIGNMENT,
         )
     return found
@@ -75,8 +75,9 @@ def find(case: AssignmentCase, budget: int = BUDGET) -> tuple[Served, ...] | Non
         found = AssignmentSearch(problem, budget).run()
     except BudgetSpent as error:
         raise exception.InvalidAllocation(
-            f"which of {len(problem.providers)} providers serves which of "
-            f"{len(case.groups)} groups was not found in {budget} steps",
+            f"the search for an assignment of {len(problem.providers)} "
+            f"providers to {len(case.groups)} request groups exceeded "
+            f"{budget} steps",
             reason=exception.AllocationReason.TOO_HARD,
         ) from error
     return None if found is None else problem.served(found)
@@ -92,6 +93,6 @@ def _check_bounds(groups: int, problem: AssignmentProblem) -> None:
     for what, (number, bound) in bounds.items():
         if number > bound:
             raise exception.InvalidAllocation(
-                f"{number} {what} take part, and at most {bound} can be told apart",
+                f"{number} {what} exceed the limit of {bound}",
                 reason=exception.AllocationReason.TOO_LARGE,
             )

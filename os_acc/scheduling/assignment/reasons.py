@@ -29,7 +29,7 @@ def reason(case: AssignmentCase) -> str:
     """Return the group without a provider and the reason, or unrequested resources."""
     # Ordered by cost; evaluation stops at the first result.
     found = itertools.chain(_alone(case), _in_all(case), _together(case))
-    return next(found, "what the groups ask for is not what is allocated")
+    return next(found, "the allocations do not match the request groups")
 
 
 def _works(case: AssignmentCase) -> bool:
@@ -70,10 +70,10 @@ def _why_not(
             return f"only {has[name]} {name} on provider {each.provider}"
         pin = case.pins.get((group.suffix, name), each.provider)
         if pin != each.provider:
-            return f"provider {each.provider} is not {pin}, which has to serve it"
+            return f"provider {each.provider} is not {pin}, which must serve it"
     for trait in sorted(group.required) if part.numbered else ():
         if not each.has(trait, case.certain):
-            return f"provider {each.provider} has not the trait {trait}"
+            return f"provider {each.provider} lacks the trait {trait}"
     for trait in sorted(group.forbidden):
         if not each.is_free_of(trait, case.certain):
             return f"provider {each.provider} has the forbidden trait {trait}"
@@ -90,9 +90,9 @@ def _in_all(case: AssignmentCase) -> Iterator[str]:
         there = [(dict(each.resources).get(name, 0), each) for each in case.allocated]
         bound = sum(amount for amount, each in there if each.exact)
         whole = sum(amount for amount, _each in there)
-        asking = f"the groups ask for {wanted} {name} in all"
+        asking = f"the groups request {wanted} {name} in total"
         if bound and not wanted:
-            yield f"{_spread_over(name, exact)}, but no group asks for any"
+            yield f"{_spread_over(name, exact)}, but no group requests any"
         if bound > wanted:
             yield f"{_spread_over(name, exact)}, but {asking}"
         if whole < wanted:
@@ -133,17 +133,14 @@ def _obstacle(case: AssignmentCase, group: RequestGroup) -> str:
     others = [title(each.suffix) for each in case.groups if each is not group]
     beside = f" beside {', '.join(others[-_SHOWN:])}" if others else ""
     if _works(dataclasses.replace(case, policy=GroupPolicy.NONE)):
-        return (
-            "group_policy is 'isolate', and no provider that could serve it "
-            f"is left{beside}"
-        )
+        return f"group_policy is 'isolate', and no suitable provider is left{beside}"
     plain = tuple(
         dataclasses.replace(each, required=frozenset(), forbidden=frozenset())
         for each in case.groups
     )
     if _works(dataclasses.replace(case, groups=plain)):
         return f"no provider with the right traits is left{beside}"
-    return f"no provider with so much is left{beside}"
+    return f"no provider with enough resources is left{beside}"
 
 
 def _left_over(case: AssignmentCase) -> Iterator[str]:
@@ -157,8 +154,9 @@ def _left_over(case: AssignmentCase) -> Iterator[str]:
     rule = dataclasses.replace(fewer[first], policy=GroupPolicy.NONE)
     isolated = " while group_policy is 'isolate'" if _works(rule) else ""
     yield (
-        f"{what} are allocated on provider {tight[first].provider}, and no groups "
-        f"that it can serve ask for exactly that{isolated}"
+        f"{what} are allocated on provider {tight[first].provider}, "
+        "but no groups that it can serve request exactly "
+        f"that{isolated}"
     )
 
 
@@ -188,7 +186,7 @@ def _wants(group: RequestGroup) -> str:
         if traits
     ]
     told = f" and {' and '.join(rules)}" if rules else ""
-    return f"{title(group.suffix)} asks for {what}{told}"
+    return f"{title(group.suffix)} requests {what}{told}"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -212,8 +212,8 @@ def test_a_provider_has_to_be_one_of_ours():
 def test_an_allocation_that_cannot_be_served_fails_the_plug(api, unchanged):
     provider = api.provider(GPU)
     for resources, shown in (
-        ({CLASS: 2}, "but the groups ask for 1"),
-        ({"CUSTOM_ACCELERATOR_FPGA": 1}, "cannot be served"),
+        ({CLASS: 2}, "but the groups request 1"),
+        ({"CUSTOM_ACCELERATOR_FPGA": 1}, "cannot serve the allocation"),
     ):
         selected = {"allocations": {provider.uuid: {"resources": resources}}}
         is_told(plug(selected, {f"resources1:{CLASS}": "1"}), *selected_error(shown))

@@ -260,7 +260,7 @@ def test_a_plug_that_cannot_be_assigned_leaves_nothing(fpgas):
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
-        match="ask for 1",
+        match="request 1",
     ):
         fpgas.manager.plug(instance(1), allocations(fpgas), specs)
     assert fpgas.manager.store.leases() == ()

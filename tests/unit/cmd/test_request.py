@@ -158,7 +158,7 @@ def test_what_is_no_flavor_is_refused(
     [
         (("resources1:VCPU=1", "resources2:VCPU=1"), "set group_policy to 'none'"),
         (("trait1:CUSTOM_X=required",), "add resources1:"),
-        (("trait:CUSTOM_X=required",), "Nova adds the flavor's own VCPU"),
+        (("trait:CUSTOM_X=required",), "Nova adds only the flavor's VCPU"),
         (("resources1:VCPU=1", "accel1:bitsream_id=x"), "did you mean 'bitstream_id'?"),
         (("resources1:VCPU=1", "resources1:VCPU=2"), "names a resource class"),
         (("hw:cpu_policy=dedicated",), "set resources<S>:"),
@@ -248,7 +248,7 @@ def test_a_catalogue_that_is_set_and_not_there_is_an_error(
     console.configure(more=f"[os_acc_profiles]\ncatalogue = {tmp_path}/none.yaml")
     ran = show(console, "resources:VCPU=1", "accel:device_profile=gzip")
     assert (ran.status, ran.out) == (1, "")
-    assert f"the device profiles in {tmp_path}/none.yaml cannot be read" in ran.err
+    assert f"cannot read the device profiles in {tmp_path}/none.yaml" in ran.err
 
 
 def test_what_placement_miscounts_is_told_of(console: Console) -> None:

@@ -50,7 +50,7 @@ def test_a_known_key_with_a_value_that_it_can_have_is_right(
         ("accel:bitstream_id", "gzip", "an image's name goes into bitstream_name"),
         ("accel:numa_policy", "prefered", "did you mean 'preferred'?"),
         ("os_acc2:attach_target", "guest", "it has to be one of: VM, host, none"),
-        (f"bitstream:{IMAGE}", "forbidden", "is 'required'"),
+        (f"bitstream:{IMAGE}", "forbidden", "set it to 'required'"),
     ],
 )
 def test_a_wrong_one_is_refused_with_a_hint(key: str, value: str, hint: str) -> None:

@@ -105,7 +105,7 @@ def test_the_unnumbered_group_has_each_class_from_one() -> None:
         Served("", FPGA, "b"),
         Served("", GPU, "a"),
     )
-    assert "asks for 2" in refused([group("", 2)], [ours("a"), ours("b")])
+    assert "requests 2" in refused([group("", 2)], [ours("a"), ours("b")])
 
 
 # -- traits --------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_numbered_group_has_its_traits_from_the_one_that_serves_it() -> None:
     places = [ours("a", 1, "T"), ours("b", 1, "T", "U")]
     assert served([group("1", 1, "T"), group("2", 1, "U")], places)["2"] == "b"
     assert served([group("1", 1, "T"), group("2", 1, "!U")], places)["2"] == "a"
-    assert "has not the trait V" in refused([group("1", 1, "V")], [ours("a")])
+    assert "lacks the trait V" in refused([group("1", 1, "V")], [ours("a")])
     told = refused([group("1", 1, "!T")], [ours("a", 1, "T")])
     assert "has the forbidden trait T" in told
 
@@ -181,7 +181,7 @@ def test_a_pin_holds() -> None:
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.NO_ASSIGNMENT),
-        match="c, which has to serve it",
+        match="c, which must serve it",
     ):
         assign(AssignmentCase(pair, NONE, places, pins={("2", GPU): "c"}))
 
@@ -192,14 +192,14 @@ def test_a_pin_holds() -> None:
 @pytest.mark.parametrize(
     ("groups", "allocated", "told"),
     [
-        ([group("1")], [], "group '1' asks for 1 CUSTOM_GPU, but nothing is allocated"),
+        ([group("1")], [], "group '1' requests 1 CUSTOM_GPU, but nothing is allocated"),
         ([group("1", 2)], [ours("a")], "only 1 CUSTOM_GPU on provider a"),
         ([group("1")], [ours("a"), ours("b")], "2 CUSTOM_GPU are allocated"),
-        ([group("1"), group("2")], [ours("a")], "ask for 2 .*, but 1 are allocated"),
+        ([group("1"), group("2")], [ours("a")], "request 2 .*, but 1 are allocated"),
         (
             [group("1")],
             [ProviderAllocation("a", ((FPGA, 1),), True), ours("b")],
-            "1 CUSTOM_FPGA are allocated .*no group asks for any",
+            "1 CUSTOM_FPGA are allocated .*no group requests any",
         ),
         (
             [group("", 1, "T")],
@@ -214,17 +214,18 @@ def test_a_pin_holds() -> None:
         (
             [group("1", 2), group("2", 2)],
             [others("a", 3)],
-            "ask for 4 .*, but 3",
+            "request 4 .*, but 3",
         ),
         (
             [group("1", 2), group("2", 2), group("3", 2)],
             [others("a", 3), others("b", 3)],
-            "group '3' .* no provider with so much is left beside group '1', group '2'",
+            "group '3' .* no provider with enough resources is left beside group '1',"
+            " group '2'",
         ),
         (
             [group("1", 2), group("2", 2)],
             [ours("a", 1), others("b", 5)],
-            "1 CUSTOM_GPU are allocated on provider a, and no groups",
+            "1 CUSTOM_GPU are allocated on provider a, but no groups",
         ),
     ],
 )
@@ -404,7 +405,7 @@ def test_the_budget_is_counted_in_steps() -> None:
     with pytest.raises(
         exception.InvalidAllocation,
         check=has(reason=exception.AllocationReason.TOO_HARD),
-        match="in 3 steps",
+        match="exceeded 3 steps",
     ) as caught:
         assign(AssignmentCase(groups, NONE, places), budget=3)
     assert "mappings" in caught.value.hint

@@ -224,7 +224,7 @@ def test_the_error_says_what_other_groups_have_got_of_what_would_do() -> None:
         check=has(reason=exception.NoDeviceReason.NUMA_POLICY),
     ) as caught:
         choose(wanted, provider)
-    assert "1 wanted, 0 there (1 of 1 go to other groups)" in str(caught.value)
+    assert "1 requested, 0 available (1 of 1 go to other groups)" in str(caught.value)
 
 
 def test_the_error_of_a_card_with_many_vfs_can_be_read() -> None:

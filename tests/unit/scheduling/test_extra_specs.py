@@ -373,8 +373,8 @@ def test_the_specification_s_own_keys_are_of_the_unnumbered_group(
         ({"accel:bitstream_id": None}, "NoneType"),
         ({f"bitstream:{IMAGE}": "forbidden"}, "'forbidden'"),
         ({"bitstream:": "required"}, "''"),
-        ({"accel:function_id": "a", "accel:function_name": "b"}, "as well"),
-        ({"accel:function_id": "a", "os_acc:function_id": "b"}, "as well"),
+        ({"accel:function_id": "a", "accel:function_name": "b"}, "also requests"),
+        ({"accel:function_id": "a", "os_acc:function_id": "b"}, "also requests"),
         ({"accel2:function_id": "a"}, "'2'"),
     ],
 )
@@ -417,7 +417,7 @@ def test_a_misspelt_key_of_ours_gets_a_hint(key: str) -> None:
     ],
 )
 def test_an_unknown_key_of_ours_is_an_error(key: str) -> None:
-    with pytest.raises(exception.InvalidExtraSpec, match="is no key of os_acc"):
+    with pytest.raises(exception.InvalidExtraSpec, match="is not a key of os_acc"):
         extra_specs.parse({f"resources1:{FPGA}": "1", key: "required"})
 
 

@@ -148,7 +148,7 @@ def test_a_shared_provider_is_divided_by_what_its_groups_ask_for() -> None:
 
 def test_amounts_that_do_not_add_up_are_both_named() -> None:
     selection = allocated((GPU_A, GPU, 4), mappings=BOTH_ON_A)
-    with pytest.raises(exception.InvalidAllocation, match=r"4 .* ask for 3"):
+    with pytest.raises(exception.InvalidAllocation, match=r"4 .* request 3"):
         match_groups(flavor(g1=1, g2=2), selection, OURS)
 
 
@@ -171,8 +171,8 @@ def test_without_a_flavor_a_shared_provider_cannot_be_divided() -> None:
 @pytest.mark.parametrize(
     ("mappings", "named"),
     [
-        ({"": [NODE]}, "no group"),
-        ({}, "no group"),
+        ({"": [NODE]}, "lack a group"),
+        ({}, "lack a group"),
         ({"7": [GPU_A]}, "'7'"),
         ({"": [NODE, GPU_A]}, "'1'"),
     ],
@@ -253,19 +253,19 @@ def test_without_mappings_amounts_tell_the_groups() -> None:
         (
             flavor(g1=1, g2=1),
             allocated((GPU_A, GPU, 1)),
-            "ask for 2 .*, but 1 are allocated",
+            "request 2 .*, but 1 are allocated",
         ),
-        (flavor(g1=2), allocated((GPU_A, GPU, 1)), f"'1' asks for 2 .* only 1 {GPU}"),
-        (flavor(), allocated((GPU_A, GPU, 1)), "no group asks for any"),
+        (flavor(g1=2), allocated((GPU_A, GPU, 1)), f"'1' requests 2 .* only 1 {GPU}"),
+        (flavor(), allocated((GPU_A, GPU, 1)), "no group requests any"),
         (
             flavor(g1=1, g2=3),
             allocated((GPU_A, GPU, 2), (GPU_B, GPU, 2)),
-            "'2' asks for 3 .* only 2",
+            "'2' requests 3 .* only 2",
         ),
         (
             flavor(g1=2, g2=2, g3=2),
             allocated((GPU_A, GPU, 3), (GPU_B, GPU, 3)),
-            f"'3' asks for 2 {GPU}, .*beside group '1', group '2'",
+            f"'3' requests 2 {GPU}, .*beside group '1', group '2'",
         ),
     ],
 )
