@@ -173,7 +173,8 @@ def _name(node_name: str | None) -> str:
     name = node_name or ""
     if not name.isprintable():
         raise exception.InvalidConfiguration(
-            f"[os_acc] node_name is {exception.show(name)}, which Placement cannot show"
+            f"[os_acc] node_name is {exception.show(name)}, which is not "
+            "valid text for Placement"
         )
     return name
 

@@ -70,7 +70,8 @@ def distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
             raise exception.InvalidExtraSpec(
                 f"property {exception.show(key)} is given as "
                 f"{exception.show(found[key])} and as {exception.show(value)}",
-                hint="a group names a resource class or trait once; use another group",
+                hint="name a resource class or trait once in a group; use another "
+                "group for more",
             )
     return found
 
@@ -93,7 +94,7 @@ def seconds(text: str) -> float:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
     if not 0 < parsed < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid timeout")
     return parsed
 
 

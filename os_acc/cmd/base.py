@@ -43,7 +43,7 @@ class Acting(command.Command):
         except exception.OsAccError as error:
             if self.os_acc.options.debug:
                 raise
-            self._tell(error)
+            self._print_error(error)
             return 1
 
     def configure(self) -> None:
@@ -108,16 +108,14 @@ class Acting(command.Command):
         if not device_spec.parse(self.settings.device_spec).entries:
             files = configuration.read_files(self.os_acc.config)
             where = " or ".join(files) or f"a file ({configuration.NAME_IT})"
-            self.remark(
-                f"no device is named: name some with [os_acc] device_spec in {where}"
-            )
+            self.remark(f"device_spec is empty: set [os_acc] device_spec in {where}")
 
     def _need_no_root(self) -> None:
         if os.path.isdir(self.settings.state_path):
             # Plugins are third-party code and need no root to inspect the host.
             identity.become_owner(self.settings.state_path)
 
-    def _tell(self, error: exception.OsAccError) -> None:
+    def _print_error(self, error: exception.OsAccError) -> None:
         self.remark(error.message)
         for note in getattr(error, "__notes__", ()):
             self.app.stderr.write(f"  {note}\n")

@@ -90,8 +90,8 @@ class BitstreamFetch(base.Listing):
         deadline = time.monotonic() + seconds
         image = images.named(text, deadline)
         with (
-            progress.shown(self.app.stderr, image.id) as told,
-            images.fetched(image, deadline, told) as bitstream,
+            progress.shown(self.app.stderr, image.id) as report,
+            images.fetched(image, deadline, report) as bitstream,
         ):
             return bitstream
 
@@ -119,7 +119,7 @@ class BitstreamVerify(base.Listing):
 
 
 class BitstreamPrune(base.Listing):
-    """Remove images that nobody uses, the one least recently used first."""
+    """Remove unused images, the least recently used first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -128,8 +128,8 @@ class BitstreamPrune(base.Listing):
             metavar="SIZE",
             type=arguments.size,
             default=0,
-            help="only until the others have this size: bytes, or as 5GiB. "
-            "Default: all that nobody uses",
+            help="target size of the remaining images: bytes, or as 5GiB. "
+            "Default: remove all unused images",
         )
         return parser
 

@@ -65,7 +65,7 @@ def load(
         raise _missing("directory", error.config_dir) from error
     except OSError as error:
         raise exception.InvalidConfiguration(
-            f"the configuration cannot be read: {error}", hint=NAME_IT
+            f"cannot read the configuration: {error}", hint=NAME_IT
         ) from error
     except cfg.Error as error:
         raise exception.InvalidConfiguration(str(error)) from error
@@ -73,7 +73,7 @@ def load(
 
 def _missing(kind: str, *paths: str) -> exception.InvalidConfiguration:
     return exception.InvalidConfiguration(
-        f"there is no configuration {kind} {', '.join(paths)}", hint=NAME_IT
+        f"configuration {kind} {', '.join(paths)} does not exist", hint=NAME_IT
     )
 
 

@@ -77,8 +77,8 @@ class DeviceShow(base.Showing):
         # Raises an error if the function does not exist at all.
         look.stock.host.function(parsed_args.address)
         raise exception.NotFound(
-            f"{parsed_args.address} is no device of os_acc",
-            hint="name it in [os_acc] device_spec",
+            f"os_acc does not manage {parsed_args.address}",
+            hint="add the device to [os_acc] device_spec",
             kind=exception.ObjectKind.DEVICE,
         )
 
@@ -86,8 +86,8 @@ class DeviceShow(base.Showing):
 class DeviceRelease(base.Showing):
     """Give a quarantined or unknown device back to the host.
 
-    The way out of quarantine; of a device that is prepared for a guest while
-    nobody knows for whom; and of one whose record is damaged.
+    Releases a device from quarantine, a device that is prepared for an unknown
+    guest, and a device whose record is damaged.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -156,7 +156,7 @@ class _Survey:
             if self._is_left_behind(address) and not _is_unknown(refused)
             else "",
             f"goes along with {goes_with}" if goes_with != address else "",
-            "" if address in host.functions else "not on this host any more",
+            "" if address in host.functions else "no longer on this host",
             str(host.unreadable.get(str(address), "")),
         ]
         return "; ".join(reason for reason in reasons if reason)

@@ -44,7 +44,7 @@ def read(printed: Any) -> Flavor:
         return Flavor()
     if not isinstance(printed, Mapping):
         raise exception.InvalidInput(
-            f"{exception.show(printed)} is no flavor", hint=_HOW
+            f"{exception.show(printed)} is not a flavor", hint=_HOW
         )
     properties = printed.get("properties")
     if not isinstance(properties, Mapping):

@@ -21,9 +21,9 @@ def check_owner(state_path: str) -> tuple[int, int]:
     """
     if not os.path.exists(state_path):
         raise exception.StateUnavailable(
-            f"there is no state directory {state_path}",
-            hint="make it for the user that nova-compute runs as: "
-            f"install -d -o nova -g nova -m 0750 {state_path}",
+            f"state directory {state_path} does not exist",
+            hint="create it for the user of nova-compute: install -d -o nova "
+            f"-g nova -m 0750 {state_path}",
         )
     return owner_of(state_path)
 

@@ -20,7 +20,7 @@ from os_acc.profiles.flavors import Flavors
 from os_acc.profiles.options import ProfileSource
 
 _WITHOUT_POLICY = (
-    "the flavor has several groups: it needs group_policy, isolate or none, as well"
+    "the flavor has several groups: also set group_policy to isolate or none"
 )
 
 
@@ -38,7 +38,7 @@ class ProfileList(base.Listing):
             if isinstance(each, DeviceProfile):
                 found.append(each)
             else:
-                self.remark(f"a profile in {where} is passed over: {each}")
+                self.remark(f"ignoring a profile in {where}: {each}")
         return ("Name", "UUID", "Groups", "Accelerators", "Description"), [
             (
                 each.name,
@@ -93,7 +93,7 @@ class ProfileCheck(base.Listing):
 class ProfileApply(base.Showing):
     """Put a device profile's groups into a flavor, for a cloud without Cyborg.
 
-    Nova resolves accel:device_profile by asking Cyborg and nobody else. A
+    Nova resolves accel:device_profile by asking Cyborg alone. A
     flavor that has the groups themselves needs no Cyborg. The command that
     does it is printed; with --set it is done, and what an earlier version of
     the profile had put there is removed.

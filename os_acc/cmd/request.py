@@ -26,8 +26,8 @@ class RequestShow(base.Showing):
 
     Nova sends this query to Placement when it looks for a host. What it adds
     of its own accord (for pinned CPUs, ports, PCI devices) is not in it.
-    Changes nothing. Where the flavor names a device profile, that is read
-    where [os_acc_profiles] says; else nobody is asked, and nothing is read.
+    Changes nothing. The device profile of the flavor, if any, is read from
+    the source in [os_acc_profiles].
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -78,8 +78,9 @@ class RequestShow(base.Showing):
         query = allocation_candidates.query(request, parsed_args.limit)
         for name in allocation_candidates.miscounted(request):
             self.remark(
-                f"the unnumbered group asks for {name}, and so does a numbered one: "
-                "Placement 16 may allocate too much of it, unless group_policy is none"
+                "both the unnumbered group and a numbered one request "
+                f"{name}: Placement 16 may allocate too much of it, unless "
+                "group_policy is none"
             )
         return _COLUMNS, (
             _Groups(request.groups),
@@ -90,7 +91,9 @@ class RequestShow(base.Showing):
 
     def _tell_of_keys(self, specs: Mapping[str, object]) -> None:
         for key in extra_specs.overlooked(specs):
-            self.remark(f"nobody reads {exception.show(key)}: Nova passes it over")
+            self.remark(
+                f"extra spec {exception.show(key)} has no effect: Nova ignores it"
+            )
 
     def _folded(self, specs: Mapping[str, object]) -> object:
         """Return the extra specs, with the groups of the device profile added."""
@@ -102,8 +105,8 @@ class RequestShow(base.Showing):
         if whole.unread:
             self.remark(
                 "not shown: the groups of device profile "
-                f"{exception.show(whole.unread)}, which Nova adds: "
-                "[os_acc_profiles] does not say where profiles are"
+                f"{exception.show(whole.unread)}, which Nova adds: no source "
+                "of device profiles is configured in [os_acc_profiles]"
             )
         return whole.specs
 

@@ -50,7 +50,7 @@ class Topology(base.Listing):
         parser.add_argument(
             "--long",
             action="store_true",
-            help="a line for each function, those that os_acc is not told of as well",
+            help="show a line for each function, including those outside device_spec",
         )
         parser.add_argument(
             "--cells",
@@ -103,7 +103,9 @@ class Topology(base.Listing):
                 known = ", ".join(str(each.id) for each in topology.cells)
                 raise exception.InvalidInput(
                     f"this host has no cell {cell}",
-                    hint=f"its cells: {known}" if known else "none are known",
+                    hint=f"its cells: {known}"
+                    if known
+                    else "the cells of this host are unknown",
                 )
         parents = pci.read_parents(root, look.stock.host.functions)
         return snapshot.of(look, self.settings.node_name, parents, topology, cells)
@@ -131,7 +133,7 @@ class _Tree(formatters.ListFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        raise NotImplementedError("a tree is no list")
+        raise NotImplementedError("a tree cannot be printed as a list")
 
 
 def _style(out: TextIO, width: int) -> text.Style:
@@ -154,5 +156,5 @@ def _write(file: TextIO, picture: str) -> None:
             file.write(picture)
     except OSError as error:
         raise exception.InvalidInput(
-            f"{file.name} cannot be written: {error.strerror}"
+            f"cannot write {file.name}: {error.strerror}"
         ) from error

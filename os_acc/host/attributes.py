@@ -99,7 +99,9 @@ def link_address(path: str, *, dir_fd: int | None = None) -> PciAddress | None:
     try:
         return PciAddress.parse(name)
     except InvalidInput as error:
-        raise HostStepFailed(f"{path} leads to {name!r}, no PCI function") from error
+        raise HostStepFailed(
+            f"{path} links to {name!r}, which is not a PCI function"
+        ) from error
 
 
 def names(directory: str | int) -> list[str]:
@@ -165,6 +167,6 @@ def boot_id(root: str) -> str:
     parsed = canonical_uuid(text)
     if parsed is None:
         raise HostStepFailed(
-            f"{path} says {text!r}, not a UUID", hint="is /proc mounted?"
+            f"{path} says {text!r}, not a UUID", hint="check that /proc is mounted"
         )
     return parsed

@@ -66,8 +66,8 @@ class Monitor:
             self._monitor.start()
         except (ImportError, OSError) as error:
             raise exception.HostStepFailed(
-                f"the kernel's events cannot be heard: {error}",
-                hint="install libudev; until then the host is looked at now and then",
+                f"cannot receive kernel events: {error}",
+                hint="install libudev; until then the host is scanned periodically",
             ) from error
 
     def poll(self, seconds: float) -> Uevent | None:
@@ -83,7 +83,7 @@ class Monitor:
             if error.errno == errno.ENOBUFS:
                 return Uevent("")
             raise exception.HostStepFailed(
-                f"the kernel's events cannot be heard any more: {error}"
+                f"can no longer receive kernel events: {error}"
             ) from error
         if device is None or device.subsystem not in _SUBSYSTEMS:
             return None

@@ -33,7 +33,7 @@ def judge(name: str, use: Callable[[], str | None]) -> str | None:
     try:
         return use()
     except HostStepFailed as error:
-        return f"{name} cannot be judged: {error.message}"
+        return f"cannot determine the use of {name}: {error.message}"
 
 
 # With native multipath the mounted disk is a virtual device below the subsystem;
@@ -135,7 +135,7 @@ def _mounts(root: str) -> Iterator[tuple[str, str, str]]:
     lines = read_lines(f"{proc}/mounts")
     if not lines:
         raise HostStepFailed(
-            f"{proc}/mountinfo shows no mount", hint="is /proc mounted?"
+            f"{proc}/mountinfo shows no mount", hint="check that /proc is mounted"
         )
     for line in lines:
         match line.split(" "):

@@ -92,9 +92,9 @@ def _register(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> None:
         conf.register_opt(option, group=group)
     except cfg.DuplicateOptError as error:
         raise InvalidConfiguration(
-            f"[{group}] {option.name} is known in this process, and is not what it "
-            "is in Nova 34",
-            hint="this version of Nova may need a newer os_acc",
+            f"[{group}] {option.name} is already registered in this "
+            "process, with a definition that differs from Nova 34",
+            hint="check whether this version of Nova needs a newer os_acc",
         ) from error
 
 
@@ -135,8 +135,8 @@ class NetworkAffinity:
         listed = _values(conf, NEUTRON, PHYSNETS.name)
         if "" in listed:
             raise InvalidConfiguration(
-                f"[{NEUTRON}] physnets is {exception.show(listed)}: one has no name",
-                hint="there is nothing between two commas",
+                f"[{NEUTRON}] physnets is {exception.show(listed)}: a name is empty",
+                hint="remove the extra comma",
             )
         nodes = tuple((name, _nodes_of(conf, name)) for name in listed)
         tunnel = _nodes(conf, TUNNEL)
@@ -182,9 +182,9 @@ def _nodes_of(conf: cfg.ConfigOpts, physnet: str) -> frozenset[int]:
     nodes = _nodes(conf, group)
     if not nodes and not _is_given(conf, group):
         raise InvalidConfiguration(
-            f"[{NEUTRON}] physnets has {exception.show(physnet)}, and there is no "
-            f"[{group}] numa_nodes",
-            hint="set it, or take the network from the list",
+            f"[{NEUTRON}] physnets has {exception.show(physnet)}, but "
+            f"[{group}] numa_nodes is not set",
+            hint="set numa_nodes, or remove the network from physnets",
         )
     return nodes
 
@@ -199,8 +199,8 @@ def _nodes(conf: cfg.ConfigOpts, group: str) -> frozenset[int]:
     # oslo.config reads an empty item between two commas as None.
     if None in values:
         raise InvalidConfiguration(
-            f"[{group}] numa_nodes is {exception.show(values)}: one number is missing",
-            hint="there is nothing between two commas",
+            f"[{group}] numa_nodes is {exception.show(values)}: a number is empty",
+            hint="remove the extra comma",
         )
     return frozenset(values)
 
@@ -212,13 +212,13 @@ def _values(conf: cfg.ConfigOpts, group: str, name: str) -> list[Any]:
     except cfg.Error as error:
         raise InvalidConfiguration(
             f"[{group}] {name} cannot be read: {error}",
-            hint="a list with commas between its values",
+            hint="separate the values by commas",
         ) from error
     for value, times in Counter(values).items():
         if times > 1:
             raise InvalidConfiguration(
                 f"[{group}] {name} has {exception.show(value)} more than once",
-                hint="is another one meant?",
+                hint="remove the duplicate, or correct it",
             )
     return values
 
@@ -228,7 +228,7 @@ def _on_host(nodes: Iterable[int], group: str, host: NUMATopology) -> None:
     for node in sorted(nodes):
         if node not in cells:
             raise InvalidConfiguration(
-                f"[{group}] numa_nodes has {exception.show(node)}, and the host's NUMA "
-                f"nodes are {', '.join(map(str, cells))}",
+                f"[{group}] numa_nodes has {exception.show(node)}, but the "
+                f"host's NUMA nodes are {', '.join(map(str, cells))}",
                 hint="see 'lscpu' or /sys/devices/system/node",
             )

@@ -35,7 +35,7 @@ def parse(value: object, where: str) -> NUMAPolicy:
         return NUMAPolicy(value)
     except ValueError as error:
         raise exception.InvalidInput(
-            f"{where} is {exception.show(value)}, which is no NUMA policy",
+            f"{where} is {exception.show(value)}, which is not a NUMA policy",
             hint=exception.did_you_mean(
                 str(value), [each.value for each in NUMAPolicy]
             ),
@@ -73,9 +73,9 @@ class Policies:
         ]
         if len(set(found)) > 1:
             raise exception.InvalidInput(
-                f"the flavor asks for the NUMA policy {found[0].value}, the image for "
-                f"{found[1].value}",
-                hint="take the property off one of them",
+                f"the flavor requests the NUMA policy {found[0].value}, but "
+                f"the image requests {found[1].value}",
+                hint="remove the property from one of them",
             )
         ports = {
             suffix: parse(value, f"the NUMA policy of the port of {title(suffix)}")
@@ -94,7 +94,7 @@ class Policies:
             if suffix not in groups:
                 raise exception.InvalidInput(
                     f"a port has a NUMA policy for {title(suffix)}, which has no "
-                    "accelerator here",
+                    "accelerator on this host",
                     hint=exception.did_you_mean(suffix, groups),
                 )
 

@@ -95,12 +95,12 @@ class RequestBinding:
         if not isinstance(given, Mapping) or set(given) != set(BINDING):
             raise exception.InvalidInput(
                 f"the binding of {exception.show(uuid)} is {exception.show(given)}",
-                hint=f"it has {', '.join(BINDING)}",
+                hint=f"use the fields {', '.join(BINDING)}",
             )
         hostname = given["hostname"]
         if not isinstance(hostname, str):
             raise exception.InvalidInput(
-                f"{exception.show(hostname)} is no host's name"
+                f"{exception.show(hostname)} is not a host name"
             )
         return cls(
             hostname,
@@ -169,7 +169,7 @@ def uuid_from_api(given: object) -> str:
     """
     found = canonical_uuid(given)
     if found is None:
-        raise exception.InvalidInput(f"{exception.show(given)} is no uuid")
+        raise exception.InvalidInput(f"{exception.show(given)} is not a UUID")
     return found
 
 
@@ -180,6 +180,6 @@ def uuids_from_api(given: object) -> frozenset[str]:
     """
     if not isinstance(given, list | tuple | set | frozenset) or not given:
         raise exception.InvalidInput(
-            f"{exception.show(given)} is no list of accelerator requests"
+            f"{exception.show(given)} is not a list of accelerator requests"
         )
     return frozenset(uuid_from_api(each) for each in given)

@@ -35,8 +35,8 @@ def read(name: str, text: str) -> BitstreamRequest:
     """
     if not text or len(text) > _LONGEST or not text.isprintable():
         raise exception.InvalidInput(
-            f"{exception.show(text)} is no {name}",
-            hint=f"it has 1 to {_LONGEST} printable characters",
+            f"{exception.show(text)} is not a valid {name}",
+            hint=f"use 1 to {_LONGEST} printable characters",
         )
     if name == "bitstream_id":
         text = _image_id(text)
@@ -66,8 +66,8 @@ def _image_id(text: str) -> str:
     found = canonical_uuid(text)
     if found is None:
         raise exception.InvalidInput(
-            f"{exception.show(text)} is not the id of an image",
-            hint=f"it looks like {uuid.UUID(int=0)}; an image's name goes into "
-            "bitstream_name",
+            f"{exception.show(text)} is not an image id",
+            hint=f"use the form {uuid.UUID(int=0)}, or request an image by its "
+            "name with bitstream_name",
         )
     return found

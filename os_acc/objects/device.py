@@ -110,13 +110,13 @@ class RejectReason(enum.Enum):
     NO_RESET = "cannot be reset"
     DENYLISTED = "refused by vfio-pci (start it with disable_denylist=1)"
     UNKNOWN_STATE = "prepared for a guest, but not by os_acc"
-    NO_INTERFACE = "an FPGA region that does not say what it takes"
-    SEVERAL_REGIONS = "an FPGA card that is not one region; set num_vfs"
-    UNSEEN_REGION = "an FPGA card whose regions dfl-pci does not show"
-    UNREADABLE = "an FPGA card that cannot be looked into"
+    NO_INTERFACE = "an FPGA region without an interface id"
+    SEVERAL_REGIONS = "an FPGA card with several regions; set num_vfs"
+    UNSEEN_REGION = "an FPGA card without regions in dfl-pci"
+    UNREADABLE = "an unreadable FPGA card"
     UNSUPPORTED = "not supported by its plugin"
     MANAGEMENT = "a management function, which stays with the host"
-    NO_PLUGIN = "known to no plugin"
+    NO_PLUGIN = "supported by no plugin"
     PLUGIN_FAILED = "a plugin failed"
 
 

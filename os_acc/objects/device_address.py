@@ -35,7 +35,7 @@ def hexadecimal(what: str, text: str, limit: int) -> int | None:
     if not _HEX.fullmatch(stripped) or int(stripped, 16) > limit:
         raise exception.InvalidConfiguration(
             f"{what} is {exception.show(text)}",
-            hint=f"it has to be a hexadecimal number up to {limit:X}, or '*'",
+            hint=f"use a hexadecimal number up to {limit:X}, or '*'",
         )
     return int(stripped, 16)
 
@@ -130,7 +130,7 @@ def parse_glob(text: str) -> Glob:
     if len(fields) > 3:
         raise exception.InvalidConfiguration(
             f"address {exception.show(text)} has too many fields",
-            hint="a PCI address looks like 0000:3b:02.1",
+            hint="use the form 0000:3b:02.1",
         )
     padded = [_ANY] * (3 - len(fields)) + fields + [function]
     values = [

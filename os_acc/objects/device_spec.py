@@ -99,8 +99,9 @@ def _text(tag: str, value: object) -> str:
 def _checked(tag: str, given: str, name: str) -> str:
     if not given or not PLACEMENT_NAME.fullmatch(name):
         raise exception.InvalidConfiguration(
-            f"{tag} has {exception.show(given)}, which is no name for Placement",
-            hint="it has at most 255 characters of A-Z, 0-9 and _",
+            f"{tag} has {exception.show(given)}, which is not a valid "
+            "name in Placement",
+            hint="use at most 255 characters of A-Z, 0-9 and _",
         )
     return name
 
@@ -286,7 +287,7 @@ def objects_of(value: object, pairs_hook: Any = dict) -> list[dict[str, Any]]:
         if not isinstance(spec, dict):
             raise exception.InvalidConfiguration(
                 f"device_spec has {exception.show(value)}",
-                hint="each value has to be a JSON object or a list of objects",
+                hint="use a JSON object or a list of objects for each value",
             )
     return specs
 
@@ -351,14 +352,14 @@ def _entry(spec: Mapping[str, Any]) -> DeviceSpecEntry:
     _check_keys(spec, _SELECTORS | TAG_NAMES)
     if not _SELECTORS & spec.keys():
         raise exception.InvalidConfiguration(
-            f"device_spec {exception.show(spec)} names no device",
-            hint='to take every device, say so with "address": "*"',
+            f"device_spec {exception.show(spec)} does not identify a device",
+            hint='to select every device, use "address": "*"',
         )
     for key in ("address", "devname"):
         if key in spec and not spec[key]:
             raise exception.InvalidConfiguration(
                 f"{key} is {exception.show(spec[key])}",
-                hint="leave the key out where any will do",
+                hint="remove the key to match any value",
             )
     if isinstance(spec.get("address"), dict):
         _check_keys(spec["address"], frozenset(LIMITS))

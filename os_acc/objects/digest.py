@@ -49,23 +49,23 @@ class Digest:
         if not algorithm or not value:
             raise exception.ImageUnusable(
                 f"image {image} has no hash",
-                hint="it needs os_hash_algo and os_hash_value, which Glance sets"
-                " when an image is uploaded",
+                hint="upload the image again: Glance then sets os_hash_algo and "
+                "os_hash_value",
                 reason=exception.ImageReason.INVALID,
             )
         if algorithm not in LENGTHS:
             raise exception.ImageUnusable(
-                f"the hash of image {image} is of {exception.show(algorithm)}, which"
-                " proves nothing",
-                hint=f"it has to be one of {', '.join(LENGTHS)}: see"
-                " hashing_algorithm in Glance, and upload the image anew",
+                f"the hash of image {image} uses {exception.show(algorithm)}, "
+                "which is not accepted",
+                hint="set hashing_algorithm in Glance to one of "
+                f"{', '.join(LENGTHS)}, and upload the image again",
                 reason=exception.ImageReason.INVALID,
             )
         found = cls.of_file_name(f"{algorithm}-{value}")
         if found is None:
             raise exception.ImageUnusable(
-                f"the hash of image {image}, {exception.show(value)}, is not"
-                f" {LENGTHS[algorithm]} digits as those of {algorithm} are",
+                f"the hash of image {image}, {exception.show(value)}, does "
+                f"not have the {LENGTHS[algorithm]} digits of {algorithm}",
                 reason=exception.ImageReason.INVALID,
             )
         return found

@@ -57,11 +57,11 @@ class BitstreamRequest:
     function_name: str = ""
 
     def __str__(self) -> str:
-        told = (
+        fields = (
             (field.name, getattr(self, field.name))
             for field in dataclasses.fields(self)
         )
-        return ", ".join(f"{name} {value}" for name, value in told if value)
+        return ", ".join(f"{name} {value}" for name, value in fields if value)
 
 
 class ImageFormat(enum.Enum):

@@ -35,8 +35,8 @@ def consumer_uuid(value: object) -> str:
     consumer = canonical_uuid(value)
     if consumer is None:
         raise exception.InvalidInput(
-            f"{exception.show(value)} is not the uuid of a consumer",
-            hint="it has to be the uuid of an instance or a migration, as text",
+            f"{exception.show(value)} is not the UUID of a consumer",
+            hint="pass the UUID of an instance or a migration, as text",
         )
     return consumer
 
@@ -78,7 +78,7 @@ class InstanceInfo:
         if consumer is None:
             raise exception.InvalidInput(
                 f"instance_info['uuid'] is {exception.show(instance_info.get('uuid'))}",
-                hint="it has to be the instance's UUID, as text",
+                hint="pass the instance's UUID, as text",
             )
         texts: dict[str, Any] = {}
         for key in ("name", "project_id", "image_id"):
@@ -86,7 +86,7 @@ class InstanceInfo:
             if not isinstance(value, str | None):
                 raise exception.InvalidInput(
                     f"instance_info[{key!r}] is {exception.show(value)}, not text",
-                    hint="leave it out where there is none",
+                    hint="leave the key out if there is no value",
                 )
             texts[key] = value or ""
         return cls(
@@ -113,8 +113,8 @@ def _numa_cells(value: object) -> tuple[int, ...]:
     ):
         raise exception.InvalidInput(
             f"instance_info['numa_cells'] is {exception.show(value)}",
-            hint="it has to be a list of numbers of host cells: the ids of the cells "
-            "of the instance's NUMA topology, once it is fitted to the host",
+            hint="pass a list of host cell ids: those of the cells of the "
+            "instance's NUMA topology after it is fitted to the host",
         )
     return tuple(dict.fromkeys(value))
 
@@ -126,6 +126,6 @@ def _mapping(instance_info: Mapping[str, Any], key: str) -> Mapping[str, object]
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
         raise exception.InvalidInput(
             f"instance_info[{key!r}] is {exception.show(value)}",
-            hint="it has to be a mapping with text as its keys",
+            hint="pass a mapping with text as its keys",
         )
     return value

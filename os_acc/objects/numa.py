@@ -159,9 +159,9 @@ class NUMATopology:
     def distance(self, one: int, other: int) -> int:
         """Return the distance between two cells, from the firmware or the default."""
         near = self.cell(one)
-        told = dict(near.distances).get(other) if near else None
-        if told is not None:
-            return told
+        recorded = dict(near.distances).get(other) if near else None
+        if recorded is not None:
+            return recorded
         return LOCAL_DISTANCE if one == other else REMOTE_DISTANCE
 
 

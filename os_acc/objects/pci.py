@@ -21,7 +21,7 @@ _ADDRESS = re.compile(
     r":(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])",
     re.IGNORECASE | re.ASCII,
 )
-_HINT = "a PCI address looks like 0000:3b:02.1"
+_HINT = "use the form 0000:3b:02.1"
 
 
 def _is_within(value: object, limit: int) -> bool:

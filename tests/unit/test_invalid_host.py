@@ -155,7 +155,11 @@ def test_no_permission_on_the_state_is_told_before_anything_is_changed(
     [
         ({"device_spec": ["{"]}, exception.InvalidConfiguration, "'{'"),
         ({"device_spec": ["7"]}, exception.InvalidConfiguration, "'7'"),
-        ({"device_spec": ["{}"]}, exception.InvalidConfiguration, "names no device"),
+        (
+            {"device_spec": ["{}"]},
+            exception.InvalidConfiguration,
+            "does not identify a device",
+        ),
         (
             {"device_spec": ['{"adress": "*"}']},
             exception.InvalidConfiguration,

@@ -22,7 +22,7 @@ def configuration(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"{', '.join(read)}; state_path is {state_path}")
         return
     yield warning(
-        "no configuration file was found: these are the defaults",
+        "no configuration file found: the defaults apply",
         files.NAME_IT,
     )
 
@@ -31,7 +31,7 @@ def device_spec(context: CheckContext) -> Iterator[Finding]:
     """Check that ``device_spec`` parses, and that each entry matches a device."""
     if not context.named.entries:
         yield warning(
-            "it names nothing: os_acc touches no device",
+            "device_spec is empty: os_acc manages no device",
             "set [os_acc] device_spec",
         )
         return
@@ -42,28 +42,26 @@ def device_spec(context: CheckContext) -> Iterator[Finding]:
     ]
     for number in idle:
         yield warning(
-            f"entry {number} of {len(context.named.entries)} names no device that is "
-            "on this host",
-            "compare it with 'lspci -nn -D'",
+            f"entry {number} of {len(context.named.entries)} matches no "
+            "device of this host",
+            "compare the entry with 'lspci -nn -D'",
         )
     if not idle:
-        yield ok(
-            f"each of its entries ({len(context.named.entries)}) names some device"
-        )
+        yield ok(f"each of the {len(context.named.entries)} entries matches a device")
 
 
 def plugins(context: CheckContext) -> Iterator[Finding]:
     """Report the loaded plugins, and the ones set aside."""
     for aside in context.plugins.set_aside:
         yield failed(
-            f"{aside.name} is set aside: {aside.reason}",
-            "mend or remove that package, or leave it out of [os_acc] enabled_plugins",
+            f"plugin {aside.name} is disabled: {aside.reason}",
+            "repair or remove the package, or leave it out of [os_acc] enabled_plugins",
         )
     names = ", ".join(plugin.name for plugin in context.plugins.loaded)
     if names:
         yield ok(f"loaded: {names}")
     else:
-        yield failed("no plugin is loaded", "install os_acc anew: it brings one")
+        yield failed("no plugin is loaded", "reinstall os_acc, which contains a plugin")
 
 
 def networks(context: CheckContext) -> Iterator[Finding]:
@@ -74,12 +72,12 @@ def networks(context: CheckContext) -> Iterator[Finding]:
     idle = network_options.idle_sections(context.config)
     for section in idle:
         yield warning(
-            f"there is a section [{section}], and its network is not listed",
-            "add it to [neutron] physnets, or remove the section",
+            f"section [{section}] exists, but its network is not in [neutron] physnets",
+            "add the network to [neutron] physnets, or remove the section",
         )
     if not idle:
-        told = "; ".join(filter(None, map(_networks_of, host.cells)))
-        yield ok(told or "no network is tied to a NUMA node")
+        networks = "; ".join(filter(None, map(_networks_of, host.cells)))
+        yield ok(networks or "no network is tied to a NUMA node")
 
 
 def _networks_of(cell: NUMACell) -> str:

@@ -73,7 +73,7 @@ class CheckContext:
         self.config = config
         self.root = root
         self._broken = broken
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @functools.cached_property
     def settings(self) -> conf.Settings:
@@ -131,7 +131,10 @@ class CheckContext:
 
         A cause that stops several checks is reported as failed once.
         """
-        if str(error) in self._told:
-            return warning("not checked, for a reason told above", "mend that first")
-        self._told.add(str(error))
+        if str(error) in self._reported:
+            return warning(
+                "skipped: see the failed check above",
+                "correct the cause of that check first",
+            )
+        self._reported.add(str(error))
         return failed(error.message, error.hint)

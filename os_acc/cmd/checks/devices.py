@@ -37,19 +37,24 @@ _ISOLATION = {
     "intel_iommu=on on the kernel's command line",
     RejectReason.UNSAFE_IOMMU: "switch on the IOMMU, and load vfio without "
     "enable_unsafe_noiommu_mode",
-    RejectReason.RESERVED_REGION: "switch off in the firmware what maps memory for "
-    "that slot (shared memory or RMRR of the server's management); or take it out of "
-    "[os_acc] device_spec",
-    RejectReason.NOT_ISOLATED: "put the card into another slot, or switch on ACS in "
-    "the firmware; name all devices of the group if all may go to one guest",
+    RejectReason.RESERVED_REGION: (
+        "disable the mapping of memory for that slot in the firmware "
+        "(shared memory or RMRR of the server's management), or "
+        "remove the device from [os_acc] device_spec"
+    ),
+    RejectReason.NOT_ISOLATED: (
+        "move the card to another slot, or enable ACS in the "
+        "firmware; name all devices of the group if all may go to "
+        "one guest"
+    ),
 }
 _NO_RESET = (
-    "tag it allow_no_reset in [os_acc] device_spec, if the next guest may find "
-    "what the last one left"
+    "tag the device allow_no_reset in [os_acc] device_spec, if "
+    "the next guest may see data of the previous one"
 )
 _NOT_MEANT = (
-    "see 'os-acc device list --state refused'; take out of [os_acc] device_spec "
-    "what is not meant"
+    "see 'os-acc device list --state refused', and remove "
+    "unintended devices from [os_acc] device_spec"
 )
 _TOLD_ELSEWHERE = (
     RejectReason.NOVA_CLAIMS,
@@ -70,12 +75,12 @@ def claims(context: CheckContext) -> Iterator[Finding]:
     if both:
         yield failed(
             f"claimed by Nova as well: {_addresses(both)}",
-            "leave them to one: take them out of [os_acc] device_spec, or out of "
-            "Nova's [pci] device_spec and [mdev_*] device_addresses; give "
-            "each of its mdev types addresses",
+            "give each device to one service: remove it from [os_acc] "
+            "device_spec, or from Nova's [pci] device_spec and [mdev_*] "
+            "device_addresses; set device_addresses for each mdev type",
         )
     else:
-        yield ok("Nova claims none of the devices that os_acc is told to take")
+        yield ok("Nova claims none of the devices in [os_acc] device_spec")
 
 
 def isolation(context: CheckContext) -> Iterator[Finding]:
@@ -88,7 +93,7 @@ def isolation(context: CheckContext) -> Iterator[Finding]:
             f"{len(found) - _SHOWN} more like these", "see 'os-acc device list'"
         )
     if not found:
-        yield ok("every device that is named can be isolated, as far as it is judged")
+        yield ok("every checked device of device_spec can be isolated")
 
 
 def denylist(context: CheckContext) -> Iterator[Finding]:
@@ -97,8 +102,9 @@ def denylist(context: CheckContext) -> Iterator[Finding]:
     if found:
         yield warning(
             f"refused by vfio-pci: {_addresses(found)}",
-            "if the risk is known and taken, unload it, then 'modprobe vfio-pci "
-            "disable_denylist=1'; and give that option in /etc/modprobe.d",
+            "if the erratum is acceptable, unload vfio-pci, run "
+            "'modprobe vfio-pci disable_denylist=1', and set that option "
+            "in /etc/modprobe.d",
         )
     else:
         yield ok("vfio-pci refuses none")
@@ -125,8 +131,8 @@ def others(context: CheckContext) -> Iterator[Finding]:
     """Report all other devices that are not offered, and the number offered."""
     for aside in context.look.stock.set_aside:
         yield failed(
-            f"the plugin {aside.name} offers nothing: {aside.reason}",
-            "tell its vendor; or leave it out of [os_acc] enabled_plugins",
+            f"plugin {aside.name} offers no device: {aside.reason}",
+            "report it to the vendor, or leave it out of [os_acc] enabled_plugins",
         )
     by_reason: dict[RejectReason, list[RejectedDevice]] = defaultdict(list)
     for refused in context.look.stock.refused:

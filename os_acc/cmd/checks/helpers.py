@@ -37,7 +37,7 @@ def limits(checked: CheckContext) -> Iterator[Finding]:
         mode, path, why = client.Helper(settings.write_timeout).limits(deadline)
     except (exception.HelperUnavailable, exception.HelperLost) as error:
         yield failed(
-            f"the helper cannot be asked: {error.message}",
+            f"cannot query the helper: {error.message}",
             "see the check 'helper base'",
         )
         return
@@ -46,21 +46,22 @@ def limits(checked: CheckContext) -> Iterator[Finding]:
             yield ok(f"{path} limits what the helper binds and programs")
         case LimitMode.BROKEN:
             yield failed(
-                f"{path} cannot be used: {why}; the helper binds and programs nothing",
-                "correct it; its device_spec has the syntax of [os_acc] device_spec",
+                f"cannot use {path}: {why}; the helper binds and programs no device",
+                "correct the file; its device_spec has the syntax of "
+                "[os_acc] device_spec",
             )
         case LimitMode.IGNORED:
             yield warning(
-                f"the helper ignores {path}: {why}; its callers decide what it binds "
-                "and programs",
-                "let the file and its directories belong to root, and no other user "
-                "write there",
+                f"the helper ignores {path}: {why}; its callers decide which "
+                "devices are bound and programmed",
+                "make root the owner of the file and its directories, "
+                "without write permission for other users",
             )
         case LimitMode.ABSENT:
             yield warning(
-                f"there is no {path}: the callers of the helper decide what it "
-                "binds and programs",
-                "put [os_acc] device_spec into that file, which has to be root's",
+                f"{path} does not exist: the callers of the helper decide "
+                "which devices are bound and programmed",
+                "create the file, owned by root, with [os_acc] device_spec",
             )
 
 

@@ -31,18 +31,18 @@ def source(context: CheckContext) -> Iterator[Finding]:
         yield _no_source(context, error)
         return
     if has_any:
-        yield ok(f"{where} answers, and has images with the tag FPGA")
+        yield ok(f"{where} answers and has images with the tag FPGA")
     else:
         yield warning(
-            f"{where} answers, and has no image with the tag FPGA that os_acc may see",
-            "upload one; or look for whom [os_acc_glance] asks",
+            f"{where} answers, but has no visible image with the tag FPGA",
+            "upload an image, or check the user in [os_acc_glance]",
         )
 
 
 def signers(context: CheckContext) -> Iterator[Finding]:
     """Check the certificates of signers, if images have to be signed."""
     if not context.image_rules.signed:
-        yield ok("images need not be signed")
+        yield ok("signatures are not required")
         return
     # Rarely needed, and cryptography imports slowly.
     from os_acc.bitstreams import certificates
@@ -52,17 +52,21 @@ def signers(context: CheckContext) -> Iterator[Finding]:
     worthless = [each for each in found if each.why_not]
     for each in worthless[:_SHOWN]:
         yield warning(
-            f"{directory}/{each.name}: {each.why_not}", "renew it, or remove it"
+            f"{directory}/{each.name}: {each.why_not}",
+            "renew or remove the certificate",
         )
     if len(worthless) > _SHOWN:
-        yield warning(f"{len(worthless) - _SHOWN} more like these", f"see {directory}")
+        yield warning(
+            f"{len(worthless) - _SHOWN} more certificates are unusable",
+            f"see {directory}",
+        )
     trusted = sum(each.is_signer and not each.why_not for each in found)
     if trusted:
         yield ok(f"certificates in {directory} that may sign images: {trusted}")
     else:
         yield failed(
-            f"no certificate in {directory} may sign images: each image is refused",
-            "put one there as <certificate uuid>.pem, with its issuers",
+            f"no certificate in {directory} may sign images: every image is rejected",
+            "add a certificate as <certificate uuid>.pem, with its issuers",
         )
 
 
@@ -72,8 +76,8 @@ def cache(context: CheckContext) -> Iterator[Finding]:
     mode = _mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
         yield failed(
-            f"{path} is no directory, and the helper follows no link",
-            "move it away: a directory is made when an image is fetched",
+            f"{path} is not a directory, and the helper does not follow links",
+            "move it away: the next download creates the directory",
         )
         return
     if mode is not None:
@@ -86,18 +90,18 @@ def files(context: CheckContext) -> Iterator[Finding]:
     found = context.images.cache.survey()
     if found.abandoned:
         yield warning(
-            "downloads whose processes are gone: "
-            + exception.some(sorted(found.abandoned), _SHOWN),
-            "the next download removes them, and so does 'os-acc bitstream prune'",
+            "abandoned downloads: " + exception.some(sorted(found.abandoned), _SHOWN),
+            "run 'os-acc bitstream prune', or wait for the next "
+            "download, which removes them",
         )
     if found.strangers:
         yield warning(
-            "neither images nor downloads: "
+            "files that are neither images nor downloads: "
             + exception.some(sorted(found.strangers), _SHOWN),
-            "remove them: nobody else does, and what they take is not counted",
+            "remove them: os_acc neither removes them nor counts their size",
         )
     if not found.abandoned and not found.strangers:
-        yield ok(f"images in it: {len(found.entries)}; nothing else")
+        yield ok(f"images: {len(found.entries)}; no other files")
 
 
 def _no_source(context: CheckContext, error: exception.OsAccError) -> Finding:
@@ -107,9 +111,9 @@ def _no_source(context: CheckContext, error: exception.OsAccError) -> Finding:
         if each.device.region is not None and each.device.region.interface_id
     ]
     if not regions:
-        return ok("none is configured, and no device here needs one")
+        return ok("no source is configured, and no device of this host needs one")
     return warning(
-        f"none is configured, and {regions[0]} can be programmed: {error.message}",
+        f"no source is configured, but {regions[0]} can be programmed: {error.message}",
         error.hint,
     )
 
@@ -123,7 +127,7 @@ def _access(context: CheckContext, path: str, mode: int) -> Iterator[Finding]:
         yield failed(f"{me} cannot write to {path}", f"chmod u+rwx {path}")
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield warning(
-            f"others than {owner} may write to {path}, and take away what is there",
+            f"users other than {owner} may write to {path} and remove its files",
             f"chmod go-w {path}",
         )
 
@@ -131,22 +135,23 @@ def _access(context: CheckContext, path: str, mode: int) -> Iterator[Finding]:
 def _fill(context: CheckContext, *, is_there: bool) -> Finding:
     found = context.images.cache.survey()
     largest, limit = context.image_rules.max_size, context.image_settings.cache_size
-    told = f"images take {found.taken} of {limit} bytes"
+    usage = f"images take {found.taken} of {limit} bytes"
     if found.taken > limit:
         return warning(
-            f"{told}: more than they may",
-            f"the next download removes some; or os-acc bitstream prune --size {limit}",
+            f"{usage}, more than the limit",
+            "wait for the next download, which evicts some, or run "
+            f"'os-acc bitstream prune --size {limit}'",
         )
     if found.room < largest:
         return warning(
-            f"{told}, and can have no more than {found.room}: an image of {largest}, "
-            "which is allowed, does not fit",
-            "free space on its file system; or see cache_size and max_image_size in "
-            "[os_acc_bitstreams]",
+            f"{usage}, with room for {found.room} in total: an image of "
+            f"max_image_size, {largest}, does not fit",
+            "free space on its file system, or change cache_size or "
+            "max_image_size in [os_acc_bitstreams]",
         )
     if not is_there:
         return ok(f"empty; images may take {limit} bytes")
-    return ok(told)
+    return ok(usage)
 
 
 def _mode(path: str) -> int | None:

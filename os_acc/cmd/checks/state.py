@@ -27,19 +27,20 @@ def directory(context: CheckContext) -> Iterator[Finding]:
     owner, me = identity.name_of(uid), identity.name_of(os.geteuid())
     if uid != os.geteuid():
         yield failed(
-            f"{path} belongs to {owner}, this is {me}",
-            f"run it as root or as {owner}; or give the directory to the user that "
-            "nova-compute runs as",
+            f"{path} belongs to {owner}, but this user is {me}",
+            f"run the command as root or as {owner}, or make the user of "
+            "nova-compute the owner of the directory",
         )
     elif uid == 0:
         yield warning(
-            f"{path} belongs to root: a nova-compute that is not root cannot write it",
+            f"{path} belongs to root: a nova-compute of another user "
+            "cannot write to it",
             f"chown -R nova:nova {path}",
         )
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         yield failed(f"{me} cannot write to {path}", f"chmod u+rwx {path}")
     elif os.statvfs(path).f_bavail == 0:
-        yield failed(f"no space is left for {path}", "free some on its file system")
+        yield failed(f"no space is left for {path}", "free space on its file system")
     else:
         yield ok(f"{path} belongs to {owner} and can be written")
 
@@ -50,11 +51,11 @@ def file_system(context: CheckContext) -> Iterator[Finding]:
     kind = _kind(context.root, path)
     hint = "move [os_acc] state_path to a local disk, while no instance has devices"
     if kind is None:
-        yield warning(f"nobody can tell on which file system {path} is", hint)
+        yield warning(f"cannot determine the file system of {path}", hint)
     elif kind in _REMOTE or kind.startswith("fuse."):
-        yield failed(f"{path} is on {kind}: locks do not hold there", hint)
+        yield failed(f"{path} is on {kind}, where locks are not reliable", hint)
     elif kind in _VOLATILE:
-        yield failed(f"{path} is on {kind}: a reboot loses it", hint)
+        yield failed(f"{path} is on {kind}, which a reboot empties", hint)
     else:
         yield ok(f"{path} is on {kind}")
 
@@ -66,11 +67,12 @@ def files(context: CheckContext) -> Iterator[Finding]:
     strange = [each for each in _below(path) if os.lstat(each).st_uid != uid]
     if strange:
         yield failed(
-            f"{len(strange)} files below it are not its owner's, such as {strange[0]}",
+            f"{len(strange)} files in it do not belong to its owner, such "
+            f"as {strange[0]}",
             f"chown -R --reference={path} {path}",
         )
     else:
-        yield ok("all files below it are its owner's")
+        yield ok("all files in it belong to its owner")
 
 
 def records(context: CheckContext) -> Iterator[Finding]:
@@ -89,8 +91,9 @@ def records(context: CheckContext) -> Iterator[Finding]:
     for address, lost in found.helper_claims.items():
         yield warning(
             f"{address} is taken for lease {lost}, which is lost",
-            f"find out who has it; then os-acc device adopt {address} --consumer "
-            f"UUID, or os-acc device release {address}",
+            "find the consumer of the device; then run 'os-acc device "
+            f"adopt {address} --consumer UUID' or 'os-acc device release "
+            f"{address}'",
         )
     for lease in found.leases:
         if lease.state is LeaseState.QUARANTINED:
@@ -98,7 +101,7 @@ def records(context: CheckContext) -> Iterator[Finding]:
                 f"{lease.address} is quarantined: {lease.reason}",
                 f"os-acc device release {lease.address}",
             )
-    yield ok(f"leases that can be read: {len(found.leases)}")
+    yield ok(f"readable leases: {len(found.leases)}")
 
 
 def _kind(root: str, path: str) -> str | None:

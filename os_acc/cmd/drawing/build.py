@@ -264,11 +264,11 @@ class _Artist:
             for device in self._snapshot.states.values()
             if device.function is None
         ]
-        told = {line.label for line in lines}
+        labelled = {line.label for line in lines}
         lines += [
             Line(labels.plain(name), (labels.plain(str(error)),), mark=Mark.TROUBLE)
             for name, error in sorted(host.unreadable.items())
-            if labels.plain(name) not in told
+            if labels.plain(name) not in labelled
         ]
         if lines:
             yield Line("not to be seen", framed=True, below=tuple(lines))

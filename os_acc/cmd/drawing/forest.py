@@ -42,13 +42,13 @@ def _key(snapshot: HostSnapshot, vf: PciAddress, *, by_holder: bool) -> object:
     common = (labels.driver(function), function.iommu_group is None)
     if device is None:
         return common
-    told = (*common, device.state, device.resource_class, device.reason)
+    own = (*common, device.state, device.resource_class, device.reason)
     if device.lease is None:
-        return told
+        return own
     # The instances of devices in trouble are always named.
     is_named = by_holder or device.state is not DeviceStatus.LEASED
     consumer = device.lease.consumer if is_named else ""
-    return (*told, device.lease.attach_target, consumer)
+    return (*own, device.lease.attach_target, consumer)
 
 
 _Places = Mapping[PciAddress | None, tuple[PciAddress, ...]]

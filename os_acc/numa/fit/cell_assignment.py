@@ -157,8 +157,9 @@ class CellAssignment:
         while seats is not None:
             if tried == self._budget:
                 raise exception.FitUndecided(
-                    f"{tried} ways to seat the guest on {len(self._order)} cells "
-                    f"leave some of {len(wants.requests)} requests for devices short",
+                    f"no assignment found for {len(wants.requests)} device "
+                    f"requests: {tried} placements of the guest on "
+                    f"{len(self._order)} cells tried",
                     reason=exception.FitReason.TOO_HARD,
                 )
             tried += 1

@@ -107,7 +107,7 @@ def host_cells_from_nova(topology: Any) -> tuple[int, ...]:
     """
     found = tuple(_id(cell) for cell in _field(topology, "cells", ()))
     if any(number < 0 for number in found):
-        raise InvalidInput("a cell of this guest is on no cell of a host")
+        raise InvalidInput("a guest cell has no host cell")
     return found
 
 
@@ -201,7 +201,7 @@ def _guest_cell_to_nova(number: int, cell: InstanceNUMACell, objects: Any) -> An
 def _id(cell: Any) -> int:
     number: int | None = _field(cell, "id", None)
     if number is None:
-        raise InvalidInput("a NUMA cell of Nova's has no id")
+        raise InvalidInput("a NUMA cell from Nova has no id")
     return number
 
 

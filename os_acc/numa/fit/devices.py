@@ -138,6 +138,6 @@ def _address(entry: Mapping[str, Any]) -> PciAddress:
         )
     except (LookupError, TypeError, ValueError) as error:
         raise InvalidInput(
-            f"{show(parts)} is no attach_handle_info of an accelerator"
+            f"{show(parts)} is not an attach_handle_info of an accelerator"
         ) from error
     return PciAddress(domain, bus, slot, function)

@@ -96,8 +96,9 @@ class _Walk:
         """Return whether a guest cell fits a host cell, by Nova's cache."""
         if not self._budget:
             raise exception.FitUndecided(
-                f"Nova's way through the permutations of {len(self._guest)} of "
-                f"{len(self._question.host.cells)} cells was not followed to its end",
+                f"the search through the permutations of {len(self._guest)} "
+                f"of {len(self._question.host.cells)} cells, as in Nova, was "
+                "not finished",
                 reason=exception.FitReason.TOO_HARD,
             )
         self._budget -= 1

@@ -19,29 +19,29 @@ class ReasonKind(enum.Enum):
     #: The request in KiB, and the page size in KiB.
     UNEVEN_PAGES = "{wanted} KiB are not a whole number of pages of {there} KiB"
     #: In MiB.
-    FREE_PAGES = "{wanted} MiB are wanted, and pages for {there} MiB are there"
+    FREE_PAGES = "{wanted} MiB are requested, but pages for {there} MiB are free"
     #: In MiB, total.
-    MEMORY = "{wanted} MiB are wanted, and it has {there} MiB"
+    MEMORY = "{wanted} MiB are requested, but it has {there} MiB"
     #: In MiB.
-    FREE_MEMORY = "{wanted} MiB are wanted, and {there} MiB are free"
+    FREE_MEMORY = "{wanted} MiB are requested, but {there} MiB are free"
     #: Total, used or not.
-    CPUS = "{wanted} shared CPUs are wanted, and it has {there}"
+    CPUS = "{wanted} shared CPUs are requested, but it has {there}"
     #: Total, used or not.
-    PCPUS = "{wanted} dedicated CPUs are wanted, and it has {there}"
-    FREE_PCPUS = "{wanted} dedicated CPUs are wanted, and {there} are free"
-    NO_THREADS = "siblings are required, and its cores have one thread each"
+    PCPUS = "{wanted} dedicated CPUs are requested, but it has {there}"
+    FREE_PCPUS = "{wanted} dedicated CPUs are requested, but {there} are free"
+    NO_THREADS = "siblings are required, but its cores have one thread each"
     #: The most CPUs available in groups of equally many siblings.
-    SIBLINGS = "{wanted} CPUs on siblings are required, and there are {there}"
+    SIBLINGS = "{wanted} CPUs on siblings are required, but {there} are available"
     #: Cores whose threads are all free.
-    WHOLE_CORES = "{wanted} cores of their own are wanted, and {there} are free"
+    WHOLE_CORES = "{wanted} whole cores are requested, but {there} are free"
     #: Nova isolates CPUs on a host with threads only if shared and dedicated CPUs
     #: are the same set (``vcpu_pin_set``).
-    THREADS = "a core to itself is wanted, and its cores have several threads"
+    THREADS = "a whole core is requested, but its cores have several threads"
     EMULATOR = "no dedicated CPU is left for the emulator's threads"
     #: Shared guest CPUs in total, and their limit.
-    CPU_LIMIT = "{wanted} CPUs would share its own, and at most {there} may"
+    CPU_LIMIT = "{wanted} CPUs would share its CPUs; the limit is {there}"
     #: In MiB.
-    RAM_LIMIT = "{wanted} MiB would be used, and at most {there} MiB may"
+    RAM_LIMIT = "{wanted} MiB would be used; the limit is {there} MiB"
 
 
 _NAMED: Final = {

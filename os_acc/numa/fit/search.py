@@ -47,7 +47,7 @@ class Unmet:
         lacks = [f"network {name}" for name in sorted(self.networks.physnets)]
         lacks += ["tunnelled networks"] * self.networks.tunneled
         lacks += [f"devices for {name}" for name in self.requests]
-        return f"host cell {self.host_cell} does not lead to {', '.join(lacks)}"
+        return f"host cell {self.host_cell} does not reach {', '.join(lacks)}"
 
 
 def lacking(question: Question) -> tuple[Unmet, ...]:
@@ -103,8 +103,8 @@ class CellRefusal:
 
     def __str__(self) -> str:
         return (
-            f"guest cell {self.guest_cell} is not for host cell {self.host_cell}: "
-            f"{self.reason}"
+            f"guest cell {self.guest_cell} does not fit host cell "
+            f"{self.host_cell}: {self.reason}"
         )
 
 
@@ -202,8 +202,8 @@ def _choices(
     ]
     if len(order) > MAX_CELLS:
         raise exception.FitUndecided(
-            f"{len(order)} cells of the host can carry a cell of the guest, and at "
-            f"most {MAX_CELLS} can be chosen from",
+            f"{len(order)} host cells can hold a guest cell; the search "
+            f"is limited to {MAX_CELLS}",
             refusals=refusals,
             reason=exception.FitReason.TOO_LARGE,
         )

@@ -45,11 +45,11 @@ WRONG = [
     ("os_acc7:color", "red", "it has to be one of"),
     ("accel1:device_profile", "gzip", "is not a key of os_acc"),
     ("accel:device_profil", "gzip", "is not a key of os_acc"),
-    ("accel:bitstream_id", "gzip", "is not the id of an image"),
+    ("accel:bitstream_id", "gzip", "is not an image id"),
     ("os_acc1:numa_policy", "prefered", "did you mean 'preferred'?"),
     ("accel:attach_target", "guest", "VM, host, none"),
     (f"bitstream:{IMAGE}", "forbidden", "'required'"),
-    ("bitstream:gzip", "required", "is not the id of an image"),
+    ("bitstream:gzip", "required", "is not an image id"),
 ]
 
 

@@ -172,7 +172,7 @@ def test_without_a_state_directory_none_is_made(
     os.rmdir(console.bench.state_path)
     ran = console.run("bitstream", *command)
     assert ran.status == 1
-    assert ran.err.startswith("os-acc: there is no state directory")
+    assert ran.err.startswith("os-acc: state directory")
     assert not os.path.exists(console.bench.state_path)
     assert console.json("bitstream", "list") == []
 

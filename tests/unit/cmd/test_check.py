@@ -86,7 +86,7 @@ def test_a_group_that_cannot_be_isolated_is_a_warning(
     (found,) = console.checks()["isolation"]
     assert found["Result"] == "warning"
     assert address in found["What"]
-    assert ("another slot" in found["Hint"]) is ("shares its group" in found["What"])
+    assert ("to another slot" in found["Hint"]) is ("shares its group" in found["What"])
 
 
 def test_without_an_iommu_no_other_slot_helps(
@@ -151,7 +151,7 @@ def test_another_users_state_directory_fails(
     monkeypatch.setattr(os, "geteuid", lambda: 64000)
     found = console.checks()["state directory"][0]
     assert found["Result"] == "failed"
-    assert "belongs to 64055, this is 64000" in found["What"]
+    assert "belongs to 64055, but this user is 64000" in found["What"]
 
 
 def test_files_of_others_below_the_state_directory_fail(
@@ -387,10 +387,10 @@ def test_nodes_that_cannot_be_read_fail(console: Console) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "result", "told"),
     [
-        (None, 0o644, "warning", "there is no"),
+        (None, 0o644, "warning", "does not exist"),
         ("[os_acc]\n", 0o644, "ok", "limits what"),
         ("[os_acc]\n", 0o666, "warning", "ignores"),
-        ("[os_acc]\ndevice_spec = {\n", 0o644, "failed", "cannot be used"),
+        ("[os_acc]\ndevice_spec = {\n", 0o644, "failed", "cannot use"),
     ],
 )
 def test_the_limit_of_the_helper_is_a_finding(

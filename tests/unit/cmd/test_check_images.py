@@ -89,7 +89,7 @@ def trust(place: Path, name: str, **changes: object) -> None:
 def test_a_host_without_fpgas_needs_no_source(console: Console) -> None:
     found = only(console, "image source")
     assert found["Result"] == "ok"
-    assert "no device here needs one" in found["What"]
+    assert "no device of this host needs one" in found["What"]
 
 
 def test_a_region_that_can_be_programmed_needs_one(
@@ -121,7 +121,7 @@ def test_a_glance_without_bitstreams_is_a_warning(
     ask(console, glance)
     found = only(console, "image source")
     assert found["Result"] == "warning"
-    assert "no image with the tag FPGA" in found["What"]
+    assert "no visible image with the tag FPGA" in found["What"]
 
 
 def test_a_wrong_password_fails_with_what_to_look_at(
@@ -170,7 +170,7 @@ def test_options_that_cannot_be_used_are_told_once(console: Console) -> None:
 
 
 def test_who_may_sign_is_not_looked_at_where_nobody_has_to(console: Console) -> None:
-    assert only(console, "image signers")["What"] == "images need not be signed"
+    assert only(console, "image signers")["What"] == "signatures are not required"
 
 
 def test_a_certificate_that_is_trusted_passes(console: Console, signers: Path) -> None:
@@ -238,7 +238,7 @@ def test_how_full_the_cache_is_is_told(
     found = only(console, "image cache")
     assert found["Result"] == "ok"
     assert found["What"] == f"images take {size} of {CACHE_SIZE} bytes"
-    assert only(console, "image files")["What"] == "images in it: 1; nothing else"
+    assert only(console, "image files")["What"] == "images: 1; no other files"
 
 
 @pytest.mark.usefixtures("roomy", "kept")
@@ -247,7 +247,7 @@ def test_a_cache_that_has_more_than_it_may_is_a_warning(console: Console) -> Non
     console.config_file.write_text(told.replace(str(CACHE_SIZE), "1"))
     found = only(console, "image cache")
     assert found["Result"] == "warning"
-    assert "more than they may" in found["What"]
+    assert "more than the limit" in found["What"]
     assert "os-acc bitstream prune --size 1" in found["Hint"]
 
 
@@ -260,7 +260,8 @@ def test_an_image_that_is_allowed_and_would_not_fit_is_a_warning(
     roomy((64 << 20) + 4096)
     found = only(console, "image cache")
     assert found["Result"] == "warning"
-    assert f"no more than {size + 4096}: an image of {LARGEST}" in found["What"]
+    assert f"room for {size + 4096} in total" in found["What"]
+    assert f"max_image_size, {LARGEST}," in found["What"]
     assert "free space" in found["Hint"]
 
 
@@ -308,7 +309,7 @@ def test_a_cache_that_is_a_link_fails_as_the_helper_follows_none(
     cache.symlink_to(tmp_path, target_is_directory=True)
     found = only(console, "image cache")
     assert found["Result"] == "failed"
-    assert "follows no link" in found["What"]
+    assert "does not follow links" in found["What"]
 
 
 def test_what_does_not_belong_there_is_named_and_left(
@@ -337,4 +338,4 @@ def test_a_download_that_is_under_way_belongs_there(
 
     with images.library().fetched(image, time.monotonic() + 60, look):
         pass
-    assert {each["What"] for each in seen} == {"images in it: 1; nothing else"}
+    assert {each["What"] for each in seen} == {"images: 1; no other files"}

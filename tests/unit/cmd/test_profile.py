@@ -51,7 +51,7 @@ def test_profiles_are_listed_by_name(console: Console, tmp_path: Path) -> None:
     ]
     assert rows[0]["Description"] == "one"
     # What is wrong hides nothing, and is told.
-    assert "passed over" in ran.err
+    assert "ignoring a profile" in ran.err
     assert "typo" in ran.err
 
 

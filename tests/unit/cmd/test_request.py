@@ -160,7 +160,7 @@ def test_what_is_no_flavor_is_refused(
         (("trait1:CUSTOM_X=required",), "add resources1:"),
         (("trait:CUSTOM_X=required",), "Nova adds only the flavor's VCPU"),
         (("resources1:VCPU=1", "accel1:bitsream_id=x"), "did you mean 'bitstream_id'?"),
-        (("resources1:VCPU=1", "resources1:VCPU=2"), "names a resource class"),
+        (("resources1:VCPU=1", "resources1:VCPU=2"), "name a resource class"),
         (("hw:cpu_policy=dedicated",), "set resources<S>:"),
     ],
 )
@@ -179,7 +179,7 @@ def test_what_is_dropped_or_passed_over_is_told(console: Console) -> None:
     ran = show(console, "resources:VCPU=1", "resources1:FPGAS=1", "resource2:VCPU=1")
     assert ran.status == 0
     assert ran.err.splitlines() == [
-        "os-acc: nobody reads 'resource2:VCPU': Nova passes it over",
+        "os-acc: extra spec 'resource2:VCPU' has no effect: Nova ignores it",
         "WARNING: Received an invalid ResourceClass 'FPGAS' in extra_specs.",
     ]
 
@@ -254,7 +254,7 @@ def test_a_catalogue_that_is_set_and_not_there_is_an_error(
 def test_what_placement_miscounts_is_told_of(console: Console) -> None:
     ran = show(console, f"resources:{FPGA}=1", f"resources1:{FPGA}=1")
     assert ran.status == 0
-    assert f"the unnumbered group asks for {FPGA}" in ran.err
+    assert f"a numbered one request {FPGA}" in ran.err
 
 
 @pytest.mark.parametrize("arguments", [(), ("--flavor-file", "/no/such/file")])

@@ -107,7 +107,7 @@ def test_who_names_no_device_is_told_where_to(console: Console, command: str) ->
     ran = console.run(*command.split(), "-f", "json")
     assert (ran.status, json.loads(ran.out)) == (0, [])
     (line,) = ran.err.splitlines()
-    assert line.startswith("os-acc: no device is named: ")
+    assert line.startswith("os-acc: device_spec is empty: ")
     assert "[os_acc] device_spec" in line
     assert line.endswith(str(console.config_file))
 
@@ -158,15 +158,15 @@ def test_a_configuration_that_is_missing_is_an_error(
     ran = console.run(f"--config-{kind}", str(missing), "device", "list")
     assert ran.status == 1
     message, hint = ran.err.splitlines()
-    assert message.startswith("os-acc: there is no configuration ")
-    assert message.endswith(str(missing))
+    assert message.startswith("os-acc: configuration ")
+    assert message.endswith(f"{missing} does not exist")
     assert hint.startswith("hint: ")
 
 
 def test_a_directory_is_no_configuration_file(console: Console, tmp_path: Path) -> None:
     ran = console.run("--config-file", str(tmp_path), "device", "list")
     assert ran.status == 1
-    assert ran.err.startswith("os-acc: the configuration cannot be read")
+    assert ran.err.startswith("os-acc: cannot read the configuration")
 
 
 def test_a_demo_in_a_place_that_is_in_use_is_an_error(

@@ -147,7 +147,7 @@ def test_a_disk_that_cannot_be_judged_counts_as_used(sysfs: Sysfs, disk: Path) -
     (disk / "dev").unlink()
     (disk / "dev").mkdir()
     sysfs.function(PLAIN)
-    assert "cannot be judged" in (use(sysfs, NVME) or "")
+    assert "cannot determine the use" in (use(sysfs, NVME) or "")
     assert use(sysfs, PLAIN) is None
 
 
@@ -179,7 +179,7 @@ def test_an_interface_with_strange_flags_counts_as_used(
     sysfs: Sysfs, nic: Path
 ) -> None:
     (nic / "flags").write_text("some\n")
-    assert "cannot be judged" in (use(sysfs, PLAIN) or "")
+    assert "cannot determine the use" in (use(sysfs, PLAIN) or "")
 
 
 def test_the_display_that_the_host_booted_with_is_used(sysfs: Sysfs, gpu: Path) -> None:

@@ -244,8 +244,10 @@ def test_cells_of_the_guest_that_have_too_few_seats_are_told() -> None:
     large = fit_to_host(Question(host(2), guest(1, 5)))
     assert large.unseated == (1,)
     assert [str(each) for each in large.refusals] == [
-        "guest cell 1 is not for host cell 0: 5 shared CPUs are wanted, and it has 4",
-        "guest cell 1 is not for host cell 1: 5 shared CPUs are wanted, and it has 4",
+        "guest cell 1 does not fit host cell 0: "
+        "5 shared CPUs are requested, but it has 4",
+        "guest cell 1 does not fit host cell 1: "
+        "5 shared CPUs are requested, but it has 4",
     ]
     assert {each.reason.why for each in large.refusals} == {ReasonKind.CPUS}
 
@@ -284,17 +286,17 @@ def test_what_is_not_in_a_cell_is_told_cell_by_cell() -> None:
         ),
     )
     assert [str(each) for each in lacking(question)] == [
-        "host cell 0 does not lead to network a, network b, devices for far, "
+        "host cell 0 does not reach network a, network b, devices for far, "
         "devices for near",
-        "host cell 1 does not lead to network a, devices for far, devices for near",
-        "host cell 3 does not lead to network a, network b",
+        "host cell 1 does not reach network a, devices for far, devices for near",
+        "host cell 3 does not reach network a, network b",
     ]
     tunnels = NUMACell(4, network_info=NUMANetworkInfo(tunneled=True))
     elsewhere = dataclasses.replace(
         question, host=NUMATopology((*host(1).cells, tunnels)), requests=()
     )
     assert [str(each) for each in lacking(elsewhere)] == [
-        "host cell 0 does not lead to tunnelled networks"
+        "host cell 0 does not reach tunnelled networks"
     ]
 
 
@@ -327,7 +329,7 @@ def test_a_host_may_have_more_cells_than_the_bound_if_few_can_carry_a_guest() ->
     with pytest.raises(
         exception.FitUndecided,
         check=has(reason=exception.FitReason.TOO_LARGE),
-        match=f"{MAX_CELLS + 1} cells",
+        match=f"{MAX_CELLS + 1} host cells",
     ) as caught:
         fit_to_host(large)
     refused = [each.host_cell for each in caught.value.refusals]
@@ -356,7 +358,7 @@ def test_the_budget_is_how_many_ways_are_tried() -> None:
     with pytest.raises(
         exception.FitUndecided,
         check=has(reason=exception.FitReason.TOO_HARD),
-        match="1 ways",
+        match="1 placements",
     ) as caught:
         fit_to_host(apart, budget=1)
     assert not caught.value.retryable

@@ -47,7 +47,7 @@ def test_a_known_key_with_a_value_that_it_can_have_is_right(
         ("os_acc:bitsream_id", IMAGE, "did you mean 'bitstream_id'?"),
         ("accel_fast:function-name", "x", "did you mean 'function_name'?"),
         ("accel1:color", "x", "it has to be one of: attach_target, "),
-        ("accel:bitstream_id", "gzip", "an image's name goes into bitstream_name"),
+        ("accel:bitstream_id", "gzip", "by its name with bitstream_name"),
         ("accel:numa_policy", "prefered", "did you mean 'preferred'?"),
         ("os_acc2:attach_target", "guest", "it has to be one of: VM, host, none"),
         (f"bitstream:{IMAGE}", "forbidden", "set it to 'required'"),
