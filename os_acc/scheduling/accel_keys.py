@@ -32,7 +32,7 @@ class KeyTreatment(enum.Enum):
     """The purpose of a key about accelerators."""
 
     #: It selects the bitstream of a region: a field of BitstreamRequest.
-    WISH = enum.auto()
+    BITSTREAM = enum.auto()
     #: It selects the attach target of the accelerators.
     TARGET = enum.auto()
     #: It sets the NUMA policy.
@@ -41,10 +41,10 @@ class KeyTreatment(enum.Enum):
 
 #: Every name below :data:`NAMESPACES`, and the purpose of its key.
 KEYS: Final[Mapping[str, KeyTreatment]] = {
-    "bitstream_id": KeyTreatment.WISH,
-    "bitstream_name": KeyTreatment.WISH,
-    "function_id": KeyTreatment.WISH,
-    "function_name": KeyTreatment.WISH,
+    "bitstream_id": KeyTreatment.BITSTREAM,
+    "bitstream_name": KeyTreatment.BITSTREAM,
+    "function_id": KeyTreatment.BITSTREAM,
+    "function_name": KeyTreatment.BITSTREAM,
     "numa_policy": KeyTreatment.POLICY,
     "attach_target": KeyTreatment.TARGET,
 }
@@ -68,13 +68,13 @@ class AccelKey:
     :ivar key: the whole key.
     :ivar suffix: the suffix of its group.
     :ivar name: one of :data:`KEYS`, or unknown.
-    :ivar told: the requested value, if it is a part of the key.
+    :ivar value: the requested value, if it is a part of the key.
     """
 
     key: str
     suffix: str
     name: str
-    told: str | None = None
+    value: str | None = None
 
     @property
     def treatment(self) -> KeyTreatment | None:
@@ -91,9 +91,9 @@ def find(key: str, suffixes: Collection[str] = ()) -> AccelKey | None:
         return None
     match = _OURS.fullmatch(key)
     if match is None:
-        namespace, colon, told = key.partition(":")
+        namespace, colon, value = key.partition(":")
         name = OF_THE_SPECIFICATION.get(namespace)
-        return AccelKey(key, "", name, told) if colon and name else None
+        return AccelKey(key, "", name, value) if colon and name else None
     suffix, name = match.groups(default="")
     # 'accelerator:size' could be read as our key 'size' in a group 'erator'.
     # It belongs to another namespace unless that group or key exists.
@@ -113,8 +113,8 @@ def check(key: str, value: object) -> None:
     own = find(key)
     if own is None:
         return
-    if own.treatment is KeyTreatment.WISH:
-        _wish(own, value)
+    if own.treatment is KeyTreatment.BITSTREAM:
+        _bitstream_request(own, value)
         return
     _check_known(own)
     _check_choice(own, value)
@@ -125,8 +125,8 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
 
     :raises InvalidExtraSpec: the key is unknown, or its value is not allowed.
     """
-    if own.treatment is KeyTreatment.WISH:
-        return _wish(own, value)
+    if own.treatment is KeyTreatment.BITSTREAM:
+        return _bitstream_request(own, value)
     _check_known(own)
     _check_choice(own, value)
     if own.treatment is KeyTreatment.TARGET:
@@ -134,16 +134,16 @@ def read(own: AccelKey, value: object) -> BitstreamRequest | AttachTarget | NUMA
     return NUMAPolicy(value)
 
 
-def _wish(own: AccelKey, value: object) -> BitstreamRequest:
+def _bitstream_request(own: AccelKey, value: object) -> BitstreamRequest:
     text = text_of(own.key, value)
-    if own.told is not None:
+    if own.value is not None:
         # The specification uses the form of a trait: 'bitstream:<uuid>=required'.
         if text != "required":
             raise exception.InvalidExtraSpec(
                 f"extra spec {exception.show(own.key)} is {exception.show(text)}",
                 hint="set it to 'required', its only allowed value",
             )
-        text = own.told
+        text = own.value
     try:
         return bitstream_requests.read(own.name, text)
     except exception.InvalidInput as error:

@@ -42,15 +42,15 @@ def _works(case: AssignmentCase) -> bool:
 
 def _alone(case: AssignmentCase) -> Iterator[str]:
     """Yield parts of the request that no provider could serve even on its own."""
-    places = _by_uuid(case.allocated)
+    allocated = _by_uuid(case.allocated)
     for part in parts_of(case.groups):
-        if any(not _why_not(part, each, case) for each in places):
+        if any(not _why_not(part, each, case) for each in allocated):
             continue
-        told = [why for each in places if (why := _why_not(part, each, case))]
+        reasons = [why for each in allocated if (why := _why_not(part, each, case))]
         # Providers without the class at all are the least informative.
-        told = [why for why in told if not why.startswith("none")] or told
-        shown = "; ".join(told[:_SHOWN]) or "nothing is allocated"
-        more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        reasons = [why for why in reasons if not why.startswith("none")] or reasons
+        shown = "; ".join(reasons[:_SHOWN]) or "nothing is allocated"
+        more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
         yield f"{_asks(part)}, but {shown}{more}"
 
 
@@ -99,8 +99,8 @@ def _in_all(case: AssignmentCase) -> Iterator[str]:
             yield f"{asking}, but {whole} are allocated"
 
 
-def _spread_over(name: str, places: Sequence[ProviderAllocation]) -> str:
-    there = [(dict(each.resources).get(name, 0), each.provider) for each in places]
+def _spread_over(name: str, allocated: Sequence[ProviderAllocation]) -> str:
+    there = [(dict(each.resources).get(name, 0), each.provider) for each in allocated]
     shown = _listed(f"{amount} on provider {uuid}" for amount, uuid in there if amount)
     return f"{sum(amount for amount, _uuid in there)} {name} are allocated ({shown})"
 
@@ -185,8 +185,8 @@ def _wants(group: RequestGroup) -> str:
         for word, traits in (("requires", group.required), ("forbids", group.forbidden))
         if traits
     ]
-    told = f" and {' and '.join(rules)}" if rules else ""
-    return f"{title(group.suffix)} requests {what}{told}"
+    constraints = f" and {' and '.join(rules)}" if rules else ""
+    return f"{title(group.suffix)} requests {what}{constraints}"
 
 
 def _listed(names: Iterable[str]) -> str:

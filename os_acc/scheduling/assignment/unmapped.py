@@ -101,21 +101,21 @@ def _cases(
     """
     offered = set(ours.values())
     amounts = _smallest(selection)
-    everybody, asking = [], []
+    all_groups, asking = [], []
     for group in request.groups:
         sent = group
         if not group.suffix:
             sent = _as_nova_has_it(request, group, amounts, offered)
         if any(name in offered for name, _amount in group.resources):
             asking.append(sent)
-            everybody.append(sent)
+            all_groups.append(sent)
         elif sent.resources and all(name in amounts for name, _n in sent.resources):
-            everybody.append(sent)
+            all_groups.append(sent)
     cases = [
         _Case(tuple(each), request.policy, selection, ours, known)
-        for each in (everybody, asking)
+        for each in (all_groups, asking)
     ]
-    return cases if len(everybody) > len(asking) else cases[:1]
+    return cases if len(all_groups) > len(asking) else cases[:1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
