@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-#: What a file of OPAE's packager begins with, and ``magic-no`` in it.
+#: The first bytes of a file of OPAE's packager, and ``magic-no`` in it.
 GBS_GUID: Final = b"XeonFPGA\xb7GBSv001"
 GBS_MAGIC: Final = 0x1D1F8680
-#: What a file of xclbinutil begins with; kinds of its sections.
+#: The first bytes of a file of xclbinutil; kinds of its sections.
 XCLBIN_MAGIC: Final = b"xclbin2\0"
 XCLBIN_ID: Final = "e106e953-cf90-4024-e075-282d1a7d820b"
 XCLBIN_BITSTREAM: Final = 0
@@ -23,7 +23,7 @@ PAYLOAD: Final = bytes(range(256)) * 16
 
 
 def gbs_metadata(interface_id: str, *function_ids: str) -> dict[str, Any]:
-    """The metadata that OPAE's packager writes, for others to change."""
+    """Return a copy of the metadata that OPAE's packager writes."""
     return {
         "version": 1,
         "platform-name": "DCP",
@@ -47,17 +47,17 @@ def gbs_metadata(interface_id: str, *function_ids: str) -> dict[str, Any]:
 
 
 def gbs(interface_id: str, function_id: str, payload: bytes = PAYLOAD) -> bytes:
-    """A green bitstream with one function.
+    """Return a green bitstream with one function.
 
     :param interface_id: UUID of the regions that it is built for.
-    :param function_id: UUID of what it implements.
-    :param payload: what the hardware is given.
+    :param function_id: UUID of the function that it implements.
+    :param payload: the content that is written to the hardware.
     """
     return gbs_of(gbs_metadata(interface_id, function_id), payload)
 
 
 def gbs_of(metadata: Mapping[str, Any] | bytes, payload: bytes = PAYLOAD) -> bytes:
-    """A green bitstream with any metadata."""
+    """Return a green bitstream with any metadata."""
     if not isinstance(metadata, bytes):
         metadata = json.dumps(metadata).encode()
     return GBS_GUID + struct.pack("<I", len(metadata)) + metadata + payload
@@ -73,7 +73,7 @@ def xclbin(
     shell: str = "xilinx_u250_gen3x16_xdma_4_1_202210_1",
     own_id: str = XCLBIN_ID,
 ) -> bytes:
-    """An AMD/Xilinx axlf container.
+    """Return an AMD/Xilinx axlf container.
 
     :param interface_id: UUID of the partition that it is built for; None: it
         does not say.

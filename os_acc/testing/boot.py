@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A host that boots: everything in the tree but what other rooms put there."""
+"""The boot of a host, and functions that are plugged in and pulled out."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def build(tree: Transaction, host: HostSpec) -> None:
 
 
 def reboot(tree: Transaction) -> None:
-    """Boot again with the functions that are plugged in now.
+    """Boot again with the functions that are plugged in.
 
-    What only the kernel's memory held is gone: VFs, bindings, overrides,
-    ``/run``, and with the processes whoever held a device.
+    The state in the kernel's memory is lost: VFs, bindings, overrides, ``/run``,
+    and the processes that held devices.
     """
     host = records.load(HostSpec, tree.read(_HOST))
     texts = (f"{functions.FUNCTIONS}/{a}" for a in tree.list(functions.FUNCTIONS))
@@ -40,7 +40,7 @@ def reboot(tree: Transaction) -> None:
 
 
 def hot_plug(tree: Transaction, function: FunctionSpec) -> None:
-    """Add a function, to the group of those that share it and are there."""
+    """Add a function, and join its IOMMU group if functions have it already."""
     _plug(tree, function, functions.group_left(tree, function.address))
 
 
@@ -54,9 +54,9 @@ def _plug(tree: Transaction, function: FunctionSpec, group: int | None = None) -
 
 
 def unplug(tree: Transaction, address: str) -> FunctionSpec:
-    """Take a function away, with its VFs and what is below it.
+    """Remove a function with its VFs and the functions below it.
 
-    :raises OSError: ENODEV, there is no such function; EINVAL, it is a VF.
+    :raises OSError: ENODEV: no such function; EINVAL: it is a VF.
     :raises Blocked: a process holds one of them; call this again when none
         does.
     """
@@ -74,7 +74,7 @@ def unplug(tree: Transaction, address: str) -> FunctionSpec:
 
 
 def is_held(tree: Transaction, address: str) -> bool:
-    """Whether a process holds a function, a VF of it, or what is below it."""
+    """Return whether a process holds a function, its VFs or those below it."""
     own = [address, *functions.vfs(tree, address)]
     below = functions.children(tree, address)
     return any(holders.holds(tree, function) for function in own) or any(

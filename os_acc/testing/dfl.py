@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What dfl-pci makes of a card, and what the card holds (drivers/fpga).
+"""The devices that dfl-pci makes of a card, and the card's contents (drivers/fpga).
 
-Two things are kept for each card: what its hardware holds, until it loses
-power; and what the driver knows, until it lets go of the card.
+The tree keeps the contents of a card's hardware until it loses power, and the
+driver's view of the card until it is unbound.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MAJORS = {"dfl-fme": 241, "dfl-port": 242}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FakePort:
-    """A port as the driver of the card or VF knows it.
+    """A port in the view of the driver of the card or VF.
 
-    :ivar disabled: how often it was disabled and not enabled again.
-    :ivar released: its device was taken away for a VF.
+    :ivar disabled: the number of disables that no enable has undone.
+    :ivar released: whether its device was removed for a VF.
     """
 
     number: int
@@ -42,9 +42,9 @@ class FakePort:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Made:
-    """What dfl-pci has made of a function.
+    """The devices that dfl-pci has made of a function.
 
-    :ivar card: the function that is programmed; a VF's is its PF.
+    :ivar card: the function that is programmed: of a VF, its PF.
     :ivar place: the directory of its base region.
     :ivar fme, manager: empty for a VF, or without the feature.
     """
@@ -65,25 +65,25 @@ class _Hardware:
 
 
 def power_on(tree: Transaction, function: FunctionSpec) -> None:
-    """A card is plugged in: it loads what its flash holds."""
+    """Plug in a card, which loads the contents of its flash."""
     if function.dfl is not None:
         _keep(tree, function.address, function.dfl.functions)
 
 
 def power_off(tree: Transaction, address: str) -> None:
-    """A card is pulled out."""
+    """Pull out a card."""
     tree.drop(f"{_HARDWARE}/{address}")
 
 
 def forget(tree: Transaction) -> None:
-    """The host reboots: cards lose power, drivers their memory."""
+    """Reboot: cards lose power, drivers lose their memory."""
     tree.drop(_STATE)
 
 
 def held(tree: Transaction, card: str) -> tuple[str, ...]:
-    """What the ports of a card really hold, as UUIDs.
+    """Return the UUIDs of the functions that the ports of a card hold.
 
-    :raises OSError: ENOENT, there is no such card.
+    :raises OSError: ENOENT: no such card.
     """
     return records.load(_Hardware, tree.read(f"{_HARDWARE}/{card}")).functions
 
@@ -93,7 +93,7 @@ def _keep(tree: Transaction, card: str, holds: tuple[str, ...]) -> None:
 
 
 def write(tree: Transaction, card: str, number: int, function_id: str) -> None:
-    """Let a port of a card hold something else, whoever has written it."""
+    """Change the function that a port of a card holds."""
     holds = list(held(tree, card))
     holds[number] = function_id
     _keep(tree, card, tuple(holds))
@@ -103,15 +103,15 @@ def write(tree: Transaction, card: str, number: int, function_id: str) -> None:
 
 
 def made(tree: Transaction, address: str) -> Made:
-    """What dfl-pci has made of a function.
+    """Return the devices that dfl-pci has made of a function.
 
-    :raises OSError: ENOENT, nothing.
+    :raises OSError: ENOENT: dfl-pci has made none.
     """
     return records.load(Made, tree.read(f"{_MADE}/{address}"))
 
 
 def show(tree: Transaction, address: str) -> None:
-    """dfl-pci takes a function: cci_enumerate_feature_devs()."""
+    """Bind dfl-pci to a function: cci_enumerate_feature_devs()."""
     pf = functions.physfn(tree, address)
     spec = functions.spec(tree, pf or address)
     if spec.dfl is None:
@@ -179,10 +179,10 @@ def _show_port(tree: Transaction, place: str, port: FakePort) -> None:
 
 
 def _show_functions(tree: Transaction, known: Made) -> None:
-    """afu_id_show(): what the hardware holds, but EBUSY while it is disabled.
+    """Show the contents of the hardware, or EBUSY while it is disabled: afu_id_show().
 
-    So it is for who reads through the kernel. No plain file can refuse that way:
-    who reads the tree finds none, and not what the port held before.
+    EBUSY is for reads through the kernel. A plain file cannot fail so: a reader of
+    the tree finds no file, rather than the port's former function.
     """
     holds = held(tree, known.card)
     for port in known.ports:
@@ -194,7 +194,7 @@ def _show_functions(tree: Transaction, known: Made) -> None:
 
 
 def hide(tree: Transaction, address: str) -> None:
-    """dfl-pci lets go of a function: cci_pci_remove()."""
+    """Unbind dfl-pci from a function: cci_pci_remove()."""
     if not tree.exists(f"{_MADE}/{address}"):
         return
     known = made(tree, address)
@@ -208,11 +208,11 @@ def hide(tree: Transaction, address: str) -> None:
     tree.drop(f"{_MADE}/{address}")
 
 
-# -- what it does with a card -------------------------------------------------
+# -- calls to the card --------------------------------------------------------
 
 
 def card_of(tree: Transaction, fme: str) -> str | None:
-    """The card whose FME has this node."""
+    """Return the card whose FME has this node."""
     for address in tree.list(_MADE):
         if made(tree, address).fme == fme:
             return address
@@ -220,19 +220,19 @@ def card_of(tree: Transaction, fme: str) -> str | None:
 
 
 def engine_of(tree: Transaction, address: str) -> str:
-    """The node of a card's FME; empty where dfl-pci has made none of it."""
-    # Of an address that somebody has written, whatever it is.
+    """Return the node of a card's FME; empty if dfl-pci has made none."""
+    # The address was written by a test, and may be any text.
     return made(tree, address).fme if address in tree.list(_MADE) else ""
 
 
 def own_port(tree: Transaction, card: str, number: int) -> FakePort | None:
-    """A port as the card's driver knows it, released or not."""
+    """Return a port of a card, released or not."""
     ports = made(tree, card).ports
     return ports[number] if 0 <= number < len(ports) else None
 
 
 def is_disabled(tree: Transaction, name: str) -> bool:
-    """Whether the port with this device is held in reset."""
+    """Return whether the port with this device is held in reset."""
     everything = (made(tree, address).ports for address in tree.list(_MADE))
     return any(
         port.disabled > 0 for ports in everything for port in ports if port.name == name
@@ -240,16 +240,16 @@ def is_disabled(tree: Transaction, name: str) -> bool:
 
 
 def begin(tree: Transaction, card: str, number: int) -> None:
-    """The card is given a bitstream: fpga_bridges_disable() and so on."""
+    """Begin to write a bitstream to the card: fpga_bridges_disable() and so on."""
     _change(tree, card, number, 1, "write complete", ())
 
 
 def complete(
     tree: Transaction, card: str, number: int, function_id: str | None
 ) -> None:
-    """The card says that it has taken it.
+    """End the write of a bitstream that the card has accepted.
 
-    :param function_id: what the port holds now; None: what it did.
+    :param function_id: function that the port holds now; None: as before.
     """
     if function_id is not None:
         write(tree, card, number, function_id)
@@ -263,7 +263,7 @@ def fail(
     status: tuple[str, ...],
     function_id: str,
 ) -> None:
-    """The card has not taken it; its port stays disabled."""
+    """End the write of a bitstream that the card rejects; its port stays disabled."""
     write(tree, card, number, function_id)
     _change(tree, card, number, 0, "write complete error", status)
 
@@ -277,7 +277,7 @@ def _change(
     status: tuple[str, ...],
 ) -> None:
     if not tree.exists(f"{_MADE}/{card}"):
-        # The driver has let go of it meanwhile.
+        # The driver was unbound meanwhile.
         return
     known = made(tree, card)
     port = known.ports[number]
@@ -291,7 +291,7 @@ def _change(
 
 
 def move(tree: Transaction, card: str, number: int) -> None:
-    """Release a port, or assign one that was released."""
+    """Release a port, or assign a released port."""
     known = made(tree, card)
     port = known.ports[number]
     port = dataclasses.replace(port, released=not port.released)
@@ -310,9 +310,9 @@ def _with(known: Made, port: FakePort) -> Made:
 
 
 def check_released(tree: Transaction, address: str, count: int) -> None:
-    """One port for each VF: dfl_fpga_cdev_config_ports_vf().
+    """Assign one port to each VF: dfl_fpga_cdev_config_ports_vf().
 
-    :raises OSError: EINVAL, another number of ports is released.
+    :raises OSError: EINVAL: another number of ports is released.
     """
     if sum(port.released for port in made(tree, address).ports) != count:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), address)
@@ -322,7 +322,7 @@ def _put(tree: Transaction, address: str, known: Made) -> None:
     tree.put(f"{_MADE}/{address}", records.dump(known))
 
 
-# -- what is shown ------------------------------------------------------------
+# -- attributes and nodes -----------------------------------------------------
 
 
 def _base_region(tree: Transaction, address: str) -> str:
@@ -340,7 +340,7 @@ def _platform_device(tree: Transaction, above: str, name: str) -> str:
         tree.put(f"{path}/dev", f"{device}\n")
         uevent = f"MAJOR={_MAJORS[kind]}\nMINOR={minor}\nDEVNAME={name}\n"
         tree.put(f"{path}/uevent", uevent)
-        # Its device number takes the place of what a node has instead.
+        # Its device number replaces the content that an ordinary file has.
         tree.put(f"dev/{name}", f"{device}\n", 0o600)
     return path
 
@@ -355,7 +355,7 @@ def _class_device(tree: Transaction, above: str, kind: str, name: str) -> str:
 
 
 def _unlist(tree: Transaction, path: str) -> None:
-    """Take away a device, all devices below it, and its node."""
+    """Remove a device, all devices below it, and its node."""
     for name in tree.list(path):
         below = f"{path}/{name}"
         if tree.exists(f"{below}/subsystem"):
@@ -375,7 +375,7 @@ def _first_free(tree: Transaction, where: str, name: str) -> str:
 
 
 def _port_name(tree: Transaction) -> str:
-    # A port that is released keeps its number.
+    # A released port keeps its number.
     everything = (made(tree, address).ports for address in tree.list(_MADE))
     taken = {port.name for ports in everything for port in ports}
     names = map("dfl-port.{}".format, itertools.count())

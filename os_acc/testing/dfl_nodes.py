@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a process can do with the nodes of a card on the DFL driver.
+"""System calls on the nodes of a card on the DFL driver.
 
 drivers/fpga/dfl-fme-pr.c, dfl-fme-main.c, dfl.h. An exclusive open is a lock
 on the node's file: it ends with the process, however that ends.
@@ -37,7 +37,7 @@ _REQUESTS = {
 }
 _PORT_PR = struct.Struct("=IIIIQ")
 _PORT_ID = struct.Struct("=i")
-# What the kernel refuses with these, it has begun.
+# The kernel has begun a call that it fails with these.
 _BEGUN = frozenset({errno.EIO, errno.ETIMEDOUT})
 _POLL = 0.005
 
@@ -47,11 +47,11 @@ class DflNodes(privsep_kernel.Kernel):
 
     _tree: Tree
 
-    # -- what os_acc calls ---------------------------------------------------
+    # -- called by os_acc ----------------------------------------------------
 
     def open_exclusive(self, path: str, device: str) -> int:
-        """EBUSY while a process has it (:meth:`open_node`), as in Linux."""
-        # fme_open() waits for who is in fme_pr().
+        """Open a node; EBUSY while a process has it open (:meth:`open_node`)."""
+        # fme_open() waits for the end of fme_pr().
         with self._tree.lock(os.path.basename(path)):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -67,7 +67,7 @@ class DflNodes(privsep_kernel.Kernel):
         return fd
 
     def ioctl(self, fd: int, request: int, argument: bytes) -> None:
-        """What dfl-fme does; no other driver has any here."""
+        """Do an ioctl of dfl-fme; no other driver has any here."""
         node = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
         with self._tree.transaction() as tree:
             card = dfl.card_of(tree, node)
@@ -90,7 +90,7 @@ class DflNodes(privsep_kernel.Kernel):
         times: int | None = 1,
         nth: int = 1,
     ) -> None:
-        """Let the hardware not take a bitstream.
+        """Let the hardware reject a bitstream.
 
         :param errors: what the FPGA manager then reports, such as ``reconfig
             CRC error``.
@@ -111,12 +111,12 @@ class DflNodes(privsep_kernel.Kernel):
         with self._tree.transaction() as tree:
             faults.add(tree, fault)
 
-    # -- what happens around the kernel --------------------------------------
+    # -- events around the kernel --------------------------------------------
 
     def open_node(self, node: str, pid: int = 4712, command: str = "fpgainfo") -> None:
         """Let a process open ``dfl-fme.<n>`` or ``dfl-port.<n>``.
 
-        :raises OSError: ENOENT, there is no such node.
+        :raises OSError: ENOENT: no such node.
         """
         with self._tree.transaction() as tree:
             if not tree.exists(f"dev/{node}"):
@@ -129,9 +129,9 @@ class DflNodes(privsep_kernel.Kernel):
             holders.close_node(tree, node)
 
     def held_by_hardware(self, address: str | pci.PciAddress) -> tuple[str, ...]:
-        """What the ports of a card really hold, whoever has them.
+        """Return the functions in the ports of a card, also of those with a guest.
 
-        :raises OSError: ENOENT, it is no card on the DFL driver.
+        :raises OSError: ENOENT: not a card on the DFL driver.
         """
         with self._tree.transaction() as tree:
             return dfl.held(tree, str(address))
@@ -139,9 +139,9 @@ class DflNodes(privsep_kernel.Kernel):
     def program_as_guest(
         self, address: str | pci.PciAddress, function_id: str, number: int = 0
     ) -> None:
-        """Let a guest that has a card program a port of it, past the host.
+        """Let the guest that has a card program one of its ports, unseen by the host.
 
-        :raises OSError: ENOENT, it is no card on the DFL driver.
+        :raises OSError: ENOENT: not a card on the DFL driver.
         """
         with self._tree.transaction() as tree:
             dfl.write(tree, str(address), number, function_id)
@@ -174,9 +174,9 @@ class DflNodes(privsep_kernel.Kernel):
         self._raise(fault, refused, after=True)
 
     def _read(self, address: int, size: int) -> tuple[str, str]:
-        """The digest of what the card is given, and the function that it is.
+        """Return the digest of a bitstream, and the function that it implements.
 
-        :param address: in the memory of whoever calls, which is this process.
+        :param address: in the memory of the caller, which is this process.
         """
         payload = ctypes.string_at(address, size)
         return hashlib.sha256(payload).hexdigest(), function_of(payload)
@@ -229,9 +229,9 @@ class DflNodes(privsep_kernel.Kernel):
         fault: InjectedFault | None,
         begun: frozenset[int] = frozenset(),
     ) -> OSError | None:
-        """What a fault does before anything is begun.
+        """Carry out a fault that strikes before the call begins.
 
-        :param begun: error numbers of those that come later.
+        :param begun: error numbers of faults that strike later.
         """
         if fault is None:
             return None

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a simulated card on the kernel's DFL driver is made of."""
+"""Simulated cards on the kernel's DFL driver."""
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
 
-#: What a card holds where a bitstream was not written to its end.
+#: The function in a port whose bitstream was not written completely.
 NOTHING = "00000000-0000-0000-0000-000000000000"
 
 
@@ -15,9 +15,9 @@ NOTHING = "00000000-0000-0000-0000-000000000000"
 class DflSpec:
     """An FPGA card with an FPGA Management Engine.
 
-    :ivar functions: what each port holds after power-on, as UUIDs.
+    :ivar functions: UUID of the function in each port after power-on.
     :ivar interface_id: its ``compat_id``, as UUID; '' shows none.
-    :ivar reconfigurable: it has the partial reconfiguration feature.
+    :ivar reconfigurable: whether it has the partial reconfiguration feature.
     """
 
     functions: tuple[str, ...]
@@ -26,7 +26,7 @@ class DflSpec:
 
 
 def payload(function_id: str, size: int = 4096) -> bytes:
-    """What a bitstream that implements a function is after its header.
+    """Return the content after the header of a bitstream with a function.
 
     The simulated hardware reads which function that is from the first 16
     bytes.
@@ -40,6 +40,6 @@ def payload(function_id: str, size: int = 4096) -> bytes:
 
 
 def function_of(payload: bytes) -> str:
-    """The function that a payload implements."""
+    """Return the function that a payload implements."""
     begin = payload[:16]
     return str(uuid.UUID(bytes=begin)) if len(begin) == 16 else NOTHING

@@ -21,12 +21,12 @@ _VFIO_CLASS = "sys/devices/virtual/vfio"
 
 
 def refuse(number: int, about: str) -> OSError:
-    """The error that the kernel answers with."""
+    """Return an error of the kernel."""
     return OSError(number, os.strerror(number), about)
 
 
 def register(tree: Transaction, driver: DriverSpec) -> None:
-    """Load a driver, or teach one that is loaded to take more."""
+    """Load a driver, or add ids to a loaded one."""
     path = f"{_TABLE}/{driver.name}"
     if tree.exists(path):
         driver = driver | load(tree, driver.name)
@@ -38,7 +38,7 @@ def register(tree: Transaction, driver: DriverSpec) -> None:
 
 
 def unregister(tree: Transaction, name: str) -> None:
-    """Unload a driver: it lets go of what it has."""
+    """Unload a driver, which unbinds its functions."""
     path = f"{DRIVERS}/{name}"
     for entry in tree.list(path):
         if entry not in ("bind", "unbind"):
@@ -51,59 +51,59 @@ def unregister(tree: Transaction, name: str) -> None:
 
 
 def load(tree: Transaction, name: str) -> DriverSpec:
-    """What a driver is."""
+    """Return the specification of a driver."""
     return records.load(DriverSpec, tree.read(f"{_TABLE}/{name}"))
 
 
 def bound(tree: Transaction, address: str) -> str | None:
-    """The name of a function's driver."""
+    """Return the name of a function's driver."""
     return bound_at(tree, functions.place(tree, address))
 
 
 def bound_at(tree: Transaction, place: str) -> str | None:
-    """The name of the driver of the function with this directory."""
+    """Return the name of the driver of the function with this directory."""
     path = tree.follow(f"{place}/driver")
     return None if path is None else os.path.basename(path)
 
 
 def history(tree: Transaction, address: str) -> tuple[str, ...]:
-    """Every driver that has taken a function since the tree was made, in order."""
+    """Return every driver that a function was bound to, in order."""
     path = f"{_BOUND}/{address}"
     return tuple(tree.read(path).splitlines()) if tree.exists(path) else ()
 
 
 def is_leaving(tree: Transaction, address: str) -> bool:
-    """Whether a function's driver waits for a guest that holds it."""
+    """Return whether a function's driver waits for a guest that holds it."""
     return tree.exists(f"{_LEAVING}/{address}")
 
 
 def owner(tree: Transaction, address: str) -> str | None:
-    """The name of the driver that still has a function, leaving or not."""
+    """Return the driver that a function is bound to, or is leaving."""
     if is_leaving(tree, address):
         return tree.read(f"{_LEAVING}/{address}")
     return bound(tree, address)
 
 
 def forget(tree: Transaction) -> None:
-    """No driver is loaded after a reboot, and none waits for a holder."""
+    """Unload all drivers for a reboot; none waits for a holder."""
     tree.drop(_LEAVING)
     tree.drop(_TABLE)
     tree.drop(_REGISTERED)
 
 
 def override(tree: Transaction, address: str) -> str | None:
-    """The driver that alone may take a function."""
+    """Return a function's ``driver_override``."""
     return override_at(tree, functions.place(tree, address))
 
 
 def override_at(tree: Transaction, place: str) -> str | None:
-    """The driver that alone may take the function with this directory."""
+    """Return the ``driver_override`` of the function with this directory."""
     text = tree.read(f"{place}/driver_override")
     return None if text == functions.NO_OVERRIDE else text.removesuffix("\n")
 
 
 def set_override(tree: Transaction, address: str, text: str) -> None:
-    """driver_set_override() in drivers/base/driver.c."""
+    """Do as driver_set_override() in drivers/base/driver.c."""
     if len(text) >= 4095:
         raise refuse(errno.EINVAL, address)
     line = text.partition("\n")[0]
@@ -112,7 +112,7 @@ def set_override(tree: Transaction, address: str, text: str) -> None:
 
 
 def bind(tree: Transaction, address: str, name: str) -> None:
-    """bind_store() in drivers/base/bus.c."""
+    """Do as bind_store() in drivers/base/bus.c."""
     driver = load(tree, name)
     if not _matches(tree, address, driver):
         raise refuse(errno.ENODEV, address)
@@ -129,8 +129,8 @@ def attach(tree: Transaction, address: str) -> bool:
     """Offer a function to the drivers (device_attach()).
 
     The first to be registered is the first to be asked (bus_for_each_drv()). A
-    driver that refuses is passed over, and none at all is no failure; but a group
-    that a guest owns is (``dma_configure`` in really_probe()).
+    driver whose probe fails is skipped, and to find none is no failure; but a group
+    that a guest owns is a failure (``dma_configure`` in really_probe()).
     """
     if owner(tree, address) is not None:
         return True
@@ -155,22 +155,22 @@ def _in_order(tree: Transaction) -> list[str]:
 
 
 def probe(tree: Transaction, address: str) -> None:
-    """drivers_probe_store() in drivers/base/bus.c."""
+    """Do as drivers_probe_store() in drivers/base/bus.c."""
     if not attach(tree, address):
         raise refuse(errno.EINVAL, address)
 
 
 def unbind(tree: Transaction, address: str, name: str) -> None:
-    """unbind_store() in drivers/base/bus.c."""
+    """Do as unbind_store() in drivers/base/bus.c."""
     if owner(tree, address) != name:
         raise refuse(errno.ENODEV, address)
     detach(tree, address)
 
 
 def detach(tree: Transaction, address: str) -> None:
-    """Take a bound function from its driver.
+    """Unbind a function from its driver.
 
-    The links go first (driver_sysfs_remove()), whatever follows.
+    The links are removed first (driver_sysfs_remove()), even if the rest fails.
 
     :raises Blocked: a process holds it (vfio_unregister_group_dev()); call
         this again when none does.
@@ -198,7 +198,7 @@ def detach(tree: Transaction, address: str) -> None:
 
 
 def _matches(tree: Transaction, address: str, driver: DriverSpec) -> bool:
-    """pci_match_device(): an override is the only way in, and lets all in."""
+    """Match as pci_match_device(): an override admits its driver alone, for any id."""
     only = override(tree, address)
     if only is not None:
         return only == driver.name
@@ -211,17 +211,17 @@ def _matches(tree: Transaction, address: str, driver: DriverSpec) -> bool:
 
 
 def _owner_allows(tree: Transaction, address: str, driver: DriverSpec) -> bool:
-    """iommu_device_use_default_domain()."""
+    """Do as iommu_device_use_default_domain()."""
     if driver.manages_dma:
         return True
     return not holders.holds_group(tree, functions.group_of(tree, address))
 
 
 def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
-    """Let a driver take a function; 0, or why it does not."""
+    """Bind a driver to a function; return 0 or the error number of its probe."""
     path = functions.place(tree, address)
     pf = functions.physfn(tree, address)
-    # pci_device_can_probe(): autoprobe off keeps out what has no override.
+    # pci_device_can_probe(): without autoprobe only an override admits a driver.
     if pf is not None and override(tree, address) is None:
         autoprobe = f"{functions.place(tree, pf)}/sriov_drivers_autoprobe"
         if tree.read(autoprobe).strip() == "0":
@@ -247,7 +247,7 @@ def _probe(tree: Transaction, address: str, driver: DriverSpec) -> int:
 
 
 def _enter_vfio(tree: Transaction, address: str) -> int:
-    """vfio_pci_core_register_device()."""
+    """Do as vfio_pci_core_register_device()."""
     group = functions.group_of(tree, address)
     if group is None or functions.spec(tree, address).is_bridge:
         return errno.EINVAL

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Faults: writes that are told to go wrong, for all processes."""
+"""Faults that strike writes, of all processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HANGING = f"{PRIVATE}/faults/hanging"
 
 
 class Effect(enum.StrEnum):
-    """What happens to a write instead of, before or after its effect."""
+    """The effect of a fault on a write: instead of, before or after its own."""
 
     FAIL = "fail"
     HANG = "hang"
@@ -26,14 +26,14 @@ class Effect(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault, and which writes it strikes.
+    """A fault, and the writes that it strikes.
 
     :ivar address: the function; empty for any.
     :ivar attribute: ``driver_override``, ``bind``, ``unbind``, ...; empty for
         any.
-    :ivar skip: how many writes that match are still let through.
-    :ivar times: how many it then strikes; None for ever.
-    :ivar text: what the hardware reports of it.
+    :ivar skip: number of matching writes that it spares first.
+    :ivar times: number of writes that it then strikes; None: all.
+    :ivar text: the hardware's report.
     """
 
     number: int
@@ -46,11 +46,11 @@ class InjectedFault:
     text: str = ""
 
     def strikes(self, address: str, attribute: str) -> bool:
-        """Whether a write is one that this fault is for."""
+        """Return whether the fault is for a write."""
         return self.address in ("", address) and self.attribute in ("", attribute)
 
     def used(self) -> InjectedFault | None:
-        """What is left of it after one more write."""
+        """Return the fault as it is after one more write, if it remains."""
         if self.skip:
             return dataclasses.replace(self, skip=self.skip - 1)
         if self.times is None:
@@ -60,12 +60,12 @@ class InjectedFault:
 
 
 def add(tree: Transaction, fault: InjectedFault) -> None:
-    """Let a fault wait for its writes."""
+    """Add a fault."""
     _keep(tree, _PENDING, dataclasses.replace(fault, number=serial(tree)))
 
 
 def take(tree: Transaction, address: str, attribute: str) -> InjectedFault | None:
-    """The fault that strikes this write; each that waits for it counts it."""
+    """Return the fault that strikes this write; count the write for all faults."""
     for name in tree.list(_PENDING):
         fault = records.load(InjectedFault, tree.read(f"{_PENDING}/{name}"))
         if not fault.strikes(address, attribute):
@@ -88,12 +88,12 @@ def take(tree: Transaction, address: str, attribute: str) -> InjectedFault | Non
 
 
 def hangs(tree: Transaction, fault: InjectedFault) -> bool:
-    """Whether a write that was told to hang still does."""
+    """Return whether a write still hangs."""
     return tree.exists(f"{_HANGING}/{fault.number:08}")
 
 
 def lift(tree: Transaction, address: str, attribute: str) -> None:
-    """Remove the faults that match and let what hangs go on."""
+    """Remove the faults that match, and resume the writes that hang."""
     for where in (_PENDING, _HANGING):
         for name in tree.list(where):
             fault = records.load(InjectedFault, tree.read(f"{where}/{name}"))

@@ -23,9 +23,9 @@ _MSI_WINDOW = "0x00000000fee00000 0x00000000feefffff msi"
 
 
 def place(tree: Transaction, address: str) -> str:
-    """The directory of a function.
+    """Return the directory of a function.
 
-    :raises OSError: ENODEV, there is no such function.
+    :raises OSError: ENODEV: no such function.
     """
     path = tree.follow(f"{DEVICES}/{address}")
     if path is None:
@@ -34,25 +34,25 @@ def place(tree: Transaction, address: str) -> str:
 
 
 def numbers(tree: Transaction) -> Iterator[int] | None:
-    """Numbers for IOMMU groups: the lowest that are free; None without IOMMU."""
+    """Return free numbers for IOMMU groups, lowest first; None without an IOMMU."""
     if not tree.exists(IOMMU):
         return None
     return (n for n in itertools.count() if not tree.exists(f"{GROUPS}/{n}"))
 
 
 def group_of(tree: Transaction, address: str) -> int | None:
-    """The IOMMU group of a function."""
+    """Return the IOMMU group of a function."""
     path = tree.follow(f"{place(tree, address)}/iommu_group")
     return None if path is None else int(os.path.basename(path))
 
 
 def members(tree: Transaction, group: int) -> list[str]:
-    """The functions in an IOMMU group."""
+    """Return the functions in an IOMMU group."""
     return tree.list(f"{GROUPS}/{group}/devices")
 
 
 def vfs(tree: Transaction, address: str) -> list[str]:
-    """The VFs of a PF that are there, in the order of their indexes."""
+    """Return the existing VFs of a PF, in the order of their indexes."""
     numvfs = f"{place(tree, address)}/sriov_numvfs"
     if not tree.exists(numvfs):
         return []
@@ -62,26 +62,26 @@ def vfs(tree: Transaction, address: str) -> list[str]:
 
 
 def physfn(tree: Transaction, address: str) -> str | None:
-    """The PF of a VF."""
+    """Return the PF of a VF."""
     path = tree.follow(f"{place(tree, address)}/physfn")
     return None if path is None else os.path.basename(path)
 
 
 def children(tree: Transaction, address: str) -> list[str]:
-    """The functions directly below a bridge; VFs are their PF's affair."""
+    """Return the functions directly below a bridge, without VFs."""
     plugged = (spec(tree, other) for other in tree.list(FUNCTIONS))
     return [other.address for other in plugged if other.parent == address]
 
 
 def group_left(tree: Transaction, address: str) -> int | None:
-    """The group of those that share the one of a function that is not there."""
+    """Return the group of the functions that share that of a missing one."""
     there = filter(lambda a: tree.exists(f"{DEVICES}/{a}"), tree.list(FUNCTIONS))
     sharers = [other for other in there if spec(tree, other).group_of == address]
     return group_of(tree, sharers[0]) if sharers else None
 
 
 def spec(tree: Transaction, address: str) -> FunctionSpec:
-    """What was specified for a function; for a VF, by its PF."""
+    """Return the specification of a function; of a VF, from its PF."""
     pf = physfn(tree, address)
     if pf is None:
         return records.load(FunctionSpec, tree.read(f"{FUNCTIONS}/{address}"))
@@ -96,11 +96,11 @@ def add(
     pf: str | None = None,
     group: int | None = None,
 ) -> None:
-    """Show a function.
+    """Add a function to the tree.
 
     :param groups: free numbers for a new group; None without an IOMMU.
     :param pf: the directory of its PF, if it is a VF.
-    :param group: the group that it joins, where the function does not say.
+    :param group: the group that it joins, unless the specification names one.
     """
     address = function.address
     path = f"{_above(tree, function)}/{address}"
@@ -127,14 +127,14 @@ def add(
         tree.link(f"{path}/physfn", pf)
     if groups is not None and function.isolated:
         _join(tree, function, path, groups, group)
-    # Last, so that nobody finds a function that is not there yet.
+    # Last, so that no reader finds an incomplete function.
     tree.link(f"{DEVICES}/{address}", path)
 
 
 def set_node(tree: Transaction, address: str, text: str) -> None:
-    """numa_node_store() of drivers/pci/pci-sysfs.c.
+    """Do as numa_node_store() of drivers/pci/pci-sysfs.c.
 
-    :raises OSError: EINVAL, there is no such node, or it is offline.
+    :raises OSError: EINVAL: no such node, or it is offline.
     """
     path = place(tree, address)
     if text.strip() not in {"-1", *map(str, nodes.online(tree))}:
@@ -143,7 +143,7 @@ def set_node(tree: Transaction, address: str, text: str) -> None:
 
 
 def remove(tree: Transaction, address: str) -> None:
-    """Take an unbound function away, and its group with the last of it."""
+    """Remove an unbound function, and its group with the last function of that."""
     path, group = place(tree, address), group_of(tree, address)
     tree.drop(f"{DEVICES}/{address}")
     if group is not None:
@@ -211,7 +211,7 @@ def _join(
 def show_devices(
     tree: Transaction, above: str, devices: tuple[ClassDeviceSpec, ...]
 ) -> None:
-    """Show what a driver made out of a function."""
+    """Add the devices that a driver makes of a function."""
     for device in devices:
         path = f"{above}/{device.subsystem}/{device.name}"
         _show(tree, above, path, device)
@@ -234,7 +234,7 @@ def _show(tree: Transaction, above: str, path: str, device: ClassDeviceSpec) -> 
 def hide_devices(
     tree: Transaction, above: str, devices: tuple[ClassDeviceSpec, ...]
 ) -> None:
-    """Take away what :func:`show_devices` showed."""
+    """Remove the devices that :func:`show_devices` added."""
     for device in devices:
         _unlist(tree, device)
         tree.drop(f"{above}/{device.subsystem}")

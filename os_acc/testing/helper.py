@@ -2,7 +2,7 @@
 
 """A privileged helper, as oslo.privsep starts it, on a fake kernel.
 
-It takes the place of ``sudo privsep-helper``::
+It replaces ``sudo privsep-helper``::
 
     [os_acc_base]
     helper_command = python -m os_acc.testing.helper --fake-root <tree>
@@ -28,10 +28,10 @@ from os_acc.testing.kernel import FakeKernel
 
 
 def command(root: str | os.PathLike[str], *config_files: str) -> str:
-    """The value of a context's option ``helper_command``.
+    """Return the value of a context's option ``helper_command``.
 
     :param root: a tree that :meth:`FakeKernel.build` made.
-    :param config_files: what the helper reads; the context ``image`` finds the
+    :param config_files: the helper's; the context ``image`` finds the
         cache of bitstreams by ``[os_acc] state_path``.
     """
     words = [sys.executable, "-m", __name__, "--fake-root", os.fspath(root)]
@@ -41,7 +41,7 @@ def command(root: str | os.PathLike[str], *config_files: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Put the fake kernel in place, then be ``privsep-helper``."""
+    """Install the fake kernel, then run ``privsep-helper``."""
     parser = argparse.ArgumentParser(
         prog="python -m os_acc.testing.helper", allow_abbrev=False
     )
@@ -53,15 +53,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     _keep_no_capabilities(own.privsep_context)
     # privsep reads the arguments of the process itself.
     sys.argv[1:] = ["--privsep_context", own.privsep_context, *others]
-    # For good: when this thread leaves, a call may still run in another one,
+    # Never restored: when this thread ends, a call may still run in another,
     # and must never find the real kernel.
     kernel.current = FakeKernel(own.fake_root)
     daemon.helper_main()
 
 
 def _keep_no_capabilities(name: str) -> None:
-    # capset(2) refuses an ordinary user what it does not have, and a
-    # directory tree asks for none.
+    # capset(2) grants an ordinary user no capability that it lacks, and a
+    # directory tree needs none.
     context = importutils.import_class(name)
     cfg.CONF.set_default("capabilities", [], group=context.cfg_section)
 

@@ -13,21 +13,21 @@ from os_acc.testing.tree import PRIVATE, Transaction
 HOLDS = f"{PRIVATE}/holds"
 _CHOWNED = f"{PRIVATE}/chowned"
 _NODES = f"{PRIVATE}/nodes"
-# Where QEMU's own descriptors end, more or less.
+# QEMU's own descriptors are about as many.
 _FIRST_FD = 20
 
 
 class Blocked(Exception):
-    """The kernel waits until whoever holds a function closes it.
+    """The kernel waits until the process that holds a function closes it.
 
-    What has been changed so far stands.
+    The changes made so far remain.
     """
 
 
 def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
     """Let a process open a function.
 
-    :raises OSError: ENODEV, it cannot be reached through VFIO.
+    :raises OSError: ENODEV: VFIO does not offer it.
     """
     group = functions.group_of(tree, address)
     node = f"dev/vfio/{group}"
@@ -42,7 +42,7 @@ def hold(tree: Transaction, address: str, pid: int, command: str) -> None:
 
 
 def _process(tree: Transaction, pid: int, command: str) -> int:
-    """Show a process; the number of its next descriptor."""
+    """Add a process to ``/proc``; return the number of its next descriptor."""
     tree.put(f"proc/{pid}/comm", f"{command[:15]}\n")
     tree.put(f"proc/{pid}/cmdline", f"{command}\0")
     fds = {int(name) for name in tree.list(f"proc/{pid}/fd")}
@@ -57,7 +57,7 @@ def open_node(tree: Transaction, node: str, pid: int, command: str) -> None:
 
 
 def close_node(tree: Transaction, node: str) -> None:
-    """Let the process close a node; it ends with its last one."""
+    """Let the process close a node; it ends with its last descriptor."""
     if not has_node(tree, node):
         return
     pid, fd = tree.read(f"{_NODES}/{node}").split()
@@ -68,12 +68,12 @@ def close_node(tree: Transaction, node: str) -> None:
 
 
 def has_node(tree: Transaction, node: str) -> bool:
-    """Whether a process has a node of a driver open."""
+    """Return whether a process has a node of a driver open."""
     return tree.exists(f"{_NODES}/{node}")
 
 
 def let_go(tree: Transaction, address: str) -> None:
-    """Let the process close a function; it ends with its last one."""
+    """Let the process close a function; it ends with its last descriptor."""
     if not holds(tree, address):
         return
     pid, first = tree.read(f"{HOLDS}/{address}").split()
@@ -85,12 +85,12 @@ def let_go(tree: Transaction, address: str) -> None:
 
 
 def holds(tree: Transaction, address: str) -> bool:
-    """Whether a process holds a function open."""
+    """Return whether a process holds a function open."""
     return tree.exists(f"{HOLDS}/{address}")
 
 
 def holds_group(tree: Transaction, group: int | None) -> bool:
-    """Whether a process holds any function of a group."""
+    """Return whether a process holds any function of a group."""
     held = set(tree.list(HOLDS))
     if group is None or not held:
         return False
@@ -107,12 +107,12 @@ def chown(tree: Transaction, group: int, *, back: bool) -> None:
 
 
 def is_foreign(tree: Transaction, group: int) -> bool:
-    """Whether a group's node belongs to another user than root."""
+    """Return whether a group's node belongs to another user than root."""
     return tree.exists(f"{_CHOWNED}/{group}")
 
 
 def forget(tree: Transaction) -> None:
-    """All of it is gone with a reboot."""
+    """End all holders for a reboot."""
     tree.drop(HOLDS)
     tree.drop(_CHOWNED)
     tree.drop(_NODES)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hosts worth testing."""
+"""Cards and hosts for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTEL, _NVIDIA, _MATROX, _XILINX = 0x8086, 0x10DE, 0x102B, 0x10EE
 
 
 def root_port(address: str, numa_node: int = -1) -> FunctionSpec:
-    """A PCI Express root port, with a group of its own."""
+    """Return a PCI Express root port with a group of its own."""
     return FunctionSpec(
         address,
         _INTEL,
@@ -35,7 +35,7 @@ def root_port(address: str, numa_node: int = -1) -> FunctionSpec:
 def gpu(
     bus: str, numa_node: int = -1, *, parent: str = "", card: int = 1
 ) -> tuple[FunctionSpec, FunctionSpec]:
-    """A GPU with its audio function in the same group.
+    """Return a GPU, with its audio function in the same group.
 
     :param bus: domain and bus, such as ``0000:17``.
     """
@@ -79,7 +79,7 @@ def nic(
     boot_vfs: int = 0,
     parent: str = "",
 ) -> FunctionSpec:
-    """An SR-IOV network card: PF driver ice, VF driver iavf."""
+    """Return an SR-IOV network card: PF driver ice, VF driver iavf."""
     return FunctionSpec(
         f"{bus}:00.0",
         _INTEL,
@@ -99,7 +99,7 @@ def nic(
 def nvme_disk(
     bus: str, number: int, numa_node: int = -1, *, partitions: int = 0
 ) -> FunctionSpec:
-    """An NVMe disk."""
+    """Return an NVMe disk."""
     return FunctionSpec(
         f"{bus}:00.0",
         0x144D,
@@ -114,7 +114,7 @@ def nvme_disk(
 
 
 def nvme_sriov(bus: str, number: int, numa_node: int = -1) -> FunctionSpec:
-    """An NVMe controller with four VFs that outlive its driver, as QEMU's."""
+    """Return an NVMe controller with four VFs that outlive its driver, as QEMU's."""
     sriov = SriovSpec(4, 0x0010, "nvme", offset=1, removed_with_driver=False)
     return FunctionSpec(
         f"{bus}:00.0",
@@ -131,7 +131,7 @@ def nvme_sriov(bus: str, number: int, numa_node: int = -1) -> FunctionSpec:
 
 
 def qat(bus: str, numa_node: int = -1) -> FunctionSpec:
-    """A QAT C62x: its driver always makes all VFs, vfio-pci denies it."""
+    """Return a QAT C62x: its driver always makes all VFs, vfio-pci denies it."""
     sriov = SriovSpec(16, 0x37C9, "c6xxvf", offset=8, makes_all=True)
     return FunctionSpec(
         f"{bus}:00.0",
@@ -145,7 +145,7 @@ def qat(bus: str, numa_node: int = -1) -> FunctionSpec:
 
 
 def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
-    """A QAT 4xxx, which vfio-pci takes; its driver makes all VFs, too."""
+    """Return a QAT 4xxx: its driver always makes all VFs, vfio-pci accepts it."""
     sriov = SriovSpec(16, 0x4941, offset=8, makes_all=True)
     return FunctionSpec(
         f"{bus}:00.0",
@@ -159,7 +159,7 @@ def qat_gen4(bus: str, numa_node: int = -1) -> FunctionSpec:
 
 
 def fpga(bus: str, numa_node: int = -1) -> FunctionSpec:
-    """An FPGA card without a host driver."""
+    """Return an FPGA card without a host driver."""
     return FunctionSpec(
         f"{bus}:00.0",
         _XILINX,
@@ -182,7 +182,7 @@ def alveo(
     interfaces: tuple[str, ...] = (XRT_INTERFACE,),
     card: int = 1,
 ) -> tuple[FunctionSpec, FunctionSpec]:
-    """An AMD/Xilinx card on XRT's drivers: management and user function.
+    """Return an AMD/Xilinx card on XRT's drivers: management and user function.
 
     :param interfaces: UUIDs, in the order in which xclmgmt shows them.
     :param card: the number of the DRM device that xocl makes.
@@ -219,7 +219,7 @@ def alveo(
     return management, user
 
 
-#: The interface that the FPGA cards below have, and what they hold at first.
+#: The interface of the FPGA cards below, and their function after power-on.
 DFL_INTERFACE = "bfac4d85-1ee8-56fe-8c95-865ce1bbaa2d"
 DFL_FUNCTION = "d8424dc4-a4a3-c413-f89e-433683f9040b"
 
@@ -233,12 +233,12 @@ def dfl(
     reconfigurable: bool = True,
     vfs: int = 0,
 ) -> FunctionSpec:
-    """An FPGA card on the kernel's DFL driver, as Intel's PAC D5005.
+    """Return an FPGA card on the kernel's DFL driver, as Intel's PAC D5005.
 
-    :param functions: what each of its ports holds after power-on.
-    :param interface_id: what bitstreams have to be built for; '': it does not
-        say.
-    :param vfs: how many of its ports can be given away as VFs.
+    :param functions: the function in each port after power-on.
+    :param interface_id: the interface that bitstreams have to match; '': it shows
+        none.
+    :param vfs: number of ports that VFs can have.
     """
     return FunctionSpec(
         f"{bus}:00.0",
@@ -255,7 +255,7 @@ def dfl(
 
 
 def boot_display(address: str = "0000:03:00.0") -> FunctionSpec:
-    """The display of the host's own console."""
+    """Return the display of the host's own console."""
     return FunctionSpec(
         address,
         _MATROX,
@@ -270,7 +270,7 @@ def boot_display(address: str = "0000:03:00.0") -> FunctionSpec:
 
 
 def two_socket_host() -> HostSpec:
-    """Two sockets, and a good deal of what one meets in a data centre.
+    """Return a host with two sockets and cards as in a data centre.
 
     Node 0: console 03:00.0, system disk 04:00.0 (mounted), GPU 17:00.0 and .1
     below a root port, NIC 3b:00.0 (8 VFs), FPGA 5e:00.0. Node 1: GPU
@@ -297,11 +297,11 @@ def two_socket_host() -> HostSpec:
 
 
 def fpga_host() -> HostSpec:
-    """FPGA cards on the kernel's DFL driver, of every kind.
+    """Return a host with every kind of FPGA card on the kernel's DFL driver.
 
     3b:00.0 and 5e:00.0 have one port and no VFs; af:00.0 has two ports that
-    become VFs; b1:00.0 cannot be programmed; d8:00.0 does not say for what
-    bitstreams have to be built.
+    become VFs; b1:00.0 cannot be programmed; d8:00.0 does not show its
+    interface.
     """
     return HostSpec(
         (
@@ -315,7 +315,7 @@ def fpga_host() -> HostSpec:
 
 
 def shared_group_host() -> HostSpec:
-    """A GPU, a NIC that is up and an FPGA in one group behind a plain bridge."""
+    """Return a host whose GPU, NIC (up) and FPGA share a group behind a bridge."""
     bridge = dataclasses.replace(root_port("0000:00:1c.0"), driver="")
     behind = (
         *gpu("0000:01"),
@@ -336,7 +336,7 @@ def shared_group_host() -> HostSpec:
 
 
 def vmd_host() -> HostSpec:
-    """An NVMe disk in a domain beyond FFFF, below an Intel VMD."""
+    """Return a host with an NVMe disk in a domain beyond FFFF, below an Intel VMD."""
     vmd = FunctionSpec("0000:00:0e.0", _INTEL, 0x467F, 0x010400, "vmd")
     disk = dataclasses.replace(
         nvme_disk("10000:01", 0), parent="10000:00:02.0", group_of=vmd.address
@@ -348,7 +348,7 @@ def vmd_host() -> HostSpec:
 
 
 def many_vfs_host() -> HostSpec:
-    """1,024 VFs, made at boot: four PFs with 256 each, two on each socket."""
+    """Return a host with 1,024 VFs at boot: 256 of each of four PFs, two per socket."""
     buses = ("0000:10", "0000:20", "0000:90", "0000:a0")
     return HostSpec(
         tuple(
@@ -359,21 +359,21 @@ def many_vfs_host() -> HostSpec:
 
 
 def without_iommu() -> HostSpec:
-    """The two-socket host with its IOMMU off."""
+    """Return the two-socket host with its IOMMU off."""
     return dataclasses.replace(two_socket_host(), iommu=False)
 
 
 def without_vfio() -> HostSpec:
-    """The two-socket host without vfio-pci."""
+    """Return the two-socket host without vfio-pci."""
     return dataclasses.replace(two_socket_host(), vfio=False)
 
 
 def denylist_host() -> HostSpec:
-    """A QAT C62x that vfio-pci refuses."""
+    """Return a host with a QAT C62x, which vfio-pci denies."""
     return HostSpec((qat("0000:3d", 0),))
 
 
 def mapped_by_firmware() -> HostSpec:
-    """An FPGA that the firmware ties to memory (RMRR), so no guest gets it."""
+    """Return a host with an FPGA that no guest can have: firmware maps it (RMRR)."""
     region = "0x00000000000e8000 0x00000000000e8fff direct"
     return HostSpec((dataclasses.replace(fpga("0000:05", 0), reserved=(region,)),))

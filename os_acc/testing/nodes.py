@@ -12,12 +12,12 @@ from os_acc.testing.tree import Transaction
 
 NODES = "sys/devices/system/node"
 CPUS = "sys/devices/system/cpu"
-#: What a kernel without NUMA has, though it shows no node.
+#: The node of a kernel without NUMA, which shows none.
 _WHOLE = NodeSpec("0")
 
 
 def boot(tree: Transaction, nodes: tuple[NodeSpec, ...]) -> None:
-    """Show all nodes and all CPUs; without any node, as a kernel without NUMA."""
+    """Add all nodes and CPUs; without a node, as a kernel without NUMA."""
     for number, node in enumerate(nodes):
         _show_node(tree, number, node, len(nodes))
     if nodes:
@@ -39,19 +39,19 @@ def boot(tree: Transaction, nodes: tuple[NodeSpec, ...]) -> None:
 
 
 def are_known(tree: Transaction) -> bool:
-    """Whether the kernel was built with NUMA."""
+    """Return whether the kernel was built with NUMA."""
     return tree.exists(NODES)
 
 
 def online(tree: Transaction) -> frozenset[int]:
-    """The nodes that are online."""
+    """Return the nodes that are online."""
     return _seen(tree, f"{NODES}/online")
 
 
 def reserve_huge_pages(
     tree: Transaction, node: int, size_kb: int, total: int, used: int = 0
 ) -> None:
-    """Make a node have so many huge pages, some of which a process has."""
+    """Set the number of huge pages of a node; a process has some of them."""
     path = f"{NODES}/node{node}/hugepages/hugepages-{size_kb}kB"
     tree.put(f"{path}/nr_hugepages", f"{total}\n", 0o644)
     tree.put(f"{path}/free_hugepages", f"{total - used}\n")
@@ -86,7 +86,7 @@ def _show_node(tree: Transaction, number: int, node: NodeSpec, count: int) -> No
 
 
 def _show_memory(tree: Transaction, mib: int) -> None:
-    """fs/proc/meminfo.c, of the whole host."""
+    """Return the whole host's ``/proc/meminfo`` (fs/proc/meminfo.c)."""
     kib = mib * 1024
     lines = (("MemTotal:", kib), ("MemFree:", kib // 2), ("MemAvailable:", kib // 2))
     text = "".join(f"{name:<15} {value:8d} kB\n" for name, value in lines)
@@ -124,7 +124,7 @@ def _put_list(tree: Transaction, path: str, numbers: Iterable[int]) -> None:
 
 
 def _as_list(numbers: list[int]) -> str:
-    """As ``%*pbl`` of the kernel's printf prints them."""
+    """Format numbers as ``%*pbl`` of the kernel's printf."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

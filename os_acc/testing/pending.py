@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Writes that the kernel has begun and cannot end before a guest lets go.
+"""Writes that the kernel has begun and ends when a guest closes its function.
 
-Whoever wrote may be killed meanwhile; the kernel finishes all the same.
+The kernel ends them even if the writer is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PENDING = f"{PRIVATE}/pending"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pending:
-    """A write under way; without a path it is none, but a hot unplug."""
+    """A write under way; without a path: a hot unplug."""
 
     target: WriteTarget
     text: str
@@ -28,26 +28,26 @@ class Pending:
 
 
 def add(tree: Transaction, write: Pending) -> int:
-    """Note that a write is under way; the number by which it is known."""
+    """Record that a write is under way; return its number."""
     number = serial(tree)
     tree.put(f"{_PENDING}/{number:08}", records.dump(write))
     return number
 
 
 def is_under_way(tree: Transaction, number: int) -> bool:
-    """Whether a write has not ended yet."""
+    """Return whether a write has not ended yet."""
     return tree.exists(f"{_PENDING}/{number:08}")
 
 
 def locks(tree: Transaction, address: str) -> bool:
-    """Whether a write that is under way keeps a function locked."""
+    """Return whether a write under way keeps a function locked."""
     if drivers.is_leaving(tree, address):
         return True
     return any(write.target.address == address for _name, write in _all(tree))
 
 
 def resume(tree: Transaction) -> Iterator[Write]:
-    """Go on with all that is under way; what has ended now."""
+    """Resume all writes under way; return those that end."""
     for name, write in _all(tree):
         outcome = WriteOutcome.DONE.value
         try:
@@ -62,7 +62,7 @@ def resume(tree: Transaction) -> Iterator[Write]:
 
 
 def forget(tree: Transaction) -> None:
-    """Nothing is under way any more after a reboot."""
+    """Drop all writes under way for a reboot."""
     tree.drop(_PENDING)
 
 

@@ -2,8 +2,8 @@
 
 """A provider tree that behaves as Nova's, for tests without Nova.
 
-What is here of ``nova.compute.provider_tree.ProviderTree`` (Nova 34) does the
-same, down to what it does not check.
+The methods do as those of ``nova.compute.provider_tree.ProviderTree`` (Nova 34),
+without checks that Nova does not make, either.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Provider:
         if self.inventory.keys() != new.keys():
             return True
         return any(
-            # What the new record leaves out counts as unchanged.
+            # Inventories that the new record omits count as unchanged.
             new[name].keys() - record.keys()
             or any(new[name].get(key, old) != old for key, old in record.items())
             for name, record in self.inventory.items()
@@ -52,23 +52,23 @@ class _Provider:
 
 
 class FakeProviderTree:
-    """All providers of a compute node; each is found by uuid or by name.
+    """All providers of a compute node, found by uuid or by name.
 
-    Whatever names a provider that is not there raises :class:`ValueError`.
+    Each method raises :class:`ValueError` for an unknown provider.
     """
 
     def __init__(self) -> None:
         self._providers: dict[str, _Provider] = {}
 
     def get_provider_uuids(self, name_or_uuid: str | None = None) -> list[str]:
-        """All providers, or those at and below one, from the top down."""
+        """Return all providers, or one and those below it, from the top down."""
         if name_or_uuid is not None:
             return list(self._below(self._find(name_or_uuid)))
         roots = [each for each in self._providers.values() if each.parent_uuid is None]
         return [uuid for root in roots for uuid in self._below(root)]
 
     def exists(self, name_or_uuid: str) -> bool:
-        """Whether there is such a provider."""
+        """Return whether there is such a provider."""
         try:
             self._find(name_or_uuid)
         except ValueError:
@@ -76,7 +76,7 @@ class FakeProviderTree:
         return True
 
     def data(self, name_or_uuid: str) -> FakeProviderData:
-        """What is known of a provider; a copy."""
+        """Return a copy of the data of a provider."""
         found = self._find(name_or_uuid)
         return FakeProviderData(
             found.uuid,
@@ -108,18 +108,18 @@ class FakeProviderTree:
         return self._add(_Provider(uuid, name, generation, above))
 
     def remove(self, name_or_uuid: str) -> None:
-        """Take away a provider and all that are below it."""
+        """Remove a provider and all providers below it."""
         for uuid in list(self._below(self._find(name_or_uuid))):
             del self._providers[uuid]
 
     def has_inventory_changed(self, name_or_uuid: str, inventory: Inventory) -> bool:
-        """Whether this is another inventory than a provider's."""
+        """Return whether an inventory differs from a provider's."""
         return self._find(name_or_uuid).has_inventory_changed(inventory)
 
     def update_inventory(
         self, name_or_uuid: str, inventory: Inventory, generation: int | None = None
     ) -> bool:
-        """Replace a provider's inventory; whether that changed it."""
+        """Replace a provider's inventory; return whether it has changed."""
         found = self._at(name_or_uuid, generation)
         changed = found.has_inventory_changed(inventory)
         if changed:
@@ -129,7 +129,7 @@ class FakeProviderTree:
     def update_traits(
         self, name_or_uuid: str, traits: Iterable[str], generation: int | None = None
     ) -> bool:
-        """Replace a provider's traits; whether that changed them."""
+        """Replace a provider's traits; return whether they have changed."""
         found = self._at(name_or_uuid, generation)
         before, found.traits = found.traits, set(traits)
         return found.traits != before
@@ -140,7 +140,7 @@ class FakeProviderTree:
             self._find(name_or_uuid).traits |= set(traits)
 
     def remove_traits(self, name_or_uuid: str, *traits: str) -> None:
-        """Take away some of a provider's traits."""
+        """Remove some of a provider's traits."""
         if traits:
             self._find(name_or_uuid).traits -= set(traits)
 
@@ -150,7 +150,7 @@ class FakeProviderTree:
         aggregates: Iterable[str],
         generation: int | None = None,
     ) -> bool:
-        """Replace a provider's aggregates; whether that changed them."""
+        """Replace a provider's aggregates; return whether they have changed."""
         found = self._at(name_or_uuid, generation)
         before, found.aggregates = found.aggregates, set(aggregates)
         return found.aggregates != before

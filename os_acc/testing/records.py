@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 @functools.lru_cache(maxsize=1024)
 def dump(record: Any) -> str:
-    """A dataclass of numbers, texts, tuples and dataclasses as JSON."""
+    """Return a dataclass of numbers, texts, tuples and dataclasses as JSON."""
     return json.dumps(dataclasses.asdict(record))
 
 
 def load(kind: type[T], text: str) -> T:
-    """The record that :func:`dump` wrote."""
+    """Return the record that :func:`dump` wrote."""
     return typing.cast(T, _load(text, typing.cast(Any, kind)))
 
 

@@ -12,7 +12,7 @@ from os_acc.testing.tree import Transaction
 
 
 def reset(tree: Transaction, address: str, text: str) -> None:
-    """reset_store()."""
+    """Do as reset_store()."""
     path = functions.place(tree, address)
     if text.strip() != "1":
         raise refuse(errno.EINVAL, address)
@@ -21,7 +21,7 @@ def reset(tree: Transaction, address: str, text: str) -> None:
 
 
 def set_methods(tree: Transaction, address: str, text: str) -> None:
-    """reset_method_store(): some of the supported ones, none, or default."""
+    """Do as reset_method_store(): some supported methods, none, or default."""
     path = functions.place(tree, address)
     supported = functions.spec(tree, address).reset_methods
     wanted = supported if text.strip() == "default" else tuple(text.split())

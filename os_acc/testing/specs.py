@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a simulated host has: frozen values that become a tree."""
+"""Frozen values that describe a simulated host, and become a tree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DENYLIST: tuple[Ids, ...] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClassDeviceSpec:
-    """What a driver makes out of a function: a netdev, a disk, a DRM card."""
+    """A device that a driver makes of a function: a netdev, a disk, a DRM card."""
 
     subsystem: str
     name: str
@@ -38,14 +38,14 @@ class ClassDeviceSpec:
 
 
 def netdev(name: str, *, up: bool = False) -> ClassDeviceSpec:
-    """A network interface."""
+    """Return a network interface."""
     # IFF_UP is bit 0 of flags (include/uapi/linux/if.h).
     flags, state = ("0x1003", "up") if up else ("0x1002", "down")
     return ClassDeviceSpec("net", name, (("flags", flags), ("operstate", state)))
 
 
 def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDeviceSpec:
-    """An NVMe controller with one namespace, partitioned if wanted."""
+    """Return an NVMe controller with one namespace, partitioned or not."""
     disk = f"nvme{number}n1"
     size = ("size", "2097152")
     parts = tuple(
@@ -70,29 +70,29 @@ def nvme(number: int, serial: str, *, partitions: int = 0) -> ClassDeviceSpec:
 
 
 def drm(number: int) -> ClassDeviceSpec:
-    """A DRM card."""
+    """Return a DRM card."""
     card = f"card{number}"
     return ClassDeviceSpec("drm", card, _node(226, number, f"dri/{card}"))
 
 
 def _node(major: int, minor: int, name: str) -> tuple[tuple[str, str], ...]:
-    """The attributes of what has a node below ``/dev``."""
+    """Return the attributes of a device with a node below ``/dev``."""
     uevent = f"MAJOR={major}\nMINOR={minor}\nDEVNAME={name}"
     return (("dev", f"{major}:{minor}"), ("uevent", uevent))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SriovSpec:
-    """What a PF can do, and what its VFs are.
+    """SR-IOV of a PF, and its VFs.
 
     :ivar total: ``sriov_totalvfs``.
     :ivar product: the VFs' device id; their vendor is the PF's.
     :ivar driver: the host driver of the VFs, empty for none.
     :ivar configurable: whether the PF's driver has ``sriov_configure``.
-    :ivar limit: the driver reports success but makes no more than this.
-    :ivar makes_all: whatever number is asked for, all are made (QAT).
-    :ivar removed_with_driver: the VFs go when the PF's driver does.
-    :ivar boot_vfs: how many the host's own boot scripts make.
+    :ivar limit: number of VFs beyond which the driver makes none, yet succeeds.
+    :ivar makes_all: the driver makes all VFs for any number (QAT).
+    :ivar removed_with_driver: the PF's driver removes the VFs when unbound.
+    :ivar boot_vfs: number of VFs that the host's own boot scripts make.
     :ivar netdev: the name of each VF's network interface, ``{}`` its index.
     """
 
@@ -114,17 +114,17 @@ class SriovSpec:
 class FunctionSpec:
     """One PCI function.
 
-    :ivar driver: the host driver that it has at boot, empty for none.
+    :ivar driver: its host driver at boot, empty for none.
     :ivar parent: the address of the bridge above it; empty: on a root bus.
     :ivar group_of: the address of the function whose IOMMU group it shares;
         empty: a group of its own.
     :ivar isolated: False puts it in no IOMMU group.
     :ivar reserved: further lines of its group's ``reserved_regions``.
     :ivar reset_methods: empty: it cannot be reset alone.
-    :ivar devices: what its host driver makes out of it.
+    :ivar devices: the devices that its host driver makes.
     :ivar attributes: further attribute files, (name, text).
     :ivar shown: attribute files that its host driver makes, (name, text).
-    :ivar dfl: what it has for dfl-pci; None: it is no such card.
+    :ivar dfl: the card for dfl-pci; None: it is no such card.
     :raises InvalidInput: an address is malformed.
     :raises ValueError: ``parent`` or ``group_of`` is not a lower address.
     """
@@ -153,7 +153,7 @@ class FunctionSpec:
     def __post_init__(self) -> None:
         own = pci.PciAddress.parse(self.address)
         for other in filter(None, (self.parent, self.group_of)):
-            # Functions come to life in this order, at boot and at reboot.
+            # Functions are added in this order, at boot and at reboot.
             if pci.PciAddress.parse(other) >= own:
                 raise ValueError(f"{other} must come before {own}")
 
@@ -166,7 +166,7 @@ class FunctionSpec:
         return self.class_code >> 16 == 0x06
 
     def vf(self, index: int) -> FunctionSpec:
-        """The VF with this index.
+        """Return the VF with this index.
 
         :raises ValueError: this function is no PF.
         """
@@ -190,7 +190,7 @@ class FunctionSpec:
         )
 
     def vf_index(self, address: str) -> int:
-        """The index of the VF at an address.
+        """Return the index of the VF at an address.
 
         :raises ValueError: this function is no PF.
         """
@@ -200,7 +200,7 @@ class FunctionSpec:
         return (distance - self.sriov.offset) // self.sriov.stride
 
     def vf_address(self, index: int) -> str:
-        """Where the VF with this index is.
+        """Return the address of the VF with this index.
 
         PCI Express base specification, 9.3.3.8: First VF Offset, VF Stride.
 
@@ -223,10 +223,10 @@ def _routing_id(address: str) -> int:
 class DriverSpec:
     """A PCI driver.
 
-    :ivar ids: what it takes without a ``driver_override``.
-    :ivar sriov: it has ``sriov_configure``.
-    :ivar rejects: what its probe refuses with EINVAL.
-    :ivar manages_dma: it may share an IOMMU group with a guest.
+    :ivar ids: the functions that it binds to without a ``driver_override``.
+    :ivar sriov: whether it has ``sriov_configure``.
+    :ivar rejects: the functions that its probe rejects with EINVAL.
+    :ivar manages_dma: whether it may share an IOMMU group with a guest.
     """
 
     name: str
@@ -236,7 +236,7 @@ class DriverSpec:
     manages_dma: bool = False
 
     def __or__(self, other: DriverSpec) -> DriverSpec:
-        """One driver that takes what either takes."""
+        """Return a driver for the functions of both."""
         return DriverSpec(
             self.name,
             tuple(dict.fromkeys(self.ids + other.ids)),
@@ -252,10 +252,10 @@ class NodeSpec:
 
     :ivar cpus: a list as the kernel writes them; empty: it has memory alone.
     :ivar memory: in MiB; 0: it has CPUs alone.
-    :ivar socket: the package that its CPUs are in; -1: the kernel knows of none.
-    :ivar threads: so many CPUs in a row are one core.
+    :ivar socket: the package of its CPUs; -1: unknown to the kernel.
+    :ivar threads: number of successive CPUs that are one core.
     :ivar distances: to each node; empty: 10 to itself and 21 to the others.
-    :ivar huge_pages: their sizes in KiB, and how many there are at boot.
+    :ivar huge_pages: their sizes in KiB, and their number at boot.
     """
 
     cpus: str = ""
@@ -270,14 +270,14 @@ class NodeSpec:
 class HostSpec:
     """A whole host.
 
-    :ivar nodes: its NUMA nodes; none: the kernel was built without NUMA,
+    :ivar nodes: its NUMA nodes; empty: the kernel was built without NUMA,
         and there are one CPU and 64 GiB.
     :ivar iommu: whether the IOMMU is on.
     :ivar vfio: whether vfio-pci is loaded.
-    :ivar denylist: what vfio-pci refuses.
+    :ivar denylist: the functions that vfio-pci denies.
     :ivar disable_denylist: vfio-pci's parameter of that name.
     :ivar mounts: lines of ``/proc/mounts``.
-    :ivar swaps: device nodes that are swapped to.
+    :ivar swaps: device nodes with swap space.
     :ivar drivers: drivers beyond those that the functions name.
     """
 

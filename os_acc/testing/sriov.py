@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""SR-IOV: VFs that come and go (drivers/pci/iov.c)."""
+"""SR-IOV: VFs are added and removed (drivers/pci/iov.c)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from os_acc.testing.tree import Transaction
 
 
 def set_numvfs(tree: Transaction, address: str, text: str) -> None:
-    """sriov_numvfs_store()."""
+    """Do as sriov_numvfs_store()."""
     path = functions.place(tree, address)
     wanted = _number(text, 0xFFFF)
     if wanted is None:
@@ -37,7 +37,7 @@ def set_numvfs(tree: Transaction, address: str, text: str) -> None:
 
 
 def make_vfs(tree: Transaction, pf: FunctionSpec, wanted: int) -> None:
-    """What the PF's driver does: as many VFs as it sees fit."""
+    """Add VFs as ``sriov_configure`` of the PF's driver."""
     path = functions.place(tree, pf.address)
     count = _granted(pf.sriov, wanted)
     groups = functions.numbers(tree)
@@ -53,7 +53,7 @@ def make_vfs(tree: Transaction, pf: FunctionSpec, wanted: int) -> None:
 def remove_vfs(tree: Transaction, address: str) -> None:
     """Unbind and remove all VFs of a PF, one after the other.
 
-    :raises Blocked: a process holds one; call this again when none does.
+    :raises Blocked: a process holds one; call this again after it has closed it.
     """
     path = functions.place(tree, address)
     pf = functions.spec(tree, address)
@@ -67,7 +67,7 @@ def remove_vfs(tree: Transaction, address: str) -> None:
 def unbind(tree: Transaction, address: str, name: str) -> None:
     """Unbind a function; most drivers of a PF take its VFs with them.
 
-    :raises Blocked: a process holds one; call this again when none does.
+    :raises Blocked: a process holds one; call this again after it has closed it.
     """
     function = functions.spec(tree, address)
     sriov = function.sriov
@@ -78,7 +78,7 @@ def unbind(tree: Transaction, address: str, name: str) -> None:
 
 
 def set_autoprobe(tree: Transaction, address: str, text: str) -> None:
-    """sriov_drivers_autoprobe_store(), which takes what kstrtobool() takes."""
+    """Do as sriov_drivers_autoprobe_store(), which parses as kstrtobool()."""
     path = functions.place(tree, address)
     word = text.strip().lower()
     if word[:1] in ("y", "t", "1") or word[:2] == "on":
@@ -99,7 +99,7 @@ def _granted(sriov: SriovSpec | None, wanted: int) -> int:
 
 
 def _number(text: str, limit: int) -> int | None:
-    """kstrtouint() with base 0: decimal, 0x, or octal after a zero."""
+    """Parse as kstrtouint() with base 0: decimal, 0x, or octal after a zero."""
     digits = text.removesuffix("\n").lower()
     base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
     digits = digits.removeprefix("0x")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What becomes of one write: which attribute it is for, and its outcome."""
+"""Writes: the attribute that is written, and the outcome."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER_FILE = re.compile(r"sys/bus/pci/drivers/([^/]+)/(bind|unbind)")
 _DEVICE_FILE = re.compile(rf"sys/devices/.*/({_ADDRESS.pattern})/([a-z_]+)")
 
-#: What is no attribute and no write, but ends like one: see Pending.
+#: No attribute and no write, but it ends like one: see Pending.
 HOT_UNPLUG = "(hot unplug)"
 
 
 class WriteOutcome(enum.StrEnum):
-    """How a write ended, where the kernel did not refuse it."""
+    """The outcome of a write that the kernel did not refuse."""
 
     DONE = "done"
     BLOCKED = "blocked"
@@ -40,7 +40,7 @@ class Write:
 
     :ivar path: relative to the root, as the caller wrote it.
     :ivar outcome: the value of an :class:`WriteOutcome`, or the name of the error
-        number that it was refused with. A write that has to wait is there
+        number of the refusal. A write that has to wait is listed
         once as blocked, and again when it ends.
     """
 
@@ -52,7 +52,7 @@ class Write:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Which attribute of which function a write is for."""
+    """The function and attribute of a write."""
 
     attribute: str
     address: str
@@ -60,29 +60,29 @@ class WriteTarget:
 
     @property
     def lock(self) -> str:
-        """What is locked meanwhile: the function, as device_lock() does."""
+        """The lock of the write: of the function, as device_lock()."""
         return self.address if _ADDRESS.fullmatch(self.address) else "bus"
 
 
 def record(write: Write) -> str:
-    """A line for the log of writes."""
+    """Return a line for the log of writes."""
     return json.dumps((write.path, write.text, write.outcome, write.pid))
 
 
 def revive(line: str) -> Write:
-    """The write that :func:`record` noted."""
+    """Return the write that :func:`record` noted."""
     path, text, outcome, pid = json.loads(line)
     return Write(path, text, outcome, pid)
 
 
 def target_of(root: str, path: str, text: str) -> WriteTarget:
-    """Which attribute is written.
+    """Return the attribute that is written.
 
     :raises OSError: ENOENT, EACCES, ELOOP: it cannot be opened for writing.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        # Where the links on the way have led. Another writer may have put a
+        # The target of the links on the way. Another writer may have put a
         # new file in its place by now.
         real = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
     finally:
@@ -102,9 +102,9 @@ def target_of(root: str, path: str, text: str) -> WriteTarget:
 def carry_out(
     tree: Transaction, target: WriteTarget, text: str, fault: InjectedFault | None
 ) -> tuple[str, OSError | None]:
-    """Change the tree as this write does; its outcome and its error.
+    """Change the tree as the write does; return its outcome and error.
 
-    :raises Blocked: it is half done and has to wait for a process that holds
+    :raises Blocked: it is incomplete and waits for a process that holds
         a function.
     """
     effect = fault.effect if fault is not None else ""
@@ -122,13 +122,13 @@ def carry_out(
 
 
 def name_of(error: OSError) -> str:
-    """The outcome of a write that is refused."""
+    """Return the outcome of a refused write."""
     return errno.errorcode.get(error.errno or 0, str(error.errno))
 
 
 def _store(tree: Transaction, target: WriteTarget, text: str) -> OSError | None:
     try:
-        # sysfs_kf_write() passes nothing on for a write of no bytes.
+        # sysfs_kf_write() ignores a write of no bytes.
         if text:
             perform(tree, target, text)
     except OSError as error:
@@ -138,7 +138,7 @@ def _store(tree: Transaction, target: WriteTarget, text: str) -> OSError | None:
 
 
 def perform(tree: Transaction, target: WriteTarget, text: str) -> None:
-    """Do what the attribute is for.
+    """Carry out the write of an attribute.
 
     :raises OSError: the kernel refuses.
     :raises Blocked: as :func:`carry_out`; calling it again goes on.

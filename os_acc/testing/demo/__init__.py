@@ -2,6 +2,6 @@
 
 """The main job on a simulated host, for ``os-acc demo``.
 
-Only the host is simulated. What is shown is what the library returns, what
-its journal holds and what the host's tree says.
+Only the host is simulated. The demo shows the results of the library, its
+journal and the host's tree.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What Nova's libvirt driver makes of an entry of plug."""
+"""The XML of an entry of plug, as Nova's libvirt driver writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 
 def hostdev(entry: Mapping[str, Any]) -> str:
-    """The ``<hostdev>`` element of an entry, as Nova 34 writes it.
+    """Return the ``<hostdev>`` element of an entry, as Nova 34 writes it.
 
     LibvirtConfigGuestHostdevPCI.format_dom() in nova/virt/libvirt/config.py;
     ``managed`` is ``yes``, so libvirt finds the device on vfio-pci and leaves

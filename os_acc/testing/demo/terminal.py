@@ -14,7 +14,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class Terminal:
-    """Writes to a stream; bold headings only where a person looks at it."""
+    """Writes to a stream, with bold headings on a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -23,17 +23,17 @@ class Terminal:
         self._marks = ("", "") if is_plain else (_BOLD, _PLAIN)
 
     def step(self, title: str) -> None:
-        """The heading of the next step."""
+        """Write the heading of the next step."""
         before, after = self._marks
         self._write(f"\n{before}{next(self._number)}. {title}{after}")
 
     def say(self, text: str, indent: int = 3) -> None:
-        """A block of text, each line indented."""
+        """Write a block of text, each line indented."""
         for line in text.splitlines():
             self._write(f"{' ' * indent}{line}")
 
     def table(self, rows: Iterable[Sequence[object]]) -> None:
-        """Rows of cells, the columns as wide as their widest cell."""
+        """Write rows of cells, each column as wide as its widest cell."""
         texts = [[str(cell) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
         for row in texts:
